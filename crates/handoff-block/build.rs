@@ -28,7 +28,7 @@ fn main() {
         .compile("handoff_blk");
 
     compile(&sources, &sources.join("blk_loop.bpf.c"));
-    // The examples, and what must be refused, for the tests, also those of the command.
+    // The examples, and objects that must be refused, for the tests, also those of the command.
     println!("cargo::metadata=objects={}", env::var("OUT_DIR").expect("set by cargo"));
     for policies in ["policies", "tests/policies"] {
         let policies = Path::new(&manifest).join(policies);

@@ -1,8 +1,8 @@
-//! The files and block devices that a device is made of.
+//! The files and block devices behind a device.
 //!
-//! Contracts: a backing is ours alone for as long as it is open (a block device by O_EXCL, a file by
-//! an flock that dies with the server); what is wrong with it is said before any device is made. All that
-//! is known of it is known of the open file, and a server that follows takes no other.
+//! Contracts: a backing is exclusively ours as long as it is open (a block device by O_EXCL, a file by an
+//! flock that dies with the server); errors in a backing are reported before any device is made. Everything
+//! known about a backing is known of the open file, and a later server accepts no other.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,15 +22,15 @@ use crate::{Error, Spec};
 #[derive(Debug)]
 pub(crate) struct Backing {
     pub(crate) file: OwnedFd,
-    /// Which one it is, with the bytes that can be used, a multiple of the block size.
+    /// Its identity, with the usable bytes, a multiple of the block size.
     pub(crate) part: Part,
     /// Whether ranges of it can be given back.
     pub(crate) discards: bool,
-    /// What it takes of memory that goes straight to it.
+    /// Its limits for memory that goes straight to it.
     pub(crate) limits: Limits,
 }
 
-/// Why a device can't be made of something.
+/// Why something cannot be a backing.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) error: Error,
@@ -50,8 +50,8 @@ impl Refused {
     }
 }
 
-/// Opens all that a device is made of. Nothing is wanted of a leg that is out; everything else of a
-/// device that exists already has to be what it was made of.
+/// Opens all backings of a device. A leg that is out may be anything; all others of an existing device must
+/// be those that it was made of.
 pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<Backing>, Refused> {
     let mut backings: Vec<Backing> = Vec::new();
     for (index, path) in spec.files.iter().enumerate() {
@@ -77,7 +77,7 @@ fn stand_in() -> Result<Backing, Error> {
     Ok(Backing { file, part: Part::default(), discards: false, limits: Limits::NONE })
 }
 
-/// The backing, if it is the one that is known.
+/// The backing, if it is the known one.
 fn same(path: &Path, backing: Backing, known: &Part) -> Result<Backing, Error> {
     let name = path.display();
     if !backing.part.is_same(known) {
@@ -94,7 +94,7 @@ fn same(path: &Path, backing: Backing, known: &Part) -> Result<Backing, Error> {
     Ok(backing)
 }
 
-/// Opens a backing. What is said of it is said of what was opened, whatever becomes of the path.
+/// Opens a backing. Its facts come from the open file, even if the path changes.
 fn open(
     path: &Path,
     spec: &Spec,
@@ -102,7 +102,7 @@ fn open(
     others: &[Backing],
 ) -> Result<Backing, Refused> {
     let name = path.display();
-    // Without a look into it, which has effects on what is neither a file nor a disk.
+    // Does not open something that is neither a file nor a disk, since that can have effects.
     let found =
         rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
             let error = io::Error::from(error);
@@ -172,18 +172,18 @@ fn open(
     }
     let mut limits = Limits::NONE;
     if spec.direct {
-        // Of a file, those of the disk below its file system.
+        // Of a file: the limits of the disk below its file system.
         limits = Limits::of_disk(part.device);
         limits.memory_alignment = direct_alignment(&file, path, spec)?;
     }
     Ok(Backing { file, part, discards: discards && !spec.read_only, limits })
 }
 
-/// The number that the kernel gave a disk when it came or got another medium; a number of a device is
-/// given to others again. (Linux 5.15)
+/// The number that the kernel gave a disk when it appeared or got another medium; the kernel reuses device
+/// numbers. (Linux 5.15)
 fn sequence(device: u64) -> u64 {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    // A partition's is its disk's.
+    // A partition has its disk's.
     let known = ["diskseq", "../diskseq"]
         .iter()
         .find_map(|name| fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{name}")).ok());

@@ -16,11 +16,11 @@ use rustix::io::Errno;
 
 use crate::Error;
 
-/// Where the driver takes commands. It is not there while the module `ublk_drv` is not loaded.
+/// The driver's control device. It is missing while the module `ublk_drv` is not loaded.
 pub const CONTROL: &str = "/dev/ublk-control";
 /// How often the driver is asked whether a number is free.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Bytes of a set of processors, as many as the kernel may have.
+/// Bytes of a set of processors, for as many as the kernel may have.
 const CPUS_BYTES: usize = 1024;
 
 /// The driver, open for commands.
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Control {
     }
 }
 
-/// What the driver says of a device's server.
+/// What the driver says about a device's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceState {
@@ -49,14 +49,14 @@ pub enum DeviceState {
     FailIo,
 }
 
-/// What the driver says of a device.
+/// What the driver says about a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// Its number.
     pub id: u32,
-    /// Whether it is served.
+    /// Whether a server serves it.
     pub state: DeviceState,
-    /// Process id of its server, if the driver knows one.
+    /// Process id of its server, if the driver knows it.
     pub server: Option<u32>,
     /// Queues.
     pub queues: u16,
@@ -98,7 +98,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] where the module is missing, the user may not, or io_uring is refused.
+    /// [`Error::NotPossible`] if the module is missing, the user is not allowed, or io_uring is refused.
     pub fn open() -> Result<Self, Error> {
         let file = rustix::fs::open(CONTROL, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| {
@@ -125,7 +125,7 @@ impl Control {
 
     /// # Safety
     ///
-    /// `command.addr` is 0 or points to `command.len` bytes that the driver may read and write.
+    /// `command.addr` must be 0 or point to `command.len` bytes that the driver may read and write.
     unsafe fn command(&mut self, number: u32, command: ControlCommand) -> io::Result<i32> {
         workers::keep()?;
         let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), number)
@@ -138,8 +138,7 @@ impl Control {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                // A ring that takes no calls has a command under way in memory that is not ours to
-                // give up.
+                // If the ring fails, a command is under way in memory that must not be freed.
                 Err(error) => panic!("the ring of {CONTROL} does not answer: {error}"),
             }
             if let Some(done) = self.ring.completion().next() {
@@ -189,11 +188,11 @@ impl Control {
         Ok(features)
     }
 
-    /// What the driver knows of a device; `None` if there is none of this number.
+    /// What the driver knows about a device; `None` if this number has none.
     ///
     /// # Errors
     ///
-    /// What else the driver answers.
+    /// Other errors of the driver.
     pub fn find(&mut self, id: u32) -> Result<Option<Found>, Error> {
         let mut info = DeviceInfo::default();
         match self.with(ublk::U_CMD_GET_DEV_INFO, id, u16::MAX, &mut info) {
@@ -203,7 +202,7 @@ impl Control {
         }
     }
 
-    /// Makes a device; it has to be removed if it is not started.
+    /// Makes a device; remove it if you do not start it.
     pub(crate) fn add(&mut self, wanted: &mut DeviceInfo) -> io::Result<()> {
         let id = wanted.dev_id;
         self.with(ublk::U_CMD_ADD_DEV, id, u16::MAX, wanted).map(drop)
@@ -222,24 +221,24 @@ impl Control {
         Ok((0..CPUS_BYTES * 8).filter(is_set).collect())
     }
 
-    /// Returns when the block device is there; its partitions have been read by then.
+    /// Returns when the block device exists; its partitions have been read by then.
     pub(crate) fn start(&mut self, id: u32) -> io::Result<()> {
         self.plain(ublk::U_CMD_START_DEV, id, std::process::id().into()).map(drop)
     }
 
-    /// Takes the block device away, once its requests are answered. A device that is not there or
-    /// not started is no error.
+    /// Takes the block device away, once its requests are answered. A device that is missing or not started
+    /// is no error.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's errors.
     pub fn stop(&mut self, id: u32) -> Result<(), Error> {
         gone_is_fine(self.plain(ublk::U_CMD_STOP_DEV, id, 0))
             .map_err(Error::doing(format!("device {id} cannot be stopped")))
     }
 
-    /// Whether the driver knows who has a device open ([`stop_unused`](Self::stop_unused)): from Linux
-    /// 7.0 on.
+    /// Whether the driver knows if a device is open ([`stop_unused`](Self::stop_unused)): from Linux 7.0
+    /// on.
     ///
     /// # Errors
     ///
@@ -253,7 +252,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's errors.
     pub fn stop_unused(&mut self, id: u32) -> Result<bool, Error> {
         match gone_is_fine(self.plain(ublk::U_CMD_TRY_STOP_DEV, id, 0)) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
@@ -263,12 +262,12 @@ impl Control {
         }
     }
 
-    /// Removes a device. Its number is free ([`is_gone`](Self::is_gone)) when its server and all who
-    /// had the block device open have let go of it. One that is not there is no error.
+    /// Removes a device. Its number is free ([`is_gone`](Self::is_gone)) when its server and all who had
+    /// the block device open have let go of it. A missing device is no error.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's errors.
     pub fn remove(&mut self, id: u32) -> Result<(), Error> {
         let removed = match gone_is_fine(self.plain(ublk::U_CMD_DEL_DEV_ASYNC, id, 0)) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
@@ -279,11 +278,11 @@ impl Control {
         removed.map_err(Error::doing(format!("device {id} cannot be removed")))
     }
 
-    /// Waits for so long until the number of a device that was removed is free. Whether it is.
+    /// Waits at most this long until the number of a removed device is free. Returns whether it is.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's errors.
     pub fn is_gone(&mut self, id: u32, patience: Duration) -> Result<bool, Error> {
         let deadline = Instant::now() + patience;
         while self.find(id)?.is_some() {

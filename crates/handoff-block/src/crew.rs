@@ -1,8 +1,8 @@
 //! The threads of a server, one for each queue.
 //!
 //! Contracts:
-//! - a thread that was gathered has its ring, and waits for a device; without an order it ends;
-//! - threads serve the processors that the driver sends them requests from.
+//! - a gathered thread has its ring, and waits for a device; it ends if no order comes;
+//! - a thread runs on the processors from which the driver sends it requests.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ pub(crate) enum Step {
     Ended(io::Result<()>),
 }
 
-/// What a thread is to serve.
+/// What a thread must serve.
 pub(crate) struct Order {
     /// The device's char device, then its backings.
     pub(crate) files: Arc<Vec<OwnedFd>>,
@@ -50,7 +50,7 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// Starts the threads of so many queues; returns when all have their rings.
+    /// Starts a thread for each queue; returns when all have their rings.
     pub(crate) fn gather(
         queues: u16,
         shape: Shape,
@@ -74,7 +74,7 @@ impl Crew {
         Ok(crew)
     }
 
-    /// The next step of a thread, none of which is to end.
+    /// The next step of a thread; none may end.
     fn step(&self) -> Result<Step, Error> {
         match self.ends.recv() {
             Ok((queue, Step::Ended(ended))) => {
@@ -87,12 +87,12 @@ impl Crew {
         }
     }
 
-    /// Gives a queue's thread what it is to serve. One that has ended has told so.
+    /// Gives a queue's thread its device. A thread that has ended has reported it.
     pub(crate) fn order(&self, queue: u16, order: Order) {
         let _ = self.orders[usize::from(queue)].send(order);
     }
 
-    /// Waits until the driver was asked for the requests of all queues.
+    /// Waits until all queues have asked the driver for requests.
     pub(crate) fn all_ready(&self) -> Result<(), Error> {
         self.orders.iter().try_for_each(|_| self.step().map(drop))
     }
@@ -101,7 +101,7 @@ impl Crew {
         &self.thread_ids
     }
 
-    /// What a thread tells within this time.
+    /// What a thread reports within this time.
     pub(crate) fn next(&self, time: Duration) -> Result<End, RecvTimeoutError> {
         self.ends.recv_timeout(time)
     }
@@ -121,7 +121,7 @@ impl Crew {
     }
 }
 
-/// What a queue's thread is given.
+/// The order for a queue's thread.
 struct Thread {
     queue: u16,
     shape: Shape,
@@ -130,7 +130,7 @@ struct Thread {
     sender: Sender<End>,
 }
 
-// SAFETY: the mapping of a region is used by the thread that it is moved to, and by nobody else.
+// SAFETY: only the thread that gets the region uses its mapping.
 unsafe impl Send for Mapping {}
 
 impl Thread {
@@ -143,7 +143,7 @@ impl Thread {
                 self.tell(Step::Ended(ended));
             })
             .map_err(|error| match error.raw_os_error() {
-                // There are as many threads as may be.
+                // The limit of threads is reached.
                 Some(libc::EAGAIN) => {
                     Error::Starved(format!("a thread cannot be started: {error}"))
                 }
@@ -152,7 +152,7 @@ impl Thread {
     }
 
     fn tell(&self, step: Step) {
-        // Nobody listens where the server is being abandoned.
+        // Nobody listens while the server is being abandoned.
         let _ = self.sender.send((self.queue, step));
     }
 
@@ -161,7 +161,7 @@ impl Thread {
         self.cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
         // A hint; a processor may have gone since.
         let _ = sched_setaffinity(None, &set);
-        // Memory that is reclaimed by writing to this device must not be waited for by its server.
+        // The device's server must not wait for memory that is reclaimed by writing to this device.
         if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
             tracing::debug!(%error, "the thread counts as one that may wait for itself");
         }

@@ -1,7 +1,7 @@
 //! A device at the driver: made, described, taken over, removed.
 //!
-//! Contracts: a device that was made is removed when this is dropped; one that is taken over is left
-//! as it was found until it is served.
+//! Contracts: dropping this removes a device that was made; a device taken over stays as it was found until
+//! it is served.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,17 +19,17 @@ use crate::state::Directory;
 
 /// How often the driver is asked again.
 const PAUSE: Duration = Duration::from_millis(25);
-/// How long the number of a device that is removed may take to be free.
+/// How long the number of a removed device may take to be free.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The kernel lets go of a killed server's requests in the background.
+/// The kernel releases a killed server's requests in the background.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a server may seem to live that was killed.
+/// How long a killed server may seem to live.
 const LETTING_GO: Duration = Duration::from_secs(5);
 /// The largest discard in bytes; of a stripe, in chunks.
 const DISCARD_BYTES: u64 = 1 << 30;
 const DISCARD_CHUNKS: u64 = 64;
 
-/// A device that is removed when this is dropped, unless it is only taken over.
+/// A device that dropping this removes, unless it is only taken over.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) control: Control,
@@ -44,7 +44,7 @@ impl Drop for Device {
             let gone = control
                 .stop(id)
                 .and_then(|()| control.remove(id))
-                // Whoever holds what is left of it is not waited for.
+                // Does not wait for whoever holds the rest of it.
                 .and_then(|()| control.is_gone(id, PATIENCE));
             match gone {
                 Ok(true) => {}
@@ -102,7 +102,7 @@ pub(crate) fn add(
     Ok(device)
 }
 
-/// What is known of a device.
+/// What is known about a device.
 pub(crate) fn found(control: &mut Control, id: u32) -> Result<Found, Error> {
     control.find(id)?.ok_or_else(|| Error::usage(format!("there is no device {id}")))
 }
@@ -112,12 +112,12 @@ pub(crate) fn found(control: &mut Control, id: u32) -> Result<Found, Error> {
 pub(crate) struct Following<'a> {
     /// [`Record::made`](crate::state::Record::made) of the device.
     pub(crate) made: u64,
-    /// Set when the server is to end.
+    /// Set when the server must end.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// How long a server waits for the last one to let go: who may be mistaken about its end gives up, who knows
-/// of it waits for as long as the device is there.
+/// How long a server waits for the last one to let go. A server that only assumes its end gives up; one that
+/// knows of it waits as long as the device exists.
 #[derive(Debug)]
 pub(crate) struct Patience<'a> {
     id: u32,
@@ -135,7 +135,7 @@ impl<'a> Patience<'a> {
         Self { id, following, over: Instant::now() + limit, is_told: false }
     }
 
-    /// Waits a little, or says what was waited for in vain.
+    /// Waits a little, or says what it waited for in vain.
     pub(crate) fn wait(&mut self, control: &mut Control, cause: Error) -> Result<(), Error> {
         let id = self.id;
         let is_over = Instant::now() > self.over;
@@ -159,7 +159,7 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// Whether a device is the one that was made then: its number may have been given to another.
+/// Whether a device is still the same one: its number may have been given to another.
 pub(crate) fn is_the_same(id: u32, made: u64) -> Result<(), Error> {
     match Directory::of(id).read() {
         Ok(record) if record.made == made => Ok(()),
@@ -170,8 +170,8 @@ pub(crate) fn is_the_same(id: u32, made: u64) -> Result<(), Error> {
     }
 }
 
-/// What is known of a device that waits for a server, as soon as the kernel has noticed that the
-/// last one is gone.
+/// What is known about a device that waits for a server, as soon as the kernel has noticed that the last
+/// one is gone.
 pub(crate) fn recoverable(
     control: &mut Control,
     id: u32,
@@ -208,8 +208,8 @@ pub(crate) fn start_recovery(
     }
 }
 
-/// The limits of a device: lent memory goes to the backings as it is, so what the strictest of them
-/// wants. Memory that is not lent comes in whole sectors.
+/// The limits of a device. Lent memory goes to the backings unchanged, so these are the limits of the
+/// strictest backing. Memory that is not lent comes in whole sectors.
 pub(crate) fn limits(engine: Engine, backings: &[Backing]) -> Limits {
     let least = Limits { memory_alignment: ublk::LEAST_DMA_ALIGN, ..Limits::NONE };
     match engine.lends() {

@@ -1,4 +1,4 @@
-//! How a device can fail to be, each in one line with the cause and the remedy.
+//! Why there can be no device, each reason in one line with the cause and the remedy.
 
 use std::io;
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 /// Error of this crate; the kinds are the exit codes of the command.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Usage(String),
     /// This machine, kernel or user cannot do it.
     #[error("{0}")]
     NotPossible(String),
-    /// It was tried and failed.
+    /// The attempt failed.
     #[error("{0}")]
     Failed(String),
     /// The kernel had no memory, descriptors or threads for it, and may have some later.
@@ -39,19 +39,19 @@ impl Error {
         }
     }
 
-    /// The same with its cause, which makes it [`Error::Starved`] if it is a lack that may end.
+    /// The same with its cause; a shortage that may end makes it [`Error::Starved`].
     pub(crate) fn caused_by(self, cause: &io::Error) -> Self {
         if is_lack(cause) { Self::Starved(self.to_string()) } else { self }
     }
 }
 
-/// Whether the kernel may have later what it lacked.
+/// Whether the kernel may later have what it lacked.
 pub(crate) fn is_lack(cause: &io::Error) -> bool {
     cause.kind() == io::ErrorKind::OutOfMemory
         || matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// An error in words, of which can be told whether it is a lack.
+/// An error in words that may be a shortage.
 pub(crate) fn worded(words: String, is_lack: bool) -> io::Error {
     let kind = if is_lack { io::ErrorKind::OutOfMemory } else { io::ErrorKind::Other };
     io::Error::new(kind, words)

@@ -1,19 +1,18 @@
-//! A policy's code is exchanged while its device serves.
+//! Exchanging a policy's code while its device serves.
 //!
-//! The kernel does not exchange it by itself: links of `io_uring_bpf_ops` cannot be updated, replacing
-//! one function of such a program (freplace) brings this kernel down, and a tail call does not return
-//! to the loop. So the loops change places. The next ones are loaded for all queues, which is when a
-//! policy is refused; then one after the other is detached, between two of its steps, and the next
-//! attached. All that a loop works in is the ring's and the region's, so the next one goes on with
-//! the requests that are under way: extents that were asked for stay where they are, and what is left
-//! of a request is asked of the next policy.
+//! The kernel cannot do this itself: links of `io_uring_bpf_ops` cannot be updated, replacing one function
+//! of such a program (freplace) crashes this kernel, and a tail call does not return to the loop. So the
+//! loops change places. First the new loops are loaded for all queues; a bad policy is refused here. Then,
+//! one queue after the other, the old loop is detached between two of its steps, and the new one attached.
+//! A loop keeps all its state in the ring and the region, so the new one continues the requests under way:
+//! extents already asked for stay in place, and the next policy answers for what is left of a request.
 //!
 //! Contracts:
-//! - who asks ([`exchange`]) is answered when all queues have changed, or none has;
-//! - maps that both policies have are the same; one of the same name and another type or size is
-//!   refused; maps that the next one does not have are gone. Variables begin anew;
-//! - what a server that follows will load is replaced when all queues have changed, and whoever watches the
-//!   device ([`Watch`]) is told.
+//! - the caller of [`exchange`] gets the answer when all queues have changed, or none has;
+//! - maps that both policies have are shared; a map of the same name with another type or size is refused;
+//!   maps that the new policy lacks are gone. Variables start anew;
+//! - what a later server will load is replaced when all queues have changed, and watchers of the device
+//!   ([`Watch`]) are told.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -27,19 +26,19 @@ use rustix::fs::inotify;
 use crate::Error;
 use crate::state::{Directory, POLICY};
 
-/// How long the server waits for the request of one who has connected.
+/// How long the server waits for the request of a connected client.
 const REQUEST: Duration = Duration::from_secs(1);
-/// How long the answer may take: the kernel looks at the policy once for each queue.
+/// How long the answer may take: the kernel verifies the policy once for each queue.
 const ANSWER: Duration = Duration::from_secs(120);
 /// A path and its quotes.
 const REQUEST_BYTES: u64 = 16 << 10;
 
-/// Puts another policy in the place of that of a device, while it serves.
+/// Replaces the policy of a device while it serves.
 ///
 /// # Errors
 ///
-/// A device without a policy or a server, and what would be refused when a device is made; then the
-/// policy that it has goes on.
+/// A device without a policy or a server, and everything refused when making a device; the old policy then
+/// goes on.
 pub fn exchange(id: u32, policy: &Path) -> Result<(), Error> {
     let record = Directory::of(id).read().map_err(|error| {
         Error::usage(format!("what device {id} was made of is not known here: {error}"))
@@ -70,7 +69,7 @@ fn ask(mut stream: &UnixStream, policy: &Path) -> io::Result<Result<(), Error>> 
     Ok(serde_json::from_str(&answer)?)
 }
 
-/// What was put in the place of another in a device's directory.
+/// What was exchanged in a device's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// A file that is not the policy.
@@ -79,7 +78,7 @@ pub enum Change {
     Policy,
 }
 
-/// Tells that what a device with a policy was made of has changed: its descriptor is readable then.
+/// Reports changes of the policy that a device was made with: its descriptor is then readable.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
 
@@ -88,7 +87,7 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// Those of the kernel, which has limits for a user's watches.
+    /// The kernel's; it limits a user's watches.
     pub fn of(id: u32) -> io::Result<Self> {
         Self::at(Directory::of(id).path())
     }
@@ -96,13 +95,13 @@ impl Watch {
     fn at(directory: &Path) -> io::Result<Self> {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let watch = inotify::init(flags)?;
-        // The policy's object and then the record take the place of the last ones.
+        // The policy's object, then the record, replace the old ones.
         let moved = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
         inotify::add_watch(&watch, directory, moved)?;
         Ok(Self(watch))
     }
 
-    /// The greatest change since this was asked last.
+    /// The greatest change since the last call.
     pub fn change(&self) -> Option<Change> {
         let mut buffer = [MaybeUninit::uninit(); 1024];
         let mut reader = inotify::Reader::new(&self.0, &mut buffer);
@@ -110,7 +109,7 @@ impl Watch {
         while let Ok(event) = reader.next() {
             let is_policy =
                 event.file_name().is_some_and(|name| name.to_bytes() == POLICY.as_bytes());
-            // Where the kernel could not keep all that it had to tell, it may have been that.
+            // If the kernel lost events, it may have been that.
             let is_lost = event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW);
             let this = if is_policy || is_lost { Change::Policy } else { Change::Other };
             change = change.max(Some(this));
@@ -125,12 +124,12 @@ impl AsFd for Watch {
     }
 }
 
-/// Where a server is asked.
+/// The socket for requests to a server.
 #[derive(Debug)]
 pub(crate) struct Exchanges(UnixListener);
 
 impl Exchanges {
-    /// In the place of the last server, if there was one.
+    /// Replaces the last server's, if there was one.
     pub(crate) fn listen(directory: &Directory) -> io::Result<Self> {
         let path = directory.exchange_path();
         match std::fs::remove_file(&path) {
@@ -142,14 +141,14 @@ impl Exchanges {
         Ok(Self(listener))
     }
 
-    /// One who has asked, if there is one.
+    /// The next client, if there is one.
     pub(crate) fn next(&self) -> Option<Request> {
         let (stream, _) = self.0.accept().ok()?;
         Request::read(stream).map_err(|error| tracing::warn!("a request: {error}")).ok()
     }
 }
 
-/// A request that wants an answer.
+/// A request that waits for an answer.
 pub(crate) struct Request {
     pub(crate) policy: PathBuf,
     stream: UnixStream,
@@ -167,7 +166,7 @@ impl Request {
 
     pub(crate) fn answer(mut self, result: &Result<(), Error>) {
         let answer = serde_json::to_string(result).expect("a line of text");
-        // Who has gone away does not want to know.
+        // A client that has gone does not want to know.
         let _ = self.stream.write_all(answer.as_bytes());
     }
 }

@@ -1,11 +1,11 @@
-//! What was written down of a device that exists already.
+//! Reads the record of an existing device.
 
 use crate::error::Error;
 use crate::life::Map;
 use crate::state::{Directory, Record};
 use crate::target;
 
-/// A device that exists already.
+/// An existing device.
 #[derive(Clone, Debug)]
 pub(crate) struct Existing {
     pub(crate) id: u32,
@@ -13,14 +13,14 @@ pub(crate) struct Existing {
     pub(crate) record: Record,
 }
 
-/// What was written down of a device, if it can be true.
+/// The record of a device, if it can be true.
 pub(crate) fn existing(directory: &Directory, id: u32) -> Result<Existing, Error> {
     let record = directory.read().map_err(|error| {
         Error::usage(format!("what device {id} was made of is not known here: {error}"))
             .caused_by(&error)
     })?;
     let (_, map) = directory.map().map_err(Error::doing(format!("the state of device {id}")))?;
-    // The map and the record were made of each other.
+    // The map and the record belong together.
     let sizes: Vec<u64> = record.parts.iter().map(|part| part.size).collect();
     let laid = (sizes.len() == record.spec.files.len())
         .then_some(&record.spec)

@@ -15,22 +15,22 @@
 //! ```
 //!
 //! Contracts:
-//! - what a request becomes is decided by one piece of C, `bpf/blk_request.h`, in every engine;
-//!   engines ([`Engine`]) only carry requests, completions and results;
-//! - whatever fails after the driver made the device removes it; a device that is being recovered is
-//!   left as it was found;
-//! - an engine that is not the best one is taken openly: [`Server::passed_over`] has the reasons;
-//! - the state of a device ([`state`]) outlives its server, so that the next one goes on with it.
+//! - one piece of C, `bpf/blk_request.h`, decides in every engine how a request is mapped; engines
+//!   ([`Engine`]) only carry requests, completions and results;
+//! - any failure after the driver made the device removes it; a device being recovered is left as it was
+//!   found;
+//! - an engine that is not the best one is never taken silently: [`Server::passed_over`] has the reasons;
+//! - the state of a device ([`state`]) outlives its server, so that the next server continues with it.
 //!
-//! [`OwnDevice`] is a device without any of that, whose requests the library's driver takes.
+//! [`OwnDevice`] is a device without any of that: the library's driver takes its requests.
 //!
 //! Minimum kernel: 6.6 for copying, 6.16 for lent buffers (`UBLK_F_AUTO_BUF_REG`), 7.0 for batched
 //! commands (`UBLK_F_BATCH_IO`); the loop in the kernel (`io_uring_bpf_ops`) was tried on 7.2.
 //! Capability: CAP_SYS_ADMIN. The module `ublk_drv`.
 //! Return signal of a lent request buffer: the commit of its result.
 //!
-//! The `libublk` crate has neither the loop in the kernel nor the piece of C in common, and one way
-//! for all engines is shorter than two, so the commands are sent from here.
+//! The `libublk` crate has neither the loop in the kernel nor the shared C, and one way for all engines is
+//! shorter than two. So this crate sends the commands itself.
 
 mod backing;
 mod control;

@@ -1,5 +1,5 @@
-//! `bpf/blk_request.h` and `bpf/blk_map.h` as Rust sees them: the same structures, and the functions
-//! that `native.c` exports.
+//! `bpf/blk_request.h` and `bpf/blk_map.h` for Rust: the same structures, and the functions that `native.c`
+//! exports.
 
 use std::fmt;
 
@@ -178,7 +178,7 @@ unsafe extern "C" {
     fn handoff_blk_locate(map: *const Map, ask: *mut Ask, extent: *mut Extent) -> i32;
 }
 
-/// Bytes of a region that come before its requests: the map's page, and the queue's.
+/// Bytes of a region before its requests: the map's page, and the queue's.
 pub(crate) const MAP_SPACE: usize = 4096;
 pub(crate) const QUEUE_SPACE: usize = 8192;
 
@@ -188,10 +188,10 @@ pub(crate) fn request_bytes() -> usize {
     unsafe { handoff_blk_sizes[5] as usize }
 }
 
-/// What a completion was of.
+/// What a completion was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
-    /// A command to the driver: that of a tag, or another that its engine has numbered.
+    /// A command to the driver: a tag's, or another with a number of its engine.
     Command(u32),
     /// A piece of a tag's request.
     Piece { tag: u32, slot: u32 },
@@ -207,7 +207,7 @@ impl Done {
     }
 }
 
-/// Submission entries that follow from a completion.
+/// Submission entries that a completion leads to.
 pub(crate) struct Entries {
     entries: [squeue::Entry; PIECES],
     len: usize,
@@ -235,8 +235,8 @@ impl Entries {
 
 /// The progress of a queue's requests.
 ///
-/// The region is a live [`Mapping`](crate::state::Mapping) of the size that the configuration says,
-/// and nobody else writes to it while a call runs, but for the word of failed legs.
+/// The region must be a live [`Mapping`](crate::state::Mapping) of the size that the configuration says,
+/// and nobody else may write to it during a call, except the word of failed legs.
 pub(crate) struct Life {
     config: Config,
     region: *mut u8,
@@ -245,14 +245,14 @@ pub(crate) struct Life {
 impl Life {
     /// # Safety
     ///
-    /// `region` is a `struct blk_region` with room for `config.tag_mask + 1` requests, which stays
-    /// mapped for as long as this and is used by this alone.
+    /// `region` must be a `struct blk_region` with room for `config.tag_mask + 1` requests, stay mapped as
+    /// long as this exists, and be used only by this.
     pub(crate) unsafe fn new(config: Config, region: *mut u8) -> Self {
-        // The index of an entry that goes to `Entries`.
+        // The index of an entry for `Entries`.
         Self { config: Config { sq_mask: PIECES as u32 - 1, ..config }, region }
     }
 
-    /// A request has arrived; its result, if it takes no I/O.
+    /// A request has arrived; returns its result if it takes no I/O.
     pub(crate) fn arrived(
         &mut self,
         tag: u32,
@@ -261,8 +261,8 @@ impl Life {
         entries: &mut Entries,
     ) -> Option<i32> {
         let (mut out, mut result) = (entries.out(), 0);
-        // SAFETY: all pointers are to live values, the region by the contract of `new`. Pieces are
-        // at most as many as entries have room for.
+        // SAFETY: all pointers are to live values, the region by the contract of `new`. There are at most
+        // as many pieces as entries have room for.
         let end = unsafe {
             handoff_blk_arrived(
                 &self.config,
@@ -278,7 +278,7 @@ impl Life {
         (end == FINISHED).then_some(result)
     }
 
-    /// A piece has ended; the request's result, if it was the last.
+    /// A piece has ended; returns the request's result, if it was the last.
     pub(crate) fn moved(
         &mut self,
         (tag, slot): (u32, u32),
@@ -339,7 +339,7 @@ mod tests {
 
     /// A queue of one request of a mirror.
     struct Queue {
-        // Goes before what it works in.
+        // Dropped before the memory that it works in.
         life: Life,
         region: Mapping,
     }
@@ -372,7 +372,7 @@ mod tests {
                 .load(Ordering::Acquire)
         }
 
-        /// Has all legs in, and nothing noted.
+        /// Puts all legs back in, with nothing noted.
         fn renew(&mut self) {
             // SAFETY: as above, and the queue's state is this queue's alone.
             unsafe {
@@ -387,7 +387,7 @@ mod tests {
             unsafe { self.region.as_ptr().add(MAP_SPACE).cast::<QueueState>().read() }
         }
 
-        /// Has a request done; the pieces for each file end with the results that are given.
+        /// Runs a request to its end; the pieces for each file end with the given results.
         fn request(&mut self, op: u32, results: [i32; 3]) -> i32 {
             let descriptor =
                 Descriptor { op_flags: op, sectors: 8, start_sector: 16, ..Descriptor::default() };
@@ -436,7 +436,7 @@ mod tests {
             for op in [READ, WRITE, DISCARD] {
                 let mut queue = Queue::new();
                 assert!(queue.request(op, [-error; 3]) < 0, "{error} is the caller's");
-                // Only one of them says so.
+                // Only one of them reports it.
                 for leg in 0..3 {
                     let mut results = [0; 3];
                     results[leg] = -error;
@@ -472,7 +472,7 @@ mod tests {
         }
     }
 
-    /// Two threads that come to the same point at the same time, again and again.
+    /// Two threads that reach the same point at the same time, again and again.
     #[derive(Default)]
     struct Meeting(AtomicU32);
 
@@ -509,7 +509,7 @@ mod tests {
                     for round in 0..ROUNDS {
                         assert_eq!(queue.life.arrived(0, &write, 7, &mut entries), None);
                         meeting.meet(3 * round);
-                        // Each has it written to another leg only.
+                        // Each has a write to another leg only.
                         queue.life.moved((0, leg as u32), -libc::EIO, 9, &mut entries);
                         meeting.meet(3 * round + 1);
                         let out = queue.failed();

@@ -1,13 +1,13 @@
-//! What the requests of a device are like, so that the disks which their memory is lent to take them.
+//! The limits of a device's requests, chosen so that the disks that get their memory accept them.
 //!
-//! The block layer cuts requests, and refuses some, by what a device announces. Lent memory goes to the
-//! backings as it is. A request that a backing does not take, although the device's announcement let it
-//! through, would fail in the server. So a device announces the strictest of what its backings announce, but
-//! for the length of requests: the block layer cuts those that are too long for a backing, which costs less below
-//! the server than above it.
+//! The block layer cuts requests, and refuses some, by the limits that a device announces. Lent memory goes to
+//! the backings unchanged. A request that fits the device's limits, but not a backing's, would fail in the
+//! server. So a device announces the strictest limits of its backings, except for the length of requests: the
+//! block layer cuts requests that are too long for a backing, and does so more cheaply below the server than
+//! above it.
 //!
 //! Kernel interface: `/sys/dev/block/MAJOR:MINOR/queue`, `struct ublk_params` (segments: Linux 6.15;
-//! where memory is lent the kernel is newer).
+//! kernels that lend memory are newer).
 
 use std::fs;
 
@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 /// The limits of a device, a disk or a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// What memory has to be aligned to, in bytes.
+    /// Alignment of memory, in bytes.
     pub memory_alignment: u32,
-    /// Two pieces of memory may only meet where these bits are 0 in the end of the one and the start of the
-    /// other.
+    /// Two pieces of memory may meet only where these bits are 0 in the end of the first and the start of
+    /// the second.
     pub virt_boundary_mask: u64,
     /// Pieces of memory in a request.
     pub max_segments: u16,
@@ -37,7 +37,7 @@ impl Limits {
         max_segment_size: u32::MAX,
     };
 
-    /// What a disk announces, but for the alignment of memory, which statx tells of files as well. Of a
+    /// What a disk announces, except the alignment of memory, which statx reports for files as well. For a
     /// file system without a disk nothing is known.
     pub(crate) fn of_disk(device: u64) -> Self {
         fn limit<T: TryFrom<u64>>(device: u64, name: &str) -> Option<T> {
@@ -61,8 +61,8 @@ impl Limits {
         }
     }
 
-    /// What `wanted` refuses and this lets through, if there is such a request: the limit, by name, with
-    /// both values. Longer pieces are cut, and so refused by nobody.
+    /// The limit, by name and with both values, of a request that `wanted` refuses and this lets through,
+    /// if there is one. Longer pieces are cut, so nobody refuses them.
     pub(crate) fn breach(&self, wanted: &Self) -> Option<String> {
         let differs =
             |name: &str, here: u64, there: u64| Some(format!("{name} {there}, not {here}"));
@@ -86,7 +86,7 @@ impl Limits {
         parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;
         parameters.dma_alignment = self.memory_alignment - 1;
         parameters.virt_boundary_mask = self.virt_boundary_mask;
-        // The driver's own are the widest otherwise.
+        // Otherwise the driver's own are the widest.
         if self.max_segments < u16::MAX || self.max_segment_size < u32::MAX {
             parameters.types |= ublk::PARAM_TYPE_SEGMENT;
             parameters.seg_boundary_mask = ublk::WIDEST_SEGMENT_BOUNDARY;
@@ -96,7 +96,7 @@ impl Limits {
     }
 }
 
-/// A number that a disk's queue tells in sysfs. A partition's queue is its disk's.
+/// A number of a disk's queue in sysfs. A partition uses its disk's queue.
 pub(crate) fn queue_limit(device: u64, name: &str) -> Option<u64> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let told = ["queue", "../queue"].iter().find_map(|queue| {

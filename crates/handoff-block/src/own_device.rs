@@ -1,9 +1,8 @@
-//! A device that its maker serves, by a ring that is not of this crate.
+//! A device whose maker serves it, by a ring outside this crate.
 //!
-//! Contracts: one queue; reads and writes are all that comes, in whole blocks and of memory that is
-//! aligned to 512 bytes; a request's memory is registered, under the index that its tag was asked for
-//! with, before the request is told of. If the server goes, requests fail. The device goes when this is
-//! dropped.
+//! Contracts: one queue; only reads and writes come, in whole blocks and of memory aligned to 512 bytes; a
+//! request's memory is registered, under the index given for its tag, before the request is reported. If
+//! the server goes, requests fail. Dropping this removes the device.
 //!
 //! Minimum kernel: 6.16. Capability: CAP_SYS_ADMIN. The module `ublk_drv`.
 
@@ -18,20 +17,20 @@ use crate::limits::Limits;
 use crate::spec::Engine;
 use crate::{Control, Error, Spec};
 
-/// A block device whose requests others take: `Driver::requests` of the library.
+/// A block device whose requests another ring takes: `Driver::requests` of the library.
 ///
-/// It has to be asked for requests, with all of its tags, before [`start`](Self::start) returns, which
-/// is therefore for another thread than the one that serves.
+/// Before [`start`](Self::start) returns, the server must ask for requests with all tags. So call `start`
+/// on another thread than the one that serves.
 #[derive(Debug)]
 pub struct OwnDevice(Device);
 
 impl OwnDevice {
-    /// Makes a device of `size` bytes, in blocks of 512 bytes. Of the specification the number, the depth
-    /// and the largest request count.
+    /// Makes a device of `size` bytes, in blocks of 512 bytes. It uses the number, the depth and the
+    /// largest request of the specification.
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] where the driver lends no memory, [`Error::Usage`] for what it refuses.
+    /// [`Error::NotPossible`] if the driver lends no memory, [`Error::Usage`] for what it refuses.
     pub fn new(size: u64, spec: &Spec) -> Result<Self, Error> {
         if size == 0 || !size.is_multiple_of(ublk::SECTOR) {
             return Err(Error::usage(format!(
@@ -47,7 +46,7 @@ impl OwnDevice {
             ));
         }
         let spec = Spec { queues: 1, ..spec.clone() };
-        // Nobody else could go on with what its server had.
+        // Nobody else could continue with its server's state.
         let features = features & !(ublk::F_USER_RECOVERY | ublk::F_USER_RECOVERY_REISSUE);
         let mut device = device::add(control, &spec, Engine::UserAuto, features)?;
         let mut parameters = Parameters {
@@ -60,7 +59,7 @@ impl OwnDevice {
             dev_sectors: size >> 9,
             ..Parameters::default()
         };
-        // Who takes the requests may write them to any file.
+        // The server may write requests to any file.
         Limits { memory_alignment: ublk::SECTOR as u32, ..Limits::NONE }.announce(&mut parameters);
         device
             .control
@@ -69,11 +68,11 @@ impl OwnDevice {
         Ok(Self(device))
     }
 
-    /// What its server asks for requests.
+    /// The descriptor by which its server asks for requests.
     ///
     /// # Errors
     ///
-    /// When it can't be opened; once at a time.
+    /// When it cannot be opened; only one can be open at a time.
     pub fn open(&self) -> Result<OwnedFd, Error> {
         let path = format!("/dev/ublkc{}", self.0.id);
         let opened = File::options().read(true).write(true).open(&path);
@@ -85,24 +84,24 @@ impl OwnDevice {
         format!("/dev/ublkb{}", self.0.id).into()
     }
 
-    /// Returns when all tags have been asked for and the block device is there; its partitions have been
-    /// read by then.
+    /// Returns when all tags have been asked for and the block device exists; its partitions have been read
+    /// by then.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's errors.
     pub fn start(&mut self) -> Result<(), Error> {
         let id = self.0.id;
         let started = self.0.control.start(id);
         started.map_err(Error::doing(format!("the driver does not start device {id}")))
     }
 
-    /// Takes the block device away, once its requests are answered. Its server is told, and the device
-    /// goes when the server has let go of it and this is dropped.
+    /// Takes the block device away, once its requests are answered. Its server is told; the device goes
+    /// when the server has let go of it and you drop this.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's errors.
     pub fn stop(&mut self) -> Result<(), Error> {
         self.0.control.stop(self.0.id)
     }

@@ -1,4 +1,4 @@
-//! Where the maps of policies are pinned, so that they outlive a server.
+//! Where maps of policies are pinned, so that they outlive a server.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,7 +18,7 @@ pub fn pins(id: u32) -> PathBuf {
     Path::new(BPF_FS).join(format!("handoff-blk-{id}"))
 }
 
-/// Sees to it that there is a place of our own to pin maps at. Those of a device that is new begin anew.
+/// Prepares a directory of our own for pinned maps. Maps of a new device start anew.
 pub(crate) fn make(id: u32, is_new: bool) -> Result<PathBuf, Error> {
     let failed = |cause: String| Error::failed(format!("maps cannot be kept in {BPF_FS}: {cause}"));
     let is_bpf = statfs(BPF_FS).is_ok_and(|fs| fs.f_type as u64 == BPF_FS_MAGIC);
@@ -34,20 +34,20 @@ pub(crate) fn make(id: u32, is_new: bool) -> Result<PathBuf, Error> {
     Ok(directory)
 }
 
-/// The names of the maps that are pinned.
+/// The names of the pinned maps.
 pub(crate) fn pinned(id: u32) -> Vec<OsString> {
     let entries = fs::read_dir(pins(id)).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name()).collect()
 }
 
-/// Takes the pins of all other maps away. Those that are not there are gone.
+/// Removes the pins of all other maps. Missing pins are no error.
 pub(crate) fn keep(id: u32, maps: &[OsString]) {
     for map in pinned(id).iter().filter(|map| !maps.contains(map)) {
         let _ = fs::remove_file(pins(id).join(map));
     }
 }
 
-/// Takes the pins away, if they are our own.
+/// Removes the pins, if they are our own.
 pub(crate) fn remove(id: u32) {
     if is_ours(&pins(id)).is_ok_and(|ours| ours) {
         keep(id, &[]);

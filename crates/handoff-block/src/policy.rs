@@ -1,14 +1,13 @@
-//! A mapping of the user's, in BPF (`bpf/blk_policy.h`): vetted, joined with our loop, its maps kept.
+//! A user's mapping in BPF (`bpf/blk_policy.h`): vetted, joined with our loop, its maps kept.
 //!
 //! Contracts:
-//! - the kernel does not check which ring its functions for the loop are called with, so a policy
-//!   that called them could bring the kernel down. An object is taken only if it calls no function
-//!   of the kernel, refers to nothing that it does not define, and brings no program of its own. Its code
-//!   is looked through as it was joined with ours, since that is what the verifier gets. All else the
-//!   verifier sees to;
-//! - the object is kept beside the device's state, so a server that follows has the same. One that was
-//!   prepared before reads it again if it is another by then;
-//! - maps are pinned, so that they outlive a server, as the data that they lead to does.
+//! - the kernel does not check for which ring its functions for the loop are called, so a policy that
+//!   called them could crash the kernel. An object is accepted only if it calls no kernel function, refers
+//!   to nothing that it does not define, and has no program of its own. The check reads its code after
+//!   joining it with ours, since that is what the verifier gets. The verifier checks everything else;
+//! - the object is kept beside the device's state, so a later server has the same. A server prepared before
+//!   reads it again if it has changed;
+//! - maps are pinned, so that they outlive a server, like the data that they lead to.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _};
@@ -31,28 +30,28 @@ use crate::pins::pinned;
 pub use crate::pins::pins;
 use crate::said::{explained, listen, shown};
 
-/// The function that an object has to have.
+/// The function that an object must have.
 const FUNCTION: &str = "blk_policy";
-/// Where the loop's program is.
+/// The section of the loop's program.
 const LOOP_PROGRAM: &str = "struct_ops.s/loop_step";
 /// Where subprograms are.
 const TEXT: &str = ".text";
 
-/// A call, and where it says that it is of the kernel's.
+/// A call, and where it says that it calls the kernel.
 const CALL: u8 = 0x85;
 const CALL_OF_THE_KERNEL: u8 = 2;
 
-/// A policy that has been looked at.
+/// A policy that has been checked.
 #[derive(Debug)]
 pub(crate) struct Policy {
     /// Its object.
     pub(crate) object: Vec<u8>,
-    /// What it was read from. While it is open, no other file is taken for it.
+    /// What it was read from. While it is open, no other file can be mistaken for it.
     file: File,
 }
 
 impl Policy {
-    /// Reads an object; also that joined with the loop's.
+    /// Reads an object; joins it with the loop's.
     pub(crate) fn read(path: &Path) -> Result<(Self, Vec<u8>), Error> {
         let name = path.display();
         let mut object = Vec::new();
@@ -81,7 +80,7 @@ fn joined(object: &[u8]) -> io::Result<Vec<u8>> {
     Ok(joined)
 }
 
-/// What is wrong with an object, if something is.
+/// What is wrong with an object, if anything.
 fn vet(bytes: &[u8]) -> Result<(), String> {
     let file = object::File::parse(bytes).map_err(|_| "it is no object file".to_owned())?;
     if file.architecture() != Architecture::Bpf || !file.is_little_endian() {
@@ -116,8 +115,8 @@ fn vet(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// What is wrong with a policy once it is joined with the loop, which is what the verifier will get:
-/// beside the loop's own program, no code calls a function of the kernel.
+/// What is wrong with a policy joined with the loop, which is what the verifier will get: outside the
+/// loop's own program, no code may call a kernel function.
 fn look_through(joined: &[u8]) -> Result<(), String> {
     let file = object::File::parse(joined).map_err(|_| "it is no object file".to_owned())?;
     for section in file.sections() {
@@ -130,12 +129,12 @@ fn look_through(joined: &[u8]) -> Result<(), String> {
         if !code.len().is_multiple_of(8) {
             return Err("its instructions are cut off".to_owned());
         }
-        // The second half of a wide instruction has no operation, so it can't be taken for a call.
+        // The second half of a wide instruction has no operation, so it cannot look like a call.
         let calls_kernel = |code: &[u8]| code[0] == CALL && code[1] >> 4 == CALL_OF_THE_KERNEL;
         if code.chunks_exact(8).any(calls_kernel) {
             return Err("it calls a function of the kernel".to_owned());
         }
-        // What the loop's own program refers to becomes such calls when it is loaded.
+        // References of the loop's own program become such calls at loading.
         let symbol = |relocation: &object::Relocation| match relocation.target() {
             RelocationTarget::Symbol(index) => file.symbol_by_index(index).ok(),
             _ => None,
@@ -170,7 +169,7 @@ fn link(policy: &[u8]) -> io::Result<Vec<u8>> {
     Ok(joined)
 }
 
-/// Writes the objects, joined, to a file. (`libbpf_rs::Linker` panics where an object is refused.)
+/// Writes the joined objects to a file. (`libbpf_rs::Linker` panics if an object is refused.)
 fn join_into(file: RawFd, objects: &[&[u8]]) -> io::Result<()> {
     let checked = |status: libc::c_int| match status {
         0.. => Ok(()),
@@ -201,7 +200,7 @@ fn join_into(file: RawFd, objects: &[&[u8]]) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// A device without such a map, and what does not fit into it.
+/// A device without such a map, and values that do not fit into it.
 pub fn set(id: u32, map: &str, pairs: &[(String, String)]) -> Result<(), Error> {
     if !map.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
         return Err(Error::usage(format!("{map} is no name of a map")));
@@ -272,11 +271,11 @@ mod tests {
             let cause = vet(object).unwrap_err();
             assert!(cause.contains(said), "{cause}");
         }
-        // The loop itself has all that a policy must not have.
+        // The loop itself has everything that a policy must not have.
         assert!(vet(loop_object()).is_err());
     }
 
-    /// An object with a call of the kernel's in the place of its first instruction.
+    /// An object whose first instruction is replaced by a call of a kernel function.
     fn forged(honest: &[u8], section: &str) -> Vec<u8> {
         let file = object::File::parse(honest).expect("an object");
         let code = file.section_by_name(section).expect("code").file_range().expect("in it");
@@ -307,7 +306,7 @@ mod tests {
         assert!(cause.contains("calls a function of the kernel"), "{cause}");
     }
 
-    /// Looks at an object, joins it and opens the whole: all that comes before the kernel has it.
+    /// Checks an object, joins it and opens the result: everything that happens before the kernel has it.
     fn opened(object: &[u8]) -> io::Result<()> {
         engine::open(&Program::of_policy(joined(object)?, None)).map(drop)
     }
@@ -343,7 +342,7 @@ mod tests {
         assert!(refused > mutants / 4, "only {refused} of {mutants} were damaged");
     }
 
-    /// A damaged object, always the same one of the same seed.
+    /// A damaged object; the same seed gives the same one.
     fn mutant(object: &[u8], seed: u64) -> Vec<u8> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut below = |limit: usize| {

@@ -1,11 +1,11 @@
-//! Directories that are ours alone.
+//! Directories that belong to us alone.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Makes a directory that is ours alone, whatever the umask is, or sees to it that one is.
+/// Makes a directory for us alone, whatever the umask, or checks that an existing one is.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -20,7 +20,7 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this is a directory of our own.
+/// Whether this directory is our own.
 pub(crate) fn is_ours(path: &Path) -> io::Result<bool> {
     let metadata = fs::symlink_metadata(path)?;
     Ok(metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw())

@@ -1,12 +1,11 @@
-//! One queue of a device: its ring, what the driver tells about its requests, and the memory that
-//! its engine works in.
+//! One queue of a device: its ring, the driver's descriptions of its requests, and its engine's memory.
 //!
 //! Contracts:
-//! - a queue is made and used by one thread, as the driver and the ring want it;
-//! - the submission queue has room for all pieces of all requests and the engine's commands beside
-//!   them, so that nothing has to wait for room; the completion queue has room for twice that;
-//! - the ring closes before the memory goes that the kernel may still use; own buffers of requests
-//!   that were not answered are never given back.
+//! - one thread makes and uses a queue, as the driver and the ring require;
+//! - the submission queue has room for all pieces of all requests and the engine's commands, so nothing
+//!   ever waits for room; the completion queue has twice that;
+//! - the ring closes before the memory goes that the kernel may still use; our buffers of unanswered
+//!   requests are never freed.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
@@ -71,7 +70,7 @@ impl Queue {
             tag_mask: tags - 1,
             sq_mask: sq - 1,
             cq_mask: cq - 1,
-            // Before the completions are the queues' heads and tails; the kernel has whole pages.
+            // Before the completions lie the queues' heads and tails; the kernel has whole pages.
             rings_size: (cq * 16 + 64).next_multiple_of(PAGE as u32),
             entries_size: sq * size_of::<squeue::Entry>() as u32,
             region_size: parts.region.len() as u32,
@@ -93,7 +92,7 @@ impl Queue {
         })
     }
 
-    /// Bytes of memory that a queue takes: its buffers, ring and descriptions.
+    /// Bytes of memory of a queue: its buffers, ring and descriptions.
     pub(crate) fn memory(
         depth: u16,
         max_request: u32,
@@ -108,9 +107,9 @@ impl Queue {
 
     /// Queues an entry.
     pub(crate) fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: entries are made by `Life`, and point to lent buffers, or to ours, which are given
-        // back only after all requests are answered; or by `Batch`, which keeps what they point to
-        // until they have completed.
+        // SAFETY: entries are made by `Life`, and point to lent buffers, or to ours, which are freed only
+        // after all requests are answered; or by `Batch`, which keeps what they point to until they have
+        // completed.
         unsafe { self.ring.submission().push(entry) }.expect("room for all pieces of all requests");
     }
 
@@ -120,12 +119,12 @@ impl Queue {
         }
     }
 
-    /// Submits what is queued and waits for a completion, or runs the loop in the kernel.
+    /// Submits queued entries and waits for a completion, or runs the loop in the kernel.
     pub(crate) fn enter(&mut self) -> io::Result<()> {
         let submit = self.ring.submission().len() as u32;
         let flags = EnterFlags::GETEVENTS.bits();
         let entered = match &self.ring_fd {
-            // SAFETY: what is queued may be submitted, by `push`; there is no argument.
+            // SAFETY: queued entries may be submitted, by `push`; there is no argument.
             Some(place) => unsafe { place.enter(submit, 1, flags, ptr::null(), 0) },
             // SAFETY: as above.
             None => unsafe {
@@ -134,8 +133,8 @@ impl Queue {
         };
         match entered {
             Ok(_) => Ok(()),
-            // Something to look at first, or short of memory for requests: what was not submitted
-            // stays queued.
+            // Completions to look at first, or short of memory for requests: entries not submitted stay
+            // queued.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -182,7 +181,7 @@ impl Queue {
         Ok(self.gone == self.config.depth)
     }
 
-    /// All commands have come back, as the loop in the kernel says.
+    /// All commands have come back, as the loop in the kernel reports.
     pub(crate) fn all_gone(&mut self) {
         self.gone = self.config.depth;
     }
@@ -190,7 +189,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // A request that was not answered may still be read or written by the kernel.
+        // The kernel may still read or write an unanswered request.
         if self.gone < self.config.depth {
             std::mem::forget(self.buffers.take());
         }
@@ -208,7 +207,7 @@ impl Pages {
         self.address
     }
 
-    /// All of it is taken now: a page that is touched first when memory is short may wait for what
+    /// All of it is taken now: the first touch of a page when memory is short may wait for memory that
     /// waits for this queue.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -216,8 +215,8 @@ impl Pages {
         let address =
             unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE)? };
         let pages = Self { address: NonNull::new(address.cast()).expect("not null"), len };
-        // MAP_POPULATE does nothing in a process that locks its memory as it is touched.
-        // SAFETY: the mapping just made, which stays what it is.
+        // MAP_POPULATE does nothing in a process that locks memory at its first touch. SAFETY: the mapping
+        // just made, which stays what it is.
         unsafe { madvise(address, len, Advice::LinuxPopulateWrite)? };
         Ok(pages)
     }
@@ -237,7 +236,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever used it held this.
+        // SAFETY: the mapping is ours, and everybody who used it held this.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.len) };
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Contracts:
 //! - a ring belongs to the thread that makes it;
-//! - a ring is filled once when it is made, and the kernel keeps what that took. From then on requests take no
-//!   memory that the kernel would wait for, but for those that [`takes_memory`] tells of: memory may be short
+//! - a new ring is filled once, and the kernel keeps the memory that this took. After that, requests take no
+//!   memory that the kernel would wait for, except those that [`takes_memory`] reports: memory may be short
 //!   until this very queue has written.
 //!
 //! Kernel interface: `io_uring/alloc_cache.h` and `io_uring/rsrc.c`; tried on Linux 7.2.
@@ -22,7 +22,7 @@ use crate::life::{FILES, PIECES};
 use crate::limits::{Limits, queue_limit};
 use crate::spec::{Engine, Kind, SEGMENTS_KEPT, Spec};
 
-/// How many things of a kind the kernel keeps for a ring (`IO_ALLOC_CACHE_MAX`).
+/// How many objects of a kind the kernel keeps for a ring (`IO_ALLOC_CACHE_MAX`).
 const KEPT: u32 = 128;
 /// A device's char device, and its backings.
 const ALL_FILES: usize = 1 + FILES;
@@ -35,9 +35,9 @@ pub(crate) struct Shape {
     pub(crate) depth: u16,
     /// Bytes of the largest request.
     pub(crate) max_request: u32,
-    /// Pieces of a request that are under way at most.
+    /// The most pieces of a request under way at once.
     pieces: u32,
-    /// Whether the ring has one worker thread, from the beginning. No other is started when memory is short.
+    /// Whether the ring has one worker thread, from the beginning. No other starts when memory is short.
     one_worker: bool,
 }
 
@@ -90,8 +90,8 @@ pub(crate) fn takes_memory(engine: Engine, spec: &Spec, limits: &Limits) -> Opti
     })
 }
 
-/// The ring of a queue, with tables that the files and buffers of its device go into, and room for commands
-/// beside its requests.
+/// The ring of a queue, with tables for the files and buffers of its device, and room for commands beside
+/// its requests.
 pub(crate) fn make(shape: Shape, commands_beside: u32) -> io::Result<IoUring> {
     let Shape { engine, depth, pieces, one_worker, .. } = shape;
     workers::keep()?;
@@ -127,16 +127,16 @@ pub(crate) fn make(shape: Shape, commands_beside: u32) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Does something so many times. Linked, all requests for it are there before the first is done.
+/// Runs something so many times. When linked, all its requests exist before the first is done.
 ///
 /// # Safety
 ///
-/// What the entry refers to stays until this returns.
+/// Everything that the entry refers to must stay until this returns.
 unsafe fn have_done(ring: &mut IoUring, entry: &squeue::Entry, times: u32) -> io::Result<()> {
     for left in (0..times).rev() {
         let entry = entry.clone();
         let entry = if left > 0 { entry.flags(squeue::Flags::IO_LINK) } else { entry };
-        // SAFETY: as the caller says.
+        // SAFETY: the caller's duty.
         unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
     }
     let (mut done, mut failed) = (0, None);

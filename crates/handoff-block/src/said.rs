@@ -1,6 +1,6 @@
-//! What libbpf says of an object, as the cause of an error.
+//! Messages of libbpf about an object, as the cause of an error.
 //!
-//! Contracts: the text is whatever an object contains, so it need not be UTF-8; nothing here panics,
+//! Contracts: the text depends on the object's contents, so it need not be UTF-8; nothing here panics,
 //! since libbpf is C and calls it.
 
 use std::cell::RefCell;
@@ -11,31 +11,31 @@ use std::slice;
 use crate::error::worded;
 
 unsafe extern "C" {
-    /// Has libbpf say all that it says to `said`.
+    /// Makes libbpf report all its messages to `said`.
     fn handoff_blk_listen(said: unsafe extern "C" fn(c_int, *const c_char, usize));
 }
 
-/// `enum libbpf_print_level`, the last of them.
+/// The last level of `enum libbpf_print_level`.
 const DEBUG: c_int = 2;
 
 thread_local! {
-    /// What libbpf has said since a load began.
+    /// Messages of libbpf since a load began.
     static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Collects what libbpf says from here on.
+/// Collects messages of libbpf from here on.
 pub(crate) fn listen() {
     // SAFETY: the function may be called by any thread at any time.
     unsafe { handoff_blk_listen(said) };
     SAID.take();
 }
 
-/// An error with what libbpf has said about it.
+/// An error with libbpf's messages about it.
 pub(crate) fn explained(error: &libbpf_rs::Error) -> io::Error {
     let said = SAID.take();
     let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-    // It has no kind for descriptors, and gives the number in words only: the last ones. What is before may be of the
-    // object.
+    // It has no kind for descriptors, and gives the number only in words: the last ones. Earlier text may come from
+    // the object.
     let no_descriptors = [libc::EMFILE, libc::ENFILE]
         .iter()
         .any(|number| text.ends_with(&format!("(os error {number})")));
@@ -43,8 +43,8 @@ pub(crate) fn explained(error: &libbpf_rs::Error) -> io::Error {
     worded(complaint(&said).map_or_else(|| text.clone(), |said| format!("{text}: {said}")), is_lack)
 }
 
-/// The line that says what was wrong: of the verifier's log the last one before its sums, else
-/// libbpf's first.
+/// The line that says what was wrong: the last line of the verifier's log before its sums, else libbpf's
+/// first.
 fn complaint(said: &[String]) -> Option<String> {
     let state = |line: &&str| line.starts_with("cur state:") || line.starts_with("old state:");
     let lines = said.iter().flat_map(|text| text.lines());
@@ -57,14 +57,14 @@ fn complaint(said: &[String]) -> Option<String> {
     line.map(|line| shown(line.trim_start_matches("libbpf: ")))
 }
 
-/// A line of text with names from an object, which may have anything in them, fit for a terminal.
+/// A line of text with names from an object, which may contain anything, made fit for a terminal.
 pub(crate) fn shown(line: &str) -> String {
     line.replace(|c: char| c.is_control(), "\u{fffd}")
 }
 
 /// # Safety
 ///
-/// `text` has `len` bytes.
+/// `text` must have `len` bytes.
 unsafe extern "C" fn said(level: c_int, text: *const c_char, len: usize) {
     // SAFETY: by the contract of this function.
     let bytes = unsafe { slice::from_raw_parts(text.cast::<u8>(), len) };
@@ -75,7 +75,7 @@ unsafe extern "C" fn said(level: c_int, text: *const c_char, len: usize) {
         return;
     }
     tracing::debug!("libbpf: {text}");
-    // What a thread says that is about to end is not of interest.
+    // Messages of a thread that is about to end do not matter.
     let _ = SAID.try_with(|said| said.borrow_mut().push(text.to_owned()));
 }
 

@@ -1,12 +1,11 @@
 //! One device and the threads that serve it.
 //!
 //! Contracts:
-//! - a server that is prepared ([`Prepared`]) to take a device over has its threads and their rings, so
-//!   that it needs little memory when the last server is gone;
-//! - [`Server::start`] returns when the block device is there, or leaves nothing behind; a device
-//!   that is taken over from a server that is gone is left as it was when that fails;
-//! - a queue whose thread fails stops the device, with the reason, rather than leave it without an
-//!   answer.
+//! - a server prepared to take a device over ([`Prepared`]) has its threads and their rings, so it needs
+//!   little memory when the last server is gone;
+//! - [`Server::start`] returns when the block device exists, or leaves nothing behind; if it fails to take
+//!   over a device whose server is gone, the device is left as it was;
+//! - a queue whose thread fails stops the device, with the reason, so no request stays unanswered.
 
 use std::fs::File;
 use std::io;
@@ -34,12 +33,12 @@ use crate::ring::Shape;
 use crate::state::{self, Directory, Record, State};
 use crate::{Control, Engine, Error, PassedOver, Spec, target};
 
-/// How often the wish to stop is looked at.
+/// How often the stop flag is checked.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many queues the driver takes, and threads we start.
+/// The most queues that the driver takes, and threads that we start.
 const QUEUES: std::ops::RangeInclusive<u16> = 1..=64;
 
-/// What numbers the driver gives devices: as many as there are minor ones.
+/// The numbers that the driver gives devices: as many as there are minor ones.
 const NUMBERS: std::ops::RangeInclusive<u32> = 0..=(1 << 20) - 1;
 
 /// Where a server begins.
@@ -58,11 +57,11 @@ pub struct Server {
     crew: Crew,
     record: Record,
     program: Arc<Program>,
-    /// Where others ask for another policy; `None` where there is none.
+    /// Where clients ask for another policy; `None` without a policy.
     exchanges: Option<Exchanges>,
 }
 
-/// What a server can have before it has its device.
+/// What a server can have before its device.
 #[derive(Debug)]
 pub struct Prepared {
     spec: Spec,
@@ -74,16 +73,16 @@ pub struct Prepared {
     policy: Option<Policy>,
     engine: Engine,
     passed_over: Vec<PassedOver>,
-    /// Of a device that exists.
+    /// For an existing device.
     crew: Option<Crew>,
 }
 
 impl Prepared {
-    /// Prepares a server. The device that it is to take over may have a server.
+    /// Prepares a server. A device to take over may still have a server.
     ///
     /// # Errors
     ///
-    /// What is wrong with the specification, and what this kernel or user cannot do.
+    /// Errors in the specification, and what this kernel or user cannot do.
     pub fn new(spec: &Spec, start: Start) -> Result<Self, Error> {
         check(spec)?;
         let mut control = Control::open()?;
@@ -95,7 +94,7 @@ impl Prepared {
         let mut program = Program::default();
         let mut policy = None;
         if let Some(path) = &spec.policy {
-            // What was taken when the device was made, whatever became of the file since.
+            // Taken when the device was made, even if the file has changed since.
             let kept = found.map(|found| Directory::of(found.id).policy_path());
             let (read, joined) = Policy::read(kept.as_ref().unwrap_or(path))?;
             program = Program::of_policy(joined, None);
@@ -117,14 +116,13 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// What is wrong with the files of the device, and what the driver refuses.
+    /// Errors in the device's files, and what the driver refuses.
     pub fn serve(self) -> Result<Server, Error> {
         Server::of(self, None)
     }
 
-    /// Takes over the device that was made then ([`Record::made`]), whose last server is known to be gone, and
-    /// serves it. Waits until the kernel has let go of that server, unless the device is removed or `stop`
-    /// is set.
+    /// Takes over the same device ([`Record::made`]), whose last server is known to be gone, and serves it.
+    /// Waits until the kernel has let go of that server, unless the device is removed or `stop` is set.
     ///
     /// # Errors
     ///
@@ -139,8 +137,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// What is wrong with the specification or its files, what this kernel or user cannot do, and
-    /// what the driver refuses.
+    /// Errors in the specification or its files, what this kernel or user cannot do, and what the driver
+    /// refuses.
     pub fn start(spec: &Spec, start: Start) -> Result<Self, Error> {
         Prepared::new(spec, start)?.serve()
     }
@@ -178,7 +176,7 @@ impl Server {
                 program = Program::of_policy(joined, None);
             }
         }
-        // The last server's hold on them may end a little after its hold on the device.
+        // The last server may let go of them a little later than of the device.
         let mut patience =
             existing.as_ref().map(|existing| Patience::with_the_last(existing.id, following));
         let backings = loop {
@@ -240,7 +238,7 @@ impl Server {
         directory.make().map_err(stateful)?;
         let mut exchanges = None;
         if let Some(policy) = policy {
-            // That of a device which exists lies there.
+            // The state of an existing device lies there.
             if existing.is_none() {
                 directory
                     .write_policy(&policy.object)
@@ -307,20 +305,20 @@ impl Server {
             self.device.control.start(id)
         };
         started.map_err(Error::doing(format!("the driver does not start device {id}")))?;
-        // What is served is removed at its end, whoever made it.
+        // A served device is removed at its end, whoever made it.
         self.device.remove = true;
         Ok(())
     }
 
-    /// Ends a device that did not come to be.
+    /// Ends a device that failed to start.
     fn abandon(mut self) {
         if self.device.remove {
             // Without a start there are no requests: stopping brings the commands back.
             let _ = self.device.control.stop(self.device.id);
             self.crew.join();
         } else {
-            // Stopping would end the device, which is to wait for another server. The threads end
-            // with the process, and the kernel takes the commands back.
+            // Stopping would end the device, but it must wait for another server. The threads end with the
+            // process, and the kernel takes the commands back.
             self.crew.leave();
         }
     }
@@ -351,7 +349,7 @@ impl Server {
         &self.record
     }
 
-    /// Serves until the device is removed by somebody else, or `stop` is set; then it is removed.
+    /// Serves until somebody else removes the device, or `stop` is set; then it is removed.
     ///
     /// # Errors
     ///
@@ -391,7 +389,7 @@ impl Server {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Puts another policy in the place of the device's, or leaves that as it is.
+    /// Replaces the device's policy, or leaves it unchanged.
     fn exchange(&mut self, path: &Path) -> Result<(), Error> {
         let id = self.id();
         let kept = |error: io::Error| {
@@ -419,7 +417,7 @@ impl Server {
     }
 }
 
-/// What no other device has.
+/// A value that no other device has.
 fn token() -> io::Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

@@ -1,4 +1,4 @@
-//! What a device is to be.
+//! The specification of a device.
 
 use std::fmt;
 use std::os::unix::fs::FileTypeExt as _;
@@ -8,11 +8,10 @@ use std::str::FromStr;
 use handoff_sys::ublk;
 use serde::{Deserialize, Serialize};
 
-/// How many pieces of memory a lent buffer can have for which the kernel keeps a description
-/// (`IO_CACHED_BVECS_SEGS`).
+/// The most pieces of memory of a lent buffer whose description the kernel keeps (`IO_CACHED_BVECS_SEGS`).
 pub const SEGMENTS_KEPT: u16 = 32;
 
-/// How the bytes of a device lie in its files; each is described in its module of
+/// How the bytes of a device map to its files; each mapping is described in its module of
 /// [`target`](crate::target).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -27,7 +26,7 @@ pub enum Kind {
     Stripe,
     /// In each file.
     Mirror,
-    /// As the user's own mapping says.
+    /// By the user's own mapping.
     Policy,
 }
 
@@ -89,13 +88,13 @@ impl FromStr for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
-    /// A BPF program in the kernel is the loop; buffers are lent.
+    /// The loop is a BPF program in the kernel; buffers are lent.
     Bpf,
     /// The loop is in user space, with a command for each request; buffers are lent.
     UserAuto,
     /// The loop is in user space, with a command for many requests; buffers are lent.
     BatchAuto,
-    /// The loop is in user space, and data goes through its memory.
+    /// The loop is in user space, and data passes through its memory.
     UserCopy,
 }
 
@@ -158,7 +157,7 @@ impl FromStr for Engine {
     }
 }
 
-/// An engine that would have been better, and why it was not taken.
+/// A better engine, and why it was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedOver {
     /// Which one.
@@ -167,30 +166,29 @@ pub struct PassedOver {
     pub reason: String,
 }
 
-/// A device as it was asked for. It is kept beside the device, for whoever has to serve it next.
+/// A device as it was asked for. It is kept beside the device for later servers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// The mapping.
     pub target: Kind,
     /// Files or block devices, in the order of the mapping.
     pub files: Vec<PathBuf>,
-    /// Bytes of a device whose files do not say it: one without files, or with a policy; those of all
-    /// its files, if not given.
+    /// Bytes of a device whose files do not give the size: one without files, or with a policy. Default:
+    /// those of all its files.
     pub size: Option<u64>,
-    /// The object that has the policy.
+    /// The object with the policy.
     pub policy: Option<PathBuf>,
     /// To how many places a policy's device writes.
     pub copies: u32,
-    /// The number; the driver's choice if not given.
+    /// The number; the driver chooses by default.
     pub id: Option<u32>,
     /// Logical block size in bytes, 512 or 4096.
     pub block_size: u32,
     /// Bytes of a stripe's chunk, and of the region that a mirror reads from one leg.
     pub chunk: u64,
-    /// Whether the files are opened with O_DIRECT. Without, data is copied into and out of the page
-    /// cache.
+    /// Whether the files are opened with O_DIRECT. Otherwise data is copied into and out of the page cache.
     pub direct: bool,
-    /// Whether writes are refused.
+    /// Whether it is read-only.
     pub read_only: bool,
     /// Queues, each with a thread.
     pub queues: u16,
@@ -198,22 +196,22 @@ pub struct Spec {
     pub depth: u16,
     /// Bytes of the largest request.
     pub max_request: u32,
-    /// Pieces of memory that a request has at most, where memory is lent. A server takes memory for each request
-    /// of more than [`SEGMENTS_KEPT`](crate::SEGMENTS_KEPT).
+    /// The most pieces of memory of a request, where memory is lent. A server takes memory for each request of
+    /// more than [`SEGMENTS_KEPT`](crate::SEGMENTS_KEPT).
     #[serde(default = "any")]
     pub max_segments: u16,
-    /// The engine; the best one possible if not given.
+    /// The engine; the best possible one by default.
     pub engine: Option<Engine>,
 }
 
-/// Devices that were made before there was a limit have as many segments as their files take.
+/// Devices made before there was a limit have as many segments as their files take.
 fn any() -> u16 {
     u16::MAX
 }
 
 impl Spec {
-    /// Whether there are disks or partitions below it and nothing else. What is written to a file, or goes
-    /// through the page cache, takes memory of the kernel's on the way.
+    /// Whether its backings are all disks or partitions. Writes to a file, or through the page cache, take
+    /// kernel memory on the way.
     pub(crate) fn is_of_disks(&self) -> bool {
         let is_disk = |file: &PathBuf| {
             std::fs::metadata(file).is_ok_and(|metadata| metadata.file_type().is_block_device())

@@ -1,10 +1,9 @@
-//! What a device leaves in memory: its specification, and a file that its queues' engines work in.
+//! What a device leaves in memory: its specification, and a file in which its queues' engines work.
 //!
-//! `/run/handoff/blk/<number>/spec.json` is what the device was asked to be; `state` in the same
-//! directory begins with the map, then has for each queue counters and the records of requests
-//! (`struct blk_region` in `bpf/blk_request.h`, in pieces). Engines map it, the one in the kernel
-//! too, so whoever may read the file sees them at work, and what must survive a server does: which
-//! legs of a mirror are out.
+//! `/run/handoff/blk/<number>/spec.json` is the specification. `state` in the same directory begins with
+//! the map; then it has for each queue counters and the records of requests (`struct blk_region` in
+//! `bpf/blk_request.h`, in pieces). All engines map it, also the one in the kernel. So readers of the file
+//! see them at work, and it keeps what must survive a server: which legs of a mirror are out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,35 +29,35 @@ pub const DIRECTORY: &str = "/run/handoff/blk";
 pub(crate) const POLICY: &str = "policy.bpf.o";
 const PAGE: usize = 4096;
 
-/// What is written beside the state, for whoever shows or recovers the device.
+/// The record beside the state, for whoever shows or recovers the device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// What was asked for.
+    /// The request.
     pub spec: Spec,
-    /// A number that no other device has, also none that gets this one's number later.
+    /// A number that no other device has, also not a later one with this one's number.
     pub made: u64,
-    /// The engine that was taken.
+    /// The engine in use.
     pub engine: Engine,
-    /// Better ones that were not, with the reasons.
+    /// Better engines that were not possible, with the reasons.
     pub passed_over: Vec<PassedOver>,
     /// Bytes of the device.
     pub size: u64,
-    /// Bytes of memory that the server takes for it beside its code: buffers, rings and state.
+    /// Bytes of memory that the server needs for it beside its code: buffers, rings and state.
     pub memory: u64,
-    /// What its requests are like.
+    /// The limits of its requests.
     pub limits: Limits,
-    /// What its files were when it was made, in their order.
+    /// Its files when it was made, in order.
     pub parts: Vec<Part>,
 }
 
 impl Record {
-    /// Why its server takes memory to serve, for which the kernel may wait until the server has written; `None`
-    /// where it takes none, on disks.
+    /// Why serving takes memory for which the kernel may wait until the server has written; `None` if it takes
+    /// none, on disks.
     pub fn takes_memory(&self) -> Option<String> {
         ring::takes_memory(self.engine, &self.spec, &self.limits)
     }
 
-    /// Files that are longer than the device uses of them, with the bytes that are left over.
+    /// Files longer than the part that the device uses, with the bytes left over.
     pub fn unused(&self) -> impl Iterator<Item = (&Path, u64)> {
         let each = match self.spec.target {
             Kind::Mirror => self.size,
@@ -72,21 +71,21 @@ impl Record {
     }
 }
 
-/// A file or disk that a device is made of: which one it is.
+/// Identity of a file or disk behind a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The device that a file lies on, or the number of a disk.
     pub device: u64,
     /// Of a file; 0 of a disk.
     pub inode: u64,
-    /// Of a disk, the kernel's number for its coming or its last medium; 0 of a file.
+    /// Of a disk: the kernel's number for its appearance or last medium; 0 of a file.
     pub sequence: u64,
-    /// Bytes that can be used.
+    /// Usable bytes.
     pub size: u64,
 }
 
 impl Part {
-    /// Whether both are the same file or disk, of whatever length.
+    /// Whether both are the same file or disk, of any length.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.is_on_same(other) && self.sequence == other.sequence
     }
@@ -97,11 +96,11 @@ impl Part {
     }
 }
 
-/// Makes [`DIRECTORY`], which is root's alone.
+/// Makes [`DIRECTORY`], which belongs to root alone.
 ///
 /// # Errors
 ///
-/// Those of making it, and what lies there in its place.
+/// Errors of making it, and an unfit file in its place.
 pub fn make_base() -> io::Result<()> {
     for path in Path::new(DIRECTORY).ancestors().take(2).collect::<Vec<_>>().iter().rev() {
         make_private(path)?;
@@ -109,7 +108,7 @@ pub fn make_base() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file that is ours alone.
+/// Writes a file for us alone.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -124,7 +123,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// That of device `id`, which need not exist.
+    /// The directory of device `id`, which need not exist.
     pub fn of(id: u32) -> Self {
         Self { id, path: PathBuf::from(DIRECTORY).join(id.to_string()) }
     }
@@ -142,28 +141,27 @@ impl Directory {
         self.path.join(POLICY)
     }
 
-    /// The copy of one that is to follow it.
+    /// The copy of its successor.
     fn next_policy_path(&self) -> PathBuf {
         self.path.join("policy.bpf.o.new")
     }
 
-    /// The socket by which a policy is exchanged.
+    /// The socket for exchanging a policy.
     pub(crate) fn exchange_path(&self) -> PathBuf {
         self.path.join("exchange")
     }
 
-    /// Writes down the object of a policy, which is kept when [`keep_policy`](Self::keep_policy) says
-    /// so.
+    /// Writes down a policy's object; [`keep_policy`](Self::keep_policy) makes it the device's.
     pub(crate) fn write_policy(&self, object: &[u8]) -> io::Result<()> {
         write(&self.next_policy_path(), object)
     }
 
-    /// What was written down is the device's policy from here on, whole.
+    /// From here on the object written down is the device's policy, whole.
     pub(crate) fn keep_policy(&self) -> io::Result<()> {
         fs::rename(self.next_policy_path(), self.policy_path())
     }
 
-    /// What was written down is not kept.
+    /// Drops the object written down.
     pub(crate) fn drop_policy(&self) {
         let _ = fs::remove_file(self.next_policy_path());
     }
@@ -178,7 +176,7 @@ impl Directory {
         make_private(&self.path)
     }
 
-    /// Writes the record, whole or not at all. What is there already takes no memory.
+    /// Writes the record, whole or not at all. Rewriting an existing one takes no memory.
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
         let text = serde_json::to_vec_pretty(record)?;
         if fs::read(self.record_path()).is_ok_and(|known| known == text) {
@@ -189,10 +187,9 @@ impl Directory {
         fs::rename(new, self.record_path())
     }
 
-    /// Maps what the servers of the device read, and the page of the log that is written to next, as far as
-    /// they are there. `/run` is put out of memory as all else is, perhaps to the very device; what a process
-    /// has mapped that locks its memory is not. Of a file that cannot be mapped, what was stays. Returns whether
-    /// all are held.
+    /// Maps what the device's servers read, and the log page written next, as far as they exist. `/run` can be
+    /// swapped out like other memory, perhaps to this very device; mappings of a process that locks its memory
+    /// cannot. If a file cannot be mapped, the old mapping stays. Returns whether all are mapped.
     pub fn hold(&self, held: &mut Held) -> bool {
         let whole = u64::MAX;
         let files = [
@@ -212,7 +209,7 @@ impl Directory {
         all
     }
 
-    /// Where the processes of the device log to.
+    /// The log of the device's processes.
     pub fn log_path(&self) -> PathBuf {
         Path::new(DIRECTORY).join(format!("{}.log", self.id))
     }
@@ -221,13 +218,13 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// A device that was not made by this has none.
+    /// This crate did not make a device without a record.
     pub fn read(&self) -> io::Result<Record> {
         let text = fs::read(self.record_path())?;
         serde_json::from_slice(&text).map_err(io::Error::other)
     }
 
-    /// Forgets the device. One that is not there is forgotten.
+    /// Forgets the device. Forgetting an unknown one is no error.
     pub fn remove(&self) {
         pins::remove(self.id);
         match fs::remove_dir_all(&self.path) {
@@ -238,7 +235,7 @@ impl Directory {
         }
     }
 
-    /// The state's file, and the map that it begins with.
+    /// The state's file, and the map at its beginning.
     pub(crate) fn map(&self) -> io::Result<(File, Map)> {
         let file = File::open(self.state_path())?;
         let mut map = [0; size_of::<Map>()];
@@ -252,7 +249,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// Those of reading the file.
+    /// Errors of reading the file.
     pub fn counters(&self, queues: u16, depth: u16) -> io::Result<Counters> {
         let (file, map) = self.map()?;
         let mut all = Vec::new();
@@ -264,7 +261,7 @@ impl Directory {
             let state: QueueState = unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) };
             all.push(QueueCounters::from(&state.statistics));
             for (leg, failure) in (0..).zip(&state.failures).filter(|(_, noted)| noted.when != 0) {
-                // Two queues may have met the same one at the same time.
+                // Two queues may have met the same failure at the same time.
                 let first = failures.entry(leg).or_insert(*failure);
                 if failure.when < first.when {
                     *first = *failure;
@@ -280,7 +277,7 @@ impl Directory {
     }
 }
 
-/// Files of a device that are mapped, until this is dropped: [`Directory::hold`].
+/// Files of a device that stay mapped until this is dropped: [`Directory::hold`].
 #[derive(Debug, Default)]
 pub struct Held {
     /// In the order of [`Directory::hold`].
@@ -292,7 +289,7 @@ fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
-/// What a device's engines have counted since it was made.
+/// Counters of a device's engines since it was made.
 #[derive(Clone, Debug, Serialize)]
 pub struct Counters {
     /// Legs of a mirror that are out, by their place in the list of files.
@@ -308,13 +305,13 @@ pub struct Counters {
 pub struct LegFailure {
     /// The leg, by its place in the list of files.
     pub leg: u32,
-    /// What it was to do: `read`, `write`, `flush`, `discard` or `write_zeroes`.
+    /// Its operation: `read`, `write`, `flush`, `discard` or `write_zeroes`.
     pub operation: &'static str,
-    /// From which byte of the device on.
+    /// Its first byte on the device.
     pub position: u64,
-    /// How many bytes; 0 of a flush.
+    /// Its length; 0 for a flush.
     pub length: u32,
-    /// The error number that the leg answered.
+    /// The error number from the leg.
     pub error: i32,
 }
 
@@ -333,7 +330,7 @@ impl fmt::Display for LegFailure {
     }
 }
 
-/// What operations are called.
+/// The names of operations.
 const NAMES: [Option<&str>; OPS] =
     [Some("read"), Some("write"), Some("flush"), Some("discard"), None, Some("write_zeroes")];
 
@@ -344,11 +341,11 @@ pub struct QueueCounters {
     pub errors: u64,
     /// Submissions to the files.
     pub pieces: u64,
-    /// Of these, how many went on with the rest after a short result.
+    /// Of these, continuations after a short result.
     pub continued: u64,
     /// Turns of the engine's loop.
     pub turns: u64,
-    /// By what was asked.
+    /// By operation.
     pub operations: Vec<Operation>,
 }
 
@@ -450,11 +447,11 @@ impl State {
         Ok(Self { file, depth })
     }
 
-    /// Takes over that of a device whose server is gone: all stays but the end of its engines.
+    /// Takes over the state of a device whose server is gone: all stays except the end of its engines.
     pub(crate) fn take_over(directory: &Directory, queues: u16, depth: u16) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(directory.state_path())?;
         let (len, wanted) = (file.metadata()?.len(), bytes(queues, depth) as u64);
-        // What is mapped behind the end of a file ends who looks at it.
+        // Access to a mapping behind the end of its file kills the process.
         if len != wanted {
             return Err(io::Error::other(format!("it has {len} bytes, not {wanted}")));
         }
@@ -487,14 +484,14 @@ impl State {
                 )?;
             }
         }
-        // What is touched first when memory is short may wait for what waits for this device.
+        // The first touch of a page when memory is short may wait for memory that waits for this device.
         // SAFETY: the mapping just made, which stays what it is.
         unsafe { madvise(address, len, Advice::LinuxPopulateWrite)? };
         Ok(mapping)
     }
 }
 
-/// A `struct blk_region` in memory that is shared with the kernel's loop and with readers.
+/// A `struct blk_region` in memory shared with the kernel's loop and with readers.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     address: NonNull<u8>,
@@ -502,7 +499,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The pages with the last bytes of a file, so many or all, to be read.
+    /// The last pages of a file, so many or all, for reading.
     fn of_end(path: &Path, most: u64) -> io::Result<Self> {
         let file = File::open(path)?;
         let end = file.metadata()?.len();
@@ -528,7 +525,7 @@ impl Mapping {
         self.len
     }
 
-    /// How the loop in the kernel ended: whether by itself, and what the driver refused.
+    /// How the loop in the kernel ended: by itself or not, and what the driver refused.
     pub(crate) fn ending(&self) -> (bool, i32) {
         // SAFETY: inside of the mapping; the loop that writes there has returned.
         let state =
@@ -539,7 +536,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever used it held this.
+        // SAFETY: the mapping is ours, and everybody who used it held this.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.len) };
     }
 }
@@ -550,7 +547,7 @@ mod tests {
     use crate::existing::existing;
     use crate::target;
 
-    /// The directory of a device of two files that is served by nobody.
+    /// The directory of a device of two files that nobody serves.
     fn directory(path: &Path) -> (Directory, Record, Map) {
         let directory = Directory { id: 7, path: path.to_owned() };
         let files = vec!["/a".into(), "/b".into()];
@@ -596,7 +593,7 @@ mod tests {
         assert!(directory.hold(&mut held), "there is neither a policy nor a log");
         let [Some(record), Some(_), None, None] = lens(&held) else { panic!("{held:?}") };
         let before = lens(&held);
-        // A directory can be opened and not be mapped, as a file of whoever has no descriptors left.
+        // A directory can be opened but not mapped, like a file of a process without descriptors.
         fs::remove_file(directory.record_path()).expect("removed");
         fs::create_dir(directory.record_path()).expect("made");
         assert!(!directory.hold(&mut held));
@@ -625,7 +622,7 @@ mod tests {
         for number in 0..mutants {
             let (path, whole) = &honest[number % 2];
             let mut bytes = whole.clone();
-            // Of the state, mostly the map, and of both, sometimes only a part.
+            // Of the state, mostly the map; of both, sometimes only a part.
             let span = bytes.len().min(if below(4) == 0 { usize::MAX } else { 1024 });
             for _ in 0..1 + below(4) {
                 let at = below(span);
@@ -639,7 +636,7 @@ mod tests {
             let whole_state = State::take_over(&directory, 2, 4).is_ok();
             match existing(&directory, 7) {
                 Ok(found) => {
-                    // What decides where bytes lie is as it was.
+                    // What decides where bytes lie is unchanged.
                     assert_eq!(Map { failed: map.failed, ..found.map }, map, "{number}");
                     assert_eq!(found.record.size, record.size, "{number}");
                     let sizes = |record: &Record| {

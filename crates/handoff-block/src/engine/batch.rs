@@ -1,14 +1,13 @@
-//! Batch commands: one, which stays, brings the tags of requests; one gives all results of a turn.
+//! Batch commands: one command stays and brings the tags of requests; one returns all results of a turn.
 //!
-//! Minimum kernel: 7.0 (`UBLK_F_BATCH_IO`), tried on 7.2. Capability: CAP_SYS_ADMIN. A request's
-//! buffer is registered with our ring, under its tag, before we hear of it. Return signal: the
-//! commit.
+//! Minimum kernel: 7.0 (`UBLK_F_BATCH_IO`), tried on 7.2. Capability: CAP_SYS_ADMIN. The driver registers a
+//! request's buffer with our ring, under its tag, before it reports the request. Return signal: the commit.
 //!
 //! Contracts:
-//! - results that the driver has not read yet are on loan to it, and others are gathered beside them;
-//! - when the driver finds no buffer for tags, it keeps them, and the command that brings tags ends;
-//!   it is given again;
-//! - memory that the driver may still use is never given back.
+//! - results that the driver has not read yet are on loan to it, and others are gathered in a second array;
+//! - if the driver finds no buffer for tags, it keeps the tags, and the command that brings them ends; it
+//!   is submitted again;
+//! - memory that the driver may still use is never freed.
 
 use std::io;
 use std::mem;
@@ -22,15 +21,15 @@ use io_uring::{cqueue, opcode, squeue};
 use super::user_loop::Carrier;
 use crate::queue::{PAGE, Pages, Queue};
 
-/// As many tags as the driver brings at a time.
+/// The most tags that the driver brings at a time.
 const TAGS: usize = 128;
 const TAG_BYTES: usize = size_of::<u16>();
-/// Buffers for tags at most, a power of two. Where there is one for each request, the driver never lacks one, and
-/// the command that brings tags, which takes memory, is not given again.
+/// The most buffers for tags, a power of two. With one for each request, the driver never lacks one. Then the
+/// command that brings tags, which takes memory, is not submitted again.
 const BUFFERS: u16 = 128;
 const GROUP: u16 = 0;
 
-// Our commands, by the numbers that they complete with.
+// Our commands, by the numbers of their completions.
 const PREPARE: u32 = 0;
 const FETCH: u32 = 1;
 const COMMIT: u32 = 2;
@@ -45,7 +44,7 @@ pub(super) fn memory(depth: u16) -> u64 {
 }
 
 fn buffers(depth: u32) -> u16 {
-    // At least a page of them.
+    // At least a page of buffers.
     depth.next_power_of_two().clamp(16, BUFFERS.into()) as u16
 }
 
@@ -54,9 +53,9 @@ pub(super) struct Batch {
     tags: Option<TagBuffers>,
     /// Results since the last commit.
     gathered: Vec<BatchElement>,
-    /// Those that a command under way refers to.
+    /// Results that a command under way refers to.
     on_loan: Option<Vec<BatchElement>>,
-    /// What `gathered` is exchanged for.
+    /// The array that changes places with `gathered`.
     spare: Vec<BatchElement>,
     stopped: bool,
 }
@@ -73,7 +72,7 @@ impl Batch {
         Self { tags: None, gathered: room(), on_loan: None, spare: room(), stopped: false }
     }
 
-    /// Lends what is gathered to a command.
+    /// Lends the gathered results to a command.
     fn lend(&mut self, queue: &mut Queue, number: u32, command: u32) {
         let elements = mem::replace(&mut self.gathered, mem::take(&mut self.spare));
         let header = BatchCommand {
@@ -89,7 +88,7 @@ impl Batch {
         self.on_loan = Some(elements);
     }
 
-    /// The command is over: takes back what it was lent, and looks whether all was taken.
+    /// The command is over: takes back its results, and checks that all were taken.
     fn take_back(&mut self, result: i32, expected: impl FnOnce(usize) -> usize) -> io::Result<()> {
         let mut elements = self.on_loan.take().expect("lent to this command");
         match usize::try_from(result) {
@@ -103,12 +102,12 @@ impl Batch {
     }
 }
 
-/// What all commands of a queue begin with.
+/// The common beginning of all commands of a queue.
 fn header(queue: &Queue) -> BatchCommand {
     BatchCommand { queue_id: queue.config.queue as u16, ..BatchCommand::default() }
 }
 
-/// Asks for tags, as long as it goes.
+/// Asks for tags, as long as that succeeds.
 fn fetch(queue: &mut Queue) {
     let header = BatchCommand { element_bytes: TAG_BYTES as u8, ..header(queue) };
     let mut entry = opcode::UringCmd16::new(Fixed(0), ublk::U_IO_FETCH_IO_CMDS)
@@ -181,7 +180,7 @@ impl Carrier for Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        // The ring is still open, and what is under way in it is not over.
+        // The ring is still open, and requests on it are not over.
         mem::forget(self.on_loan.take());
         if !self.stopped {
             mem::forget(self.tags.take());
@@ -189,7 +188,7 @@ impl Drop for Batch {
     }
 }
 
-/// Memory that the driver writes tags to: in the first page a ring of free buffers, behind it the buffers.
+/// Memory for tags from the driver: in the first page a ring of free buffers, behind it the buffers.
 struct TagBuffers {
     pages: Pages,
     /// A power of two.
@@ -235,7 +234,7 @@ impl TagBuffers {
         published.store(self.tail, Ordering::Release);
     }
 
-    /// Reads the tags in a buffer that has come back, and lends it anew.
+    /// Reads the tags in a returned buffer, and lends it again.
     fn take(&mut self, buffer: u16, bytes: usize, tags: &mut Vec<u32>) {
         assert!(buffer < self.count && bytes <= TAGS * TAG_BYTES, "within what was lent");
         for index in 0..bytes / TAG_BYTES {

@@ -1,17 +1,17 @@
 //! The loop in the kernel: `bpf/blk_loop.bpf.c`, one program for each queue.
 //!
-//! Minimum kernel: one with `CONFIG_IO_URING_BPF_OPS` (`struct io_uring_bpf_ops`) and BTF; tried on
-//! 7.2. Capability: CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON. Return signal: as in
-//! [`user_loop`](super::user_loop); we only hear of the end.
+//! Minimum kernel: one with `CONFIG_IO_URING_BPF_OPS` (`struct io_uring_bpf_ops`) and BTF; tried on 7.2.
+//! Capability: CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON. Return signal: as in
+//! [`user_loop`](super::user_loop); user space hears only of the end.
 //!
-//! The thread enters the ring once and stays there for the device's life. A signal brings it back,
-//! with nothing lost, and it enters again; so does another program that takes the loop's place
+//! The thread enters the ring once and stays there for the device's life. After a signal it returns, with
+//! nothing lost, and enters again. It does the same when another program takes the loop's place
 //! ([`exchange`](crate::exchange)).
 //!
 //! Requests that the kernel hands to a worker thread (fsync, fallocate, buffered writes of most file
-//! systems) go one after the other: on this kernel a worker that is started from inside of the loop
-//! inherits a state of the scheduler that it must not have, so one is started before and remains,
-//! and no others may be.
+//! systems) run one after the other. On this kernel, a worker started from inside the loop would inherit a
+//! scheduler state that it must not have. So one worker is started before and remains, and no others may
+//! be.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -63,8 +63,8 @@ impl Program {
         Self { joined: Some(joined), pins, ..Self::default() }
     }
 
-    /// Puts another program in the place of all loops, or leaves them as they are. Returns the names
-    /// of its maps.
+    /// Puts another program in the place of all loops, or leaves them unchanged. Returns the names of its
+    /// maps.
     pub(crate) fn exchange(&self, next: &Self) -> io::Result<Vec<OsString>> {
         let mut loops = self.loops();
         let mut objects = Vec::new();
@@ -77,7 +77,7 @@ impl Program {
             let (seat, object) = &mut pairs[done];
             if let Err(cause) = seat.exchange(object) {
                 for (seat, object) in &mut pairs[..=done] {
-                    // A queue that is without a loop then ends its device.
+                    // A queue without a loop then ends its device.
                     let _ = seat.exchange(object);
                 }
                 return Err(cause);
@@ -95,18 +95,17 @@ impl Program {
     }
 }
 
-/// The loop with nothing of a user's.
+/// The loop without a policy.
 pub(crate) fn loop_object() -> &'static [u8] {
     &OBJECT.0
 }
 
-/// Which program is the loop of a ring. The ring is open for as long as this is in
-/// [`Program::loops`].
+/// The program that is the loop of a ring. The ring is open as long as this is in [`Program::loops`].
 #[derive(Debug)]
 struct Seat {
     ring: RawFd,
     config: Config,
-    /// `None` only where neither of two programs could be attached.
+    /// `None` only if neither of two programs could be attached.
     link: Option<Link>,
     object: Object,
     exchanges: u64,
@@ -188,7 +187,7 @@ pub(super) fn run(queue: &mut Queue, program: &Program, started: impl FnOnce()) 
     Ok(())
 }
 
-/// Whether the loop can be in the kernel, tried on a ring that carries nothing.
+/// Whether the kernel can run the loop, tried on a ring that carries nothing.
 pub(crate) fn try_out(program: &Program) -> io::Result<()> {
     let ring: IoUring = IoUring::builder()
         .setup_single_issuer()
@@ -232,7 +231,7 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> io::Result<Object> {
             let place = map
                 .initial_value_mut()
                 .ok_or_else(|| io::Error::other("it has a map of the loop's name"))?;
-            // SAFETY: plain numbers without padding, asserted where it is declared.
+            // SAFETY: plain numbers without padding, asserted at the declaration.
             let bytes = unsafe {
                 std::slice::from_raw_parts(
                     std::ptr::from_ref(config).cast::<u8>(),
@@ -248,7 +247,7 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> io::Result<Object> {
         } else if let Some(pins) = &program.pins
             && is_policys(map.name())
         {
-            // It is made by the first queue, and used by all.
+            // The first queue makes it, and all use it.
             let path = pins.join(map.name());
             if path.exists() && !goes_with(&map, &path).map_err(|error| explained(&error))? {
                 return Err(io::Error::other(format!(
@@ -270,7 +269,7 @@ fn attach(object: &mut Object) -> io::Result<Link> {
     map.attach_struct_ops().map_err(|error| explained(&error))
 }
 
-/// Whether a map can be the one that is pinned.
+/// Whether a map can be the pinned one.
 fn goes_with(map: &OpenMap<'_>, pin: &Path) -> libbpf_rs::Result<bool> {
     let info = MapHandle::from_pinned_path(pin)?;
     Ok(map.map_type() == info.map_type()
@@ -279,7 +278,7 @@ fn goes_with(map: &OpenMap<'_>, pin: &Path) -> libbpf_rs::Result<bool> {
         && map.max_entries() == info.max_entries())
 }
 
-/// Whether a map is none of the loop's, nor of variables.
+/// Whether a map belongs neither to the loop nor to variables.
 fn is_policys(map: &OsStr) -> bool {
     map != LOOP && !map.as_encoded_bytes().contains(&b'.')
 }

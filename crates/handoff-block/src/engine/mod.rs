@@ -1,4 +1,4 @@
-//! The ways to carry a queue's requests, completions and results.
+//! How a queue's requests, completions and results travel.
 
 use std::io;
 
@@ -21,18 +21,18 @@ mod user_loop;
 pub(crate) use kernel_loop::open;
 pub(crate) use kernel_loop::{Program, loop_object, try_out};
 
-/// Entries of a ring that are for commands beside the pieces of requests.
+/// Entries of a ring for commands beside the pieces of requests.
 fn commands_beside(engine: Engine) -> u32 {
     if engine == Engine::BatchAuto { batch::COMMANDS } else { 0 }
 }
 
-/// Bytes of memory that a queue takes: its buffers, ring and descriptions, and its engine's own.
+/// Bytes of memory of a queue: its buffers, ring and descriptions, and its engine's own.
 pub(crate) fn memory(engine: Engine, depth: u16, max_request: u32) -> u64 {
     let own = if engine == Engine::BatchAuto { batch::memory(depth) } else { 0 };
     Queue::memory(depth, max_request, engine, commands_beside(engine)) + own
 }
 
-/// Whether an engine can be taken here, tried where nothing else tells.
+/// Whether an engine works here; tried if nothing else tells.
 fn possible(engine: Engine, spec: &Spec, features: u64, program: &Program) -> io::Result<()> {
     for (flag, name, since) in [
         (ublk::F_AUTO_BUF_REG, "UBLK_F_AUTO_BUF_REG", "6.16"),
@@ -55,13 +55,12 @@ fn possible(engine: Engine, spec: &Spec, features: u64, program: &Program) -> io
     }
 }
 
-/// The ring of a queue, with all that can be there before it has a device.
+/// The ring of a queue, with everything that can exist before it has a device.
 pub(crate) fn ring(shape: Shape) -> io::Result<IoUring> {
     ring::make(shape, commands_beside(shape.engine))
 }
 
-/// Serves a queue until its device is stopped. `started` is called when the driver has been
-/// asked for requests.
+/// Serves a queue until its device is stopped. Calls `started` when the driver has been asked for requests.
 pub(crate) fn run(
     engine: Engine,
     queue: &mut Queue,
@@ -78,7 +77,7 @@ pub(crate) fn run(
     }
 }
 
-/// The best engine that is possible and goes with `device_flags`, those of a device that exists.
+/// The best possible engine that fits `device_flags`, those of an existing device.
 pub(crate) fn choose(
     spec: &Spec,
     features: u64,
@@ -95,7 +94,7 @@ pub(crate) fn choose(
         }
         match possible(engine, spec, features, program) {
             Ok(()) => return Ok((engine, passed_over)),
-            // That says nothing of what is possible.
+            // That does not show what is possible.
             Err(reason) if is_lack(&reason) => {
                 let what = format!("the engine {engine} cannot be tried: {reason}");
                 return Err(Error::Starved(what));

@@ -1,8 +1,8 @@
-//! One command for each request: it gives the result of a tag's last request and brings the next.
+//! One command for each request: it returns the result of a tag's last request and brings the next.
 //!
 //! Minimum kernel: 6.16 where buffers are lent (`UBLK_F_AUTO_BUF_REG`), else 6.6. Capability:
-//! CAP_SYS_ADMIN. A request's buffer is registered with our ring, under its tag, before we hear of
-//! it; without, the driver copies into and out of our memory. Return signal: the commit.
+//! CAP_SYS_ADMIN. The driver registers a request's buffer with our ring, under its tag, before it reports
+//! the request. Without lending, the driver copies into and out of our memory. Return signal: the commit.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! The loop in user space. What becomes of requests is the same for all that run in it; how they come
-//! and how their results go is a [`Carrier`]'s.
+//! The loop in user space. All engines in it handle requests in the same way; a [`Carrier`] brings requests
+//! and returns results.
 
 use std::io;
 
@@ -9,16 +9,16 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::life::{Done, Entries};
 use crate::queue::Queue;
 
-/// Completions taken over at a time.
+/// Completions taken at a time.
 const BATCH: usize = 64;
 
-/// The commands by which requests come and results go.
+/// The commands that bring requests and return results.
 pub(super) trait Carrier {
     /// Asks the driver for requests.
     fn begin(&mut self, queue: &mut Queue) -> io::Result<()>;
 
-    /// A command has completed. Adds the tags of requests that have arrived; whether the device is
-    /// stopped and all commands have come back.
+    /// A command has completed. Adds the tags of arrived requests; returns whether the device is stopped
+    /// and all commands have come back.
     fn completed(
         &mut self,
         queue: &mut Queue,
@@ -27,7 +27,7 @@ pub(super) trait Carrier {
         arrived: &mut Vec<u32>,
     ) -> io::Result<bool>;
 
-    /// Gives the result of a request.
+    /// Returns the result of a request.
     fn answer(&mut self, queue: &mut Queue, tag: u32, result: i32);
 
     /// All completions of a turn have been looked at.
@@ -79,7 +79,7 @@ pub(super) fn run(
     }
 }
 
-/// A request has a result, or more of it is to be done.
+/// A request has a result, or has more to do.
 fn go_on(
     queue: &mut Queue,
     carrier: &mut impl Carrier,

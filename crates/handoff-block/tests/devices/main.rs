@@ -1,5 +1,4 @@
-//! Devices on the lab's kernel: what is written comes back, lies where it should, and nothing stays
-//! behind.
+//! Devices on the lab's kernel: written bytes come back, lie where they should, and nothing stays behind.
 //!
 //! They need root and the module `ublk_drv`; elsewhere they skip.
 

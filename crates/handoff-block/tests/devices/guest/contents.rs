@@ -4,7 +4,7 @@ use handoff_block::{Engine, Kind, Spec};
 
 use super::device::{Device, Files, MIB, Random, driver_or_skip, read_at, spec, write_at};
 
-/// Where byte `position` of a device lies, written down anew.
+/// The place of byte `position` of a device, computed independently.
 fn place(target: Kind, chunk: u64, sizes: &[u64], position: u64) -> Vec<(usize, u64)> {
     match target {
         Kind::Linear | Kind::Loop => {
@@ -76,7 +76,7 @@ fn exercise(target: Kind, sizes: &[u64], change: impl FnOnce(&mut Spec), engine:
     }
 }
 
-/// Each target by one engine, with everything else changing along.
+/// Each target by one engine; everything else varies too.
 fn all_targets(engine: Engine) {
     let wide = |spec: &mut Spec| spec.block_size = 4096;
     let direct = |spec: &mut Spec| spec.direct = true;

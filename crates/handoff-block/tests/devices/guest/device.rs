@@ -1,5 +1,4 @@
-//! What the tests stand on: a device that this process serves, the files it is made of, and the
-//! machine's own commands.
+//! Common parts of the tests: a device that this process serves, its files, and the machine's own commands.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -13,7 +12,7 @@ use handoff_block::{Control, Engine, Error, Kind, Server, Spec, Start};
 
 pub(super) const MIB: u64 = 1 << 20;
 
-/// Why there can be no devices here, if there can't.
+/// Why there can be no devices here, if that is so.
 pub(super) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("not root".to_owned());
@@ -181,7 +180,7 @@ impl Random {
     }
 }
 
-/// Runs a command of the machine, which has to succeed.
+/// Runs a command of the machine, which must succeed.
 #[track_caller]
 pub(super) fn run(program: &str, arguments: &[&str]) -> String {
     let Output { status, stdout, stderr } =

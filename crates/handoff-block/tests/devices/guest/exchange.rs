@@ -1,4 +1,4 @@
-//! Policies that take each other's place under I/O.
+//! Policies that replace each other under I/O.
 
 use std::ffi::OsString;
 use std::fs;
@@ -60,7 +60,7 @@ fn policies_take_each_others_place_under_load() {
     let device = policies.device(all[0].clone());
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let parts: Vec<Vec<u8>> = std::thread::scope(|scope| {
-        // Each has a part of the device to itself, and knows what is there.
+        // Each thread has a part of the device to itself, and knows what is there.
         let loads: Vec<_> = (0..4u64)
             .map(|part| {
                 let (device, stop, done) = (&device, &stop, &done);
@@ -87,7 +87,7 @@ fn policies_take_each_others_place_under_load() {
                 })
             })
             .collect();
-        // Each takes the place of the one before, and the first one's again; long, many times.
+        // Each policy replaces the one before, and the first comes again; in the long form many times.
         let rounds = if std::env::var_os("HANDOFF_SOAK").is_some() { 32 } else { all.len() };
         for round in 0..rounds {
             let before = done.load(Ordering::Relaxed);
@@ -132,14 +132,14 @@ fn maps_stay_where_both_policies_have_them() {
     write_at(&disk, MIB, &[1; 4096]).expect("written");
     choose("1").expect("set");
     write_at(&disk, MIB, &[2; 4096]).expect("written");
-    // The file that the map says, by other code, and from there by the same map.
+    // The file that the map names, by other code, and from then on by the same map.
     let again = policies.path("chosen_again", object!("chosen_again"));
     policy::exchange(device.id, &again).expect("exchanged");
     assert_eq!(byte(), 2);
     choose("0").expect("set");
     assert_eq!(byte(), 1);
     choose("1").expect("set");
-    // Refused ones leave all as it was.
+    // Refused policies leave everything unchanged.
     for (name, object, said) in [
         ("endless", object!("endless"), "verifier refuses the policy"),
         ("kfunc", object!("kfunc"), "which it does not define"),
@@ -156,7 +156,7 @@ fn maps_stay_where_both_policies_have_them() {
     }
     let record = Directory::of(device.id).read().expect("a record");
     assert_eq!(record.spec.policy, Some(again));
-    // One that has no such map ends it.
+    // A policy without such a map ends it.
     let plain = policies.path("plain", object!("plain"));
     policy::exchange(device.id, &plain).expect("exchanged");
     assert_eq!(byte(), 1);
@@ -209,7 +209,7 @@ fn the_next_server_has_the_policy_that_was_last() {
     let (mut server, id) = fixture::server(&policies.spec(plain));
     policy::exchange(id, &chosen).expect("exchanged");
     policy::set(id, "choice", &[("0".to_owned(), "1".to_owned())]).expect("set");
-    // What it was made from is gone.
+    // Its source file is gone.
     fs::remove_file(chosen).expect("removed");
     server.kill().and_then(|()| server.wait()).expect("killed");
     let record = Directory::of(id).read().expect("a record");

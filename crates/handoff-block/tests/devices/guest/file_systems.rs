@@ -29,7 +29,7 @@ impl Drop for Mounted {
     }
 }
 
-/// What is below a directory: the content of each file, and of each directory that it is there.
+/// Everything below a directory: the content of each file, and for each directory its existence.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -94,7 +94,7 @@ fn file_system(kind: &str, target: Kind, engine: Engine, block_size: u32, direct
     device.end();
 }
 
-/// fio's jobs of a file system under stress: buffered, direct, mapped and vectored I/O of many files at
+/// fio's jobs for a file system under stress: buffered, direct, mapped and vectored I/O on many files at
 /// once, with memory at odd places, and every byte verified.
 const STRESS: &str = "\
 [global]
@@ -140,8 +140,8 @@ size=1m
 end_fsync=1
 ";
 
-/// Has fio's jobs done on a file system on a device, again and again in the long form, and the file system
-/// checked.
+/// Runs fio's jobs on a file system on a device, in the long form again and again, and checks the file
+/// system.
 fn stress(kind: &str, target: Kind, engine: Engine) {
     let sizes = match target {
         Kind::Mirror => vec![320 * MIB; 2],

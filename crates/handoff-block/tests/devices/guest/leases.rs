@@ -1,4 +1,4 @@
-//! Requests that the library's driver takes, whose memory it sends, writes and fills as leases.
+//! Requests that the library's driver takes; it sends, writes and fills their memory as leases.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -23,7 +23,7 @@ fn device() -> OwnDevice {
     OwnDevice::new(SIZE, &spec).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Has a thread take all requests of a device, one after the other, until it is stopped.
+/// Starts a thread that takes all requests of a device, one after the other, until it is stopped.
 fn serve<S: AsyncFnMut(&Driver, Request)>(
     device: OwnedFd,
     server: impl FnOnce(&Driver) -> S + Send + 'static,
@@ -54,7 +54,7 @@ fn bytes_at(position: usize, count: usize) -> Vec<u8> {
         .collect()
 }
 
-/// In memory that direct I/O takes.
+/// In memory fit for direct I/O.
 fn aligned(content: &[u8]) -> (Vec<u8>, usize) {
     let mut memory = vec![0; content.len() + 4_096];
     let start = memory.as_ptr().align_offset(4_096);
@@ -63,7 +63,7 @@ fn aligned(content: &[u8]) -> (Vec<u8>, usize) {
 }
 
 fn nothing(request: Request) {
-    // Of all that may look at a disk, only the test's own requests are of interest.
+    // Others may look at a disk; only the test's own requests count.
     let len = request.len();
     request.answer(Ok(len));
 }
@@ -115,7 +115,7 @@ fn what_is_written_to_a_disk_is_sent_as_it_lies_in_the_writers_memory() {
     assert_eq!((lent, total), (content.len() as u64, content.len() as u64), "{tallies:?}");
 }
 
-/// A disk behind a connection: for each read its server asks for the bytes, and has them received right into
+/// A disk behind a connection: for each read its server asks for the bytes, and receives them directly into
 /// the reader's memory.
 #[test]
 fn what_a_disk_is_asked_for_is_received_into_the_readers_memory() {
@@ -209,7 +209,7 @@ fn a_request_is_over_when_it_is_answered_and_its_last_lease_is_gone() {
             let part = lease.part(..512);
             nothing(request);
             drop(lease);
-            // What is left of it, with nothing else for the driver to do.
+            // The rest of it, with nothing else for the driver to do.
             driver.turn(handoff::Wait::No).expect("turns");
             asked.send(()).expect("the test waits");
             wait.recv().expect("the test says when");
@@ -274,7 +274,7 @@ fn a_driver_that_goes_fails_its_requests_whose_leases_may_stay() {
         });
         let held = held.expect("runs");
         drop((queue, driver));
-        // Not for ever, since a process whose own device stands still can't be ended.
+        // Not for ever, since a process whose own device stalls cannot be ended.
         let waited = wait.recv_timeout(Duration::from_secs(30));
         drop(held);
         waited.expect("the write has failed, whatever is on loan");

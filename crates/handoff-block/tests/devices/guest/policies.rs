@@ -1,5 +1,5 @@
-//! Mappings of a user's: the examples at work, those that must be refused, and answers that no
-//! device has.
+//! Mappings of users: working examples, those that must be refused, and answers that are no place on any
+//! device.
 
 use std::fs;
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ fn a_map_is_edited_while_io_runs() {
     // Neighbours have no place.
     assert!(eio(read_at(&disk, 8 * MIB, 4096)));
     assert!(eio(read_at(&disk, 8 * MIB - 4096, 8192)));
-    // Moved, under readers that see one or the other.
+    // Moved, while readers see one or the other.
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -154,7 +154,7 @@ fn answers_that_no_device_has_are_errors_of_their_own_requests() {
             }
         }
     }
-    // None of them got as far as the file, but what looked at the disk when it was made may have.
+    // None of them reached the file, but a program that looked at the new disk may have.
     let counters = Directory::of(device.id).counters(1, 8).expect("counters");
     let done: u64 = counters.queues[0].operations.iter().map(|done| done.requests).sum();
     assert_eq!(counters.queues[0].pieces, done, "pieces of what has failed");

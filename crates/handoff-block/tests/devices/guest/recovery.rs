@@ -1,4 +1,4 @@
-//! What a server that follows finds: its files in their place or others, its state whole or damaged.
+//! What a later server finds: the same files or others, its state whole or damaged.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -55,7 +55,7 @@ fn a_server_that_follows_takes_no_other_disk_of_the_same_number() {
     let spec = spec(Kind::Loop, &files, Engine::UserAuto);
     let id = orphan(&spec);
     drop(first);
-    // The kernel lets go of what the killed server held in the background.
+    // The kernel releases in the background what the killed server held.
     let name = files.paths[0].file_name().expect("a name");
     while Path::new("/sys/block").join(name).join("loop").exists() {
         std::thread::yield_now();

@@ -1,8 +1,8 @@
-//! Direct reads and writes of memory in every shape that the device says it takes, and in some that it
-//! does not, compared with a model.
+//! Direct reads and writes of memory in every shape that the device accepts, and in some that it does not,
+//! compared with a model.
 //!
-//! The files lie on the guest's disk, which wants memory aligned to 512 bytes: what is lent to it has to
-//! come so, and the block layer sees to that if the device says so.
+//! The files lie on the guest's disk, which wants memory aligned to 512 bytes. Lent memory must be aligned
+//! so, and the block layer sees to that if the device announces it.
 
 use std::fs::{self, File};
 use std::io::{IoSlice, IoSliceMut};
@@ -28,7 +28,7 @@ fn rounds() -> usize {
     if std::env::var_os("HANDOFF_SOAK").is_some() { 20_000 } else { 150 }
 }
 
-/// What a disk says of itself.
+/// What a disk announces.
 fn limit(disk: &Path, name: &str) -> u64 {
     let node = fs::canonicalize(disk).expect("a disk");
     let kernel_name = node.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
@@ -36,7 +36,7 @@ fn limit(disk: &Path, name: &str) -> u64 {
     text.expect("a limit").trim().parse().expect("a number")
 }
 
-/// What a device says of the requests that it takes.
+/// What a device announces for its requests.
 struct Limits {
     block: u64,
     memory: u64,
@@ -52,8 +52,8 @@ impl Limits {
         }
     }
 
-    /// Whether the block layer has to take such a request. It cuts where pieces do not meet at the
-    /// boundary, and can cut between blocks only.
+    /// Whether the block layer must accept such a request. It cuts where pieces do not meet at the
+    /// boundary, and can cut only between blocks.
     fn take(&self, offset: u64, shape: &[(usize, usize)]) -> bool {
         let len: usize = shape.iter().map(|(_, len)| len).sum();
         let mut position = 0;
@@ -77,8 +77,8 @@ fn step(random: &mut Random) -> u64 {
     1 << random.below(13)
 }
 
-/// Pieces of the arena, one behind the other with gaps, `len` bytes together. `unit` divides places and
-/// lengths.
+/// Pieces of the arena, one behind the other with gaps, `len` bytes together; places and lengths are
+/// multiples of `unit`.
 fn shape(random: &mut Random, len: u64, unit: u64) -> Vec<(usize, usize)> {
     let most = 1 + random.below(24);
     let (mut shape, mut at, mut left) = (Vec::new(), 0, len);
@@ -93,7 +93,7 @@ fn shape(random: &mut Random, len: u64, unit: u64) -> Vec<(usize, usize)> {
     shape
 }
 
-/// The pieces of the arena that a shape is of.
+/// The pieces of the arena in a shape.
 fn cut<'a>(mut arena: &'a mut [u8], shape: &[(usize, usize)]) -> Vec<&'a mut [u8]> {
     let (mut pieces, mut at) = (Vec::new(), 0);
     for (start, len) in shape {
@@ -105,8 +105,8 @@ fn cut<'a>(mut arena: &'a mut [u8], shape: &[(usize, usize)]) -> Vec<&'a mut [u8
     pieces
 }
 
-/// One request of this shape. What it read is compared with the model, if that is of the bytes, and what it
-/// wrote goes into it.
+/// One request of this shape. A read is compared with the model, unless its bytes are unknown; a write
+/// updates the model.
 fn request(
     disk: &File,
     write: bool,
@@ -182,7 +182,7 @@ fn exercise_kept(
         let expected = limits.take(offset, &shape);
         match result {
             Ok(()) => taken += 1,
-            // What was refused in the middle may be there in part.
+            // A refused request may be there in part.
             Err(Errno::INVAL) if !expected => {
                 refused += 1;
                 let begun = write && limits.boundary != 0 && offset.is_multiple_of(limits.block);
@@ -246,7 +246,7 @@ fn memory_of_any_shape_by_copying() {
 #[test]
 fn the_strictest_of_files_and_disks_is_announced() {
     driver_or_skip!();
-    // A disk that takes nearly any memory: nothing is lent to it.
+    // A disk that accepts nearly any memory: nothing is lent to it.
     let buffered = Files::new(&[4 * MIB]);
     let lower = Device::of(&spec(Kind::Loop, &buffered, Engine::UserAuto));
     let mut files = Files::new(&[4 * MIB]);
@@ -270,8 +270,8 @@ fn the_strictest_of_files_and_disks_is_announced() {
     lower.end();
 }
 
-/// Disks that want pieces of memory to meet at pages, few of them, and few bytes at a time: one by itself,
-/// one below a disk of the device mapper, and both beside a file.
+/// Disks that want pieces of memory to meet at pages, few pieces, and few bytes at a time: one alone, one
+/// below a disk of the device mapper, and both beside a file.
 #[test]
 fn what_a_backing_refuses_is_refused_before_it_comes_to_the_server() {
     driver_or_skip!();
@@ -297,7 +297,7 @@ fn what_a_backing_refuses_is_refused_before_it_comes_to_the_server() {
             let device = Device::of(&spec);
             let announced = |name| limit(&device.path(), name);
             assert_eq!(announced("virt_boundary_mask"), PAGE - 1, "{target:?} by {engine}");
-            // Longer ones than the disks take are cut below the server, as those above were.
+            // Requests longer than the disks take are cut below the server, as those above were.
             assert_eq!(announced("max_hw_sectors_kb"), 512, "{target:?} by {engine}");
             let disks = [one.path(), mapped.path()].map(|disk| limit(disk, "max_segments"));
             assert!(announced("max_segments") <= disks[0].min(disks[1]), "{target:?} by {engine}");
@@ -315,7 +315,7 @@ fn a_server_that_follows_takes_no_files_that_are_stricter() {
         Spec { direct: true, max_segments: u16::MAX, ..spec(Kind::Loop, &files, Engine::UserAuto) };
     let (mut server, id) = fixture::server(&spec);
     server.kill().and_then(|()| server.wait()).expect("killed");
-    // As if it had been made of what takes any memory.
+    // As if it were made of backings that accept any memory.
     let path = format!("/run/handoff/blk/{id}/spec.json");
     let honest = fs::read_to_string(&path).expect("a record");
     let mut record: Value = serde_json::from_str(&honest).expect("JSON");
