@@ -1,20 +1,20 @@
-//! What became of sent messages, in batches.
+//! Results of sent messages, in batches.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use handoff::Tally;
 
-/// What became of a message.
+/// What happened to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum End {
-    /// The peer's TCP acknowledged all of it. Of the kernel's sockets: that, or it was cancelled,
-    /// which the kernel does not tell apart.
+    /// The peer's TCP acknowledged all of it. For the kernel's sockets: that, or it was cancelled; the
+    /// kernel does not say which.
     Acknowledged,
-    /// The kernel has copied it; nobody tells what becomes of it.
+    /// The kernel has copied it; nobody reports what happens to it.
     Taken,
-    /// The peer restarted before it acknowledged the message, and may or may not have had it.
+    /// The peer restarted before it acknowledged the message, and may or may not have received it.
     PeerRestarted,
     /// It was cancelled before the peer acknowledged it, and may or may not have arrived.
     Cancelled,
@@ -35,7 +35,7 @@ pub struct Completion<B> {
     pub tally: Tally,
 }
 
-/// Completions that wait to be taken, oldest first.
+/// Completions that nobody has taken, oldest first.
 #[derive(Debug)]
 pub struct Completions<B> {
     waiting: VecDeque<Completion<B>>,
@@ -62,7 +62,7 @@ impl<B> Completions<B> {
         self.waiting.is_empty()
     }
 
-    /// Those that wait, left where they are.
+    /// Completions not taken, left in place.
     pub fn peek(&self) -> impl ExactSizeIterator<Item = &Completion<B>> {
         self.waiting.iter()
     }

@@ -1,4 +1,4 @@
-//! Everything that can go wrong, each with its cause and the way out in one line.
+//! All errors, each with its cause and the way out in one line.
 
 use std::fmt;
 use std::io;
@@ -30,7 +30,7 @@ pub enum Error {
         /// What limits it, and what may raise it.
         cause: &'static str,
     },
-    /// The receiving port has more queued than it reads. Others at the same peer can be sent to.
+    /// The receiving port has more queued than it reads. Other ports of the same peer still receive.
     #[error("{0} is congested: send again when it has read what it holds")]
     Congested(SocketAddr),
     /// Too much is under way already.
@@ -41,7 +41,7 @@ pub enum Error {
         /// What is full, and what makes room.
         cause: &'static str,
     },
-    /// Locking the pages of a buffer would pass `RLIMIT_MEMLOCK`.
+    /// Locking the pages of a buffer would exceed `RLIMIT_MEMLOCK`.
     #[error(
         "sending {need} bytes without a copy would pass the limit on locked memory (RLIMIT_MEMLOCK), {limit} \
          bytes for this user: raise it (ulimit -l, LimitMEMLOCK= in systemd), grant CAP_IPC_LOCK, wait for \
@@ -81,7 +81,7 @@ pub enum Error {
         "{0} messages of the port are still under way: cancel them, and take their completions"
     )]
     UnderWay(usize),
-    /// An argument that can't be used, with the reason.
+    /// An argument that cannot be used, with the reason.
     #[error("{0}")]
     Invalid(&'static str),
 }
@@ -95,19 +95,19 @@ impl Error {
         move |source| Self::Io { action, source }
     }
 
-    /// Whether the same may succeed later, without anybody changing anything.
+    /// Whether the same call may succeed later without any change.
     pub fn is_temporary(&self) -> bool {
         matches!(self, Self::Congested(_) | Self::Full { .. })
     }
 }
 
-/// A message that was not accepted; its payload comes back with the reason.
+/// A refused message; its payload comes back with the reason.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<B> {
     /// The payload, untouched.
     pub payload: B,
-    /// Why it was not accepted.
+    /// The reason.
     #[source]
     pub error: Error,
 }

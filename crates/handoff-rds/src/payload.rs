@@ -1,15 +1,15 @@
-//! What can be sent: something that owns bytes and keeps them still.
+//! Payloads: types that own bytes and keep them still.
 
 use std::sync::Arc;
 
 use handoff::Buffer;
 
-/// Owns the bytes of a message, and may carry whatever its owner needs to know it again by.
+/// Owns the bytes of a message, and may carry whatever its owner needs to recognise it.
 ///
 /// # Safety
 ///
-/// [`Payload::bytes`] returns the same memory each time, and until the value is dropped or given to
-/// somebody who may change it, those bytes stay there and as they are, also while the value is moved.
+/// [`Payload::bytes`] must return the same memory each time. Until the value is dropped or given to
+/// somebody who may change it, those bytes must stay in place and unchanged, also while the value is moved.
 pub unsafe trait Payload: Send + 'static {
     /// The bytes.
     fn bytes(&self) -> &[u8];
@@ -36,8 +36,8 @@ unsafe impl Payload for Box<[u8]> {
     }
 }
 
-// SAFETY: shared bytes are not changed while anybody holds them (`Arc::get_mut` wants the only owner),
-// and stay on the heap.
+// SAFETY: shared bytes are not changed while anybody holds them (`Arc::get_mut` wants the only owner), and
+// stay on the heap.
 unsafe impl Payload for Arc<[u8]> {
     fn bytes(&self) -> &[u8] {
         self

@@ -1,7 +1,7 @@
 //! The protocol without I/O: one host's sockets, peers, lanes and messages as a state machine.
 //!
-//! A [`Host`] is one address. Whoever drives it (an engine over TCP, or a simulation) tells it what
-//! happens, and asks what to do:
+//! A [`Host`] is one address. Its driver (an engine over TCP, or a simulation) reports events to it, and
+//! asks what to do:
 //!
 //! | in | out |
 //! |---|---|
@@ -12,22 +12,21 @@
 //! | [`Host::advance`] | [`Host::deadline`] |
 //!
 //! Contracts:
-//! - a message is delivered at most once to each life of the receiver, and in order among those that
-//!   one port sent to one peer; it is lost only if a peer restarts, or if it is cancelled, and then
-//!   its completion says so;
-//! - a payload comes back by exactly one completion, once the message's fate is known and every loan
-//!   of it by [`Host::next_write`] was given back by [`Host::released`];
-//! - a payload to be received is asked for with its length before its bytes are read, and only if the
-//!   limits allow; where they don't, the connection is not read from until there is room
-//!   ([`Expect::Nothing`]);
-//! - what is queued, held and remembered is bounded by [`Limits`], whatever peers do.
+//! - a message is delivered at most once to each life of the receiver, and in order among those that one
+//!   port sent to one peer. It is lost only if a peer restarts, or if it is cancelled, and then its
+//!   completion says so;
+//! - a payload comes back by exactly one completion, once the message's fate is known and
+//!   [`Host::released`] has returned every loan of it by [`Host::next_write`];
+//! - the host asks for a payload, with its length, before its bytes are read, and only if the limits allow;
+//!   otherwise the connection is not read until there is room ([`Expect::Nothing`]);
+//! - [`Limits`] bounds everything queued, held and remembered, whatever peers do.
 //!
-//! What goes beyond the kernel's protocol, in a way that kernels pass over: our congestion maps carry
-//! the generation and the number of lanes as extension headers. A map is the first frame of every
-//! connection, so a peer's restart is known before anything is sent to it again. Kernels tell theirs
-//! by ping only, which must stand behind what is retransmitted; to those, as between kernels, messages
-//! that were not acknowledged when they restarted may go twice, once to each life, and what they had sent
-//! again may be delivered again, if their restart is known before it is read.
+//! One thing goes beyond the kernel's protocol, and kernels ignore it: our congestion maps carry the
+//! generation and the number of lanes as extension headers. A map is the first frame of every connection,
+//! so a peer's restart is known before anything is sent to it again. Kernels report theirs only by ping,
+//! which must stand behind what is retransmitted. So with a kernel, as between kernels, unacknowledged
+//! messages may go twice when it restarted, once to each life; and messages that it resent may be delivered
+//! again, if we learn of its restart before we read them.
 
 mod arriving;
 mod congestion;

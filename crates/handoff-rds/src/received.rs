@@ -7,6 +7,6 @@ use std::net::SocketAddr;
 pub struct Received {
     /// The peer and its port.
     pub from: SocketAddr,
-    /// The bytes, in memory of just their length.
+    /// The bytes, in memory of exactly their length.
     pub payload: Vec<u8>,
 }

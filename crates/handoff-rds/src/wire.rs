@@ -1,13 +1,13 @@
 //! The bytes that RDS puts on a TCP connection: headers, their extensions, congestion maps.
 //!
 //! Contracts:
-//! - parsing allocates nothing, looks at a fixed number of bytes and never fails by a panic; what a
-//!   length in a header may lead to is for the caller to bound ([`crate::protocol::Limits`]);
-//! - what is written is parsed back as it was.
+//! - parsing allocates nothing, reads a fixed number of bytes and never panics; the caller bounds what a
+//!   length in a header may lead to ([`crate::protocol::Limits`]);
+//! - written values parse back unchanged.
 //!
-//! Kernel interface: `struct rds_header` in `net/rds/rds.h`, extension headers in
-//! `net/rds/message.c`. All numbers are big-endian. A connection carries frames, each a header of
-//! [`HEADER_LEN`] bytes and the payload whose length the header tells.
+//! Kernel interface: `struct rds_header` in `net/rds/rds.h`, extension headers in `net/rds/message.c`. All
+//! numbers are big-endian. A connection carries frames, each a header of [`HEADER_LEN`] bytes and a payload
+//! of the length in the header.
 
 mod congestion;
 mod extension;
@@ -19,9 +19,9 @@ pub use header::{HEADER_LEN, Header};
 
 /// The TCP port that RDS listens on.
 pub const PORT: u16 = 16385;
-/// Most TCP connections between two addresses; the source port modulo this is the lane.
+/// The most TCP connections between two addresses; the source port modulo this is the lane.
 pub const MAX_LANES: u8 = 8;
-/// Payload that the kernel takes in one message, at most.
+/// The most payload that the kernel takes in one message.
 pub const KERNEL_MESSAGE_LIMIT: usize = 1 << 20;
 /// The source port of a ping, and so the destination port of a pong, that carries capabilities.
 pub const PROBE_PORT: u16 = 1;

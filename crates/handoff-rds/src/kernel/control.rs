@@ -30,12 +30,12 @@ impl Cookie {
     }
 }
 
-/// Room for what `recvmsg` tells.
+/// Room for control messages from `recvmsg`.
 #[repr(C, align(8))]
 pub(super) struct Told([MaybeUninit<u8>; Self::LEN]);
 
 impl Told {
-    /// More than one kind may come at a time; completions need this room or are not told.
+    /// More than one kind may come at a time; without this room the kernel drops completions.
     const LEN: usize = 4 * (HEADER + size_of::<ZcopyCookies>().next_multiple_of(ALIGN));
 
     pub(super) fn new() -> Self {

@@ -1,4 +1,4 @@
-//! What the kernel tells about RDS: counters, connections, sockets, and what lies in queues.
+//! The kernel's information about RDS: counters, connections, sockets, and messages in queues.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -60,7 +60,7 @@ pub enum Queue {
     Unread,
 }
 
-/// A message that lies in a queue.
+/// A message in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
     /// This host's address and port.
@@ -79,8 +79,7 @@ fn at(bytes: [u8; 16], port: u16) -> SocketAddr {
     SocketAddr::new(ip(bytes), u16::from_be(port))
 }
 
-/// What asks the kernel, for the network namespace of the thread that opens it; it takes no address and no
-/// port.
+/// Asks the kernel, for the network namespace of the thread that opens this; takes no address and no port.
 #[derive(Debug)]
 pub struct Information {
     socket: socket2::Socket,
@@ -91,7 +90,7 @@ impl Information {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] where the kernel's RDS is not there, with what would help.
+    /// [`Error::NotPossible`] if the kernel has no RDS, with what would help.
     pub fn open() -> Result<Self> {
         let socket = socket2::Socket::new(Domain::from(PF_RDS), Type::SEQPACKET, None);
         Ok(Self { socket: socket.map_err(not_possible("socket(PF_RDS)"))? })
@@ -128,7 +127,7 @@ impl Information {
         Ok(connections.into_iter().map(told).collect())
     }
 
-    /// The sockets that are bound.
+    /// The bound sockets.
     ///
     /// # Errors
     ///
@@ -189,7 +188,7 @@ fn list<T: Copy>(socket: BorrowedFd<'_>, which: i32) -> Result<Vec<T>> {
                 &raw mut len,
             )
         };
-        // The kernel tells the length of all, and of each, if all had room.
+        // The kernel returns the length of all, and of each if all had room.
         let count = len as usize / size_of::<T>();
         if answer >= 0 {
             if answer as usize != size_of::<T>() {
@@ -198,7 +197,7 @@ fn list<T: Copy>(socket: BorrowedFd<'_>, which: i32) -> Result<Vec<T>> {
                     size_of::<T>()
                 )));
             }
-            // SAFETY: the kernel has written so many structures, whose every bit pattern is valid.
+            // SAFETY: the kernel has written so many structures, for which every bit pattern is valid.
             unsafe { room.set_len(count) };
             return Ok(room);
         }

@@ -1,4 +1,4 @@
-//! Which peers are in our own network namespace, and which the application has named.
+//! Which peers are in our own network namespace, and which ones the application has named.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long an answer counts; addresses come and go.
+/// How long an answer is valid; addresses come and go.
 const FRESH: Duration = Duration::from_secs(1);
 /// Peers remembered before all are forgotten.
 const MOST: usize = 4096;
@@ -46,7 +46,7 @@ impl Locality {
         }
     }
 
-    /// Whether messages to the peer are to be copied.
+    /// Whether to copy messages to the peer.
     pub(super) fn copies(&self, peer: IpAddr) -> bool {
         let State { asker, known, named } = &mut *self.state();
         if peer.is_loopback() || named.contains(&peer) {
@@ -57,8 +57,8 @@ impl Locality {
             _ if known.len() >= MOST => known.clear(),
             _ => {}
         }
-        // Packets to an own address leave from it. Without a route there is nothing to send, and
-        // sending will say so.
+        // Packets to one of our own addresses leave from it. Without a route there is nothing to send, and
+        // the send will say so.
         let route = asker.connect((peer, 9)).and_then(|()| asker.local_addr());
         let local = route.is_ok_and(|from| from.ip() == peer);
         known.insert(peer, (local, Instant::now()));

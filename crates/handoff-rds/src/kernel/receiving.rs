@@ -13,13 +13,13 @@ use crate::payload::Payload;
 use crate::received::Received;
 
 impl<P: Payload> Socket<P> {
-    /// The next message; `None` where there is none. Does not wait.
+    /// The next message; `None` if there is none. Does not wait.
     ///
     /// # Errors
     ///
-    /// The kernel's, and [`Error::NotPossible`] where there is no memory for the message, which stays.
+    /// The kernel's, and [`Error::NotPossible`] without memory for the message, which stays.
     pub fn receive(&self) -> Result<Option<Received>> {
-        // One at a time, so that the message is still there whose length was seen.
+        // One thread at a time, so that the message whose length was seen is still there.
         let _alone = self.receiving.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((len, _)) = self.read(&mut [], libc::MSG_PEEK | libc::MSG_TRUNC)? else {
             return Ok(None);
@@ -42,7 +42,7 @@ impl<P: Payload> Socket<P> {
         Ok(Some(Received { from, payload }))
     }
 
-    /// Reads a message or looks at it. `None` where there is none; completions are taken in anyway.
+    /// Reads a message or looks at it. `None` if there is none; takes completions in any case.
     fn read(
         &self,
         room: &mut [MaybeUninitSlice<'_>],
@@ -58,10 +58,10 @@ impl<P: Payload> Socket<P> {
         }
     }
 
-    /// Reads completions without touching messages; `false` where there are none.
+    /// Reads completions without touching messages; `false` if there are none.
     ///
-    /// The kernel gives them along with a message that is only looked at, too, and tells no other way
-    /// of leaving the messages where they are.
+    /// The kernel also gives them with a message that is only looked at; there is no other way to leave the
+    /// messages in place.
     pub(super) fn read_completions(&self) -> Result<bool> {
         let before = self.state().statistics.returned;
         self.state().statistics.reaps += 1;
@@ -75,7 +75,7 @@ impl<P: Payload> Socket<P> {
         flags: i32,
     ) -> Result<Option<(usize, Option<SocketAddr>)>> {
         let mut told = Told::new();
-        // A family of 0 where the kernel leaves it as it is.
+        // A family of 0 if the kernel leaves it unchanged.
         let mut from = empty();
         let mut message =
             MsgHdrMut::new().with_addr(&mut from).with_buffers(room).with_control(told.room());

@@ -17,8 +17,8 @@ use crate::payload::Payload;
 /// How a message is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Without a copy, except to addresses of the own namespace, to peers named to
-    /// [`Socket::copy_to`], and of nothing.
+    /// Without a copy, except to addresses of the own namespace, to peers named to [`Socket::copy_to`], and
+    /// of empty messages.
     #[default]
     Lend,
     /// The kernel copies the bytes.
@@ -26,9 +26,9 @@ pub enum Mode {
 }
 
 impl<P: Payload> Socket<P> {
-    /// Sends a message. Its payload comes back by a completion, with the cookie; any cookie will do,
-    /// also one that is in use. Does not wait; but Linux 7.2 may keep the call until the peer acknowledges, if
-    /// it is lost just after the two hosts first met (docs/rds.md, "A send that does not return").
+    /// Sends a message. Its payload comes back by a completion, with the cookie; any cookie will do, even one
+    /// in use. Does not wait. But Linux 7.2 may hold the call until the peer acknowledges, if it is lost just
+    /// after the two hosts first met (docs/rds.md, "A send that does not return").
     ///
     /// # Errors
     ///
@@ -50,8 +50,8 @@ impl<P: Payload> Socket<P> {
             (End::Taken, Tally { copied: len, ..Tally::default() })
         };
         let slot = self.state().slots.begin(Completion { payload, cookie, to, end, tally });
-        // SAFETY: the payload keeps its bytes where and as they are (`Payload`), and stays in its slot
-        // at least until `sent` below.
+        // SAFETY: the payload keeps its bytes in place and unchanged (`Payload`), and stays in its slot at
+        // least until `sent` below.
         let bytes = unsafe { &*bytes };
         let sent = if lend {
             self.send_bytes(to, bytes, Cookie::new(slot).as_bytes(), libc::MSG_ZEROCOPY)
@@ -59,7 +59,7 @@ impl<P: Payload> Socket<P> {
             self.send_bytes(to, bytes, &[], 0)
         };
         let mut state = self.state();
-        // What was copied is as good as told.
+        // A copied message is as good as reported.
         if sent.is_ok() && !lend {
             state.slots.told(slot);
         }

@@ -1,4 +1,4 @@
-//! Payloads on loan to the kernel, each under the number that the kernel knows it by.
+//! Payloads on loan to the kernel, each under its number.
 
 use crate::completion::Completion;
 
@@ -7,12 +7,12 @@ struct Lent<P> {
     completion: Completion<P>,
     /// Still inside the system call that sends it.
     sending: bool,
-    /// The kernel has told its completion.
+    /// The kernel has reported its completion.
     told: bool,
 }
 
-/// Numbers are those of places, which are used again once their payload is back. So the kernel never
-/// has a number twice, whatever cookies the application chooses.
+/// A number names a place, and is used again once its payload is back. So the kernel never has a number
+/// twice, whatever cookies the application chooses.
 pub(super) struct Slots<P> {
     places: Vec<Option<Lent<P>>>,
     free: Vec<u32>,
@@ -42,8 +42,8 @@ impl<P> Slots<P> {
         }
     }
 
-    /// The system call has returned. Its message is back already if its completion came first, or if
-    /// it was refused.
+    /// The system call has returned. The message is back already if its completion came first, or if it was
+    /// refused.
     pub(super) fn sent(&mut self, slot: u32, accepted: bool) -> Option<Completion<P>> {
         let lent = self.places[slot as usize].as_mut().expect("stays while it is being sent");
         lent.sending = false;
@@ -51,8 +51,8 @@ impl<P> Slots<P> {
         back.then(|| self.take(slot))
     }
 
-    /// The kernel tells a completion. `None` where the sender is to find it, and for a number that
-    /// nobody has lent, which would be the kernel's mistake.
+    /// The kernel reports a completion. `None` if the sender will find it, and for a number that is not on
+    /// loan, which would be a kernel bug.
     pub(super) fn told(&mut self, slot: u32) -> Option<Completion<P>> {
         let lent = self.places.get_mut(slot as usize)?.as_mut()?;
         lent.told = true;
@@ -65,7 +65,7 @@ impl<P> Slots<P> {
         self.places[slot as usize].take().expect("looked at before").completion
     }
 
-    /// Makes what is lent live for ever.
+    /// Leaks all payloads on loan.
     pub(super) fn leak(&mut self) {
         self.places.drain(..).for_each(std::mem::forget);
     }

@@ -36,7 +36,7 @@ pub(super) struct State<P> {
     pub(super) statistics: Statistics,
 }
 
-/// What a socket counted.
+/// A socket's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Messages sent without a copy.
@@ -49,7 +49,7 @@ pub struct Statistics {
     pub copied_bytes: u64,
     /// Lent messages that came back.
     pub returned: u64,
-    /// System calls that read completions and nothing else.
+    /// System calls that only read completions.
     pub reaps: u64,
     /// Messages refused because the port at the peer was congested.
     pub refused_congested: u64,
@@ -77,7 +77,7 @@ impl<P: Payload> Socket<P> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] where the kernel's RDS over TCP is not there, with what would help.
+    /// [`Error::NotPossible`] if the kernel has no RDS over TCP, with what would help.
     pub fn bind(local: SocketAddr) -> Result<Self> {
         let socket = socket2::Socket::new(Domain::from(PF_RDS), Type::SEQPACKET, None)
             .map_err(not_possible("socket(PF_RDS)"))?;
@@ -105,21 +105,21 @@ impl<P: Payload> Socket<P> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether messages to a peer are copied, whatever [`Mode`](super::Mode) they are sent in, as are
-    /// those to addresses of the socket's own namespace. For peers in other namespaces of the same
-    /// host, see [the module](super).
+    /// Sets whether messages to a peer are copied, in any [`Mode`](super::Mode); messages to addresses of
+    /// the socket's own namespace always are. For peers in other namespaces of the same host, see [the
+    /// module](super).
     pub fn copy_to(&self, peer: IpAddr, copy: bool) {
         self.locality.name(peer, copy);
     }
 
     /// Sets the size of the send buffer: the bytes under way in all, and the longest message. Without
-    /// CAP_NET_ADMIN the kernel takes no more than `net.core.wmem_max`.
+    /// CAP_NET_ADMIN the kernel allows no more than `net.core.wmem_max`.
     ///
     /// # Errors
     ///
     /// The kernel's.
     pub fn set_send_buffer(&self, bytes: usize) -> Result<()> {
-        // The kernel sets twice what is asked for, and RDS counts half of it.
+        // The kernel sets twice the requested size, and RDS counts half of it.
         let set = match sockopt::set_socket_send_buffer_size_force(&self.socket, bytes) {
             Err(Errno::PERM) => sockopt::set_socket_send_buffer_size(&self.socket, bytes),
             set => set,
@@ -138,7 +138,7 @@ impl<P: Payload> Socket<P> {
     }
 
     /// Sets the size of the receive buffer: the bytes held before peers are told that the port is
-    /// congested. Without CAP_NET_ADMIN the kernel takes no more than `net.core.rmem_max`.
+    /// congested. Without CAP_NET_ADMIN the kernel allows no more than `net.core.rmem_max`.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl<P: Payload> Socket<P> {
     ///
     /// # Errors
     ///
-    /// The kernel's, and an interruption by a signal.
+    /// The kernel's, and interruption by a signal.
     pub fn wait_readable(&self, timeout: Duration) -> Result<bool> {
         self.wait(PollFlags::IN, timeout)
     }
@@ -178,8 +178,7 @@ impl<P: Payload> Socket<P> {
         }
     }
 
-    /// Reads the completions that the kernel has until there are `enough`, and returns the state with
-    /// them.
+    /// Reads the kernel's completions until there are `enough`, and returns the state with them.
     fn reap(&self, enough: usize) -> Result<MutexGuard<'_, State<P>>> {
         loop {
             let state = self.state();
@@ -202,8 +201,8 @@ impl<P: Payload> Socket<P> {
         Ok(self.reap(most)?.completions.take(most, batch))
     }
 
-    /// Writes the cookies of the completions that wait, oldest first, as far as there is room, leaves
-    /// the completions where they are, and returns how many they are. Does not wait.
+    /// Writes the cookies of waiting completions, oldest first, as far as there is room, leaves the
+    /// completions in place, and returns their number. Does not wait.
     ///
     /// # Errors
     ///
@@ -228,8 +227,8 @@ impl<P: Payload> Socket<P> {
         self.state().statistics
     }
 
-    /// How many messages the kernel has taken, lent or copied, that the TCP of their peers has not
-    /// acknowledged. One that is sent meanwhile may count twice.
+    /// How many messages the kernel has taken, lent or copied, that their peers' TCP has not acknowledged.
+    /// A message sent meanwhile may count twice.
     ///
     /// # Errors
     ///
@@ -237,20 +236,20 @@ impl<P: Payload> Socket<P> {
     pub fn unacknowledged(&self) -> Result<usize> {
         let ours = |queue| {
             let there = messages(self.as_fd(), queue)?;
-            // What the kernel lists has no scope of a link-local address.
+            // The kernel's list has no scope for link-local addresses.
             let own = |local: SocketAddr| {
                 (local.ip(), local.port()) == (self.local.ip(), self.local.port())
             };
             Ok::<_, Error>(there.iter().filter(|message| own(message.local)).count())
         };
         let count = ours(Queue::Waiting)? + ours(Queue::Unacknowledged)?;
-        // Sending moves a message from the first queue to the second, and only the end of a connection
-        // moves it back: then another look finds it.
+        // A send moves a message from the first queue to the second, and only the end of a connection moves
+        // it back: another look then finds it.
         if count > 0 { Ok(count) } else { ours(Queue::Waiting) }
     }
 
-    /// Waits until peers have acknowledged all messages and all payloads are back, as long as `timeout`,
-    /// and ends the socket.
+    /// Waits at most `timeout` until peers have acknowledged all messages and all payloads are back, then
+    /// ends the socket.
     ///
     /// # Errors
     ///
@@ -260,7 +259,7 @@ impl<P: Payload> Socket<P> {
         let action = "wait for an RDS socket's acknowledgements";
         let changes = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|errno| Error::io(action)(errno.into()))?;
-        // An acknowledgement wakes those that wait, but leaves nothing to be seen: so one event for each time.
+        // An acknowledgement wakes waiters, but leaves nothing to see: so one event each time.
         let each = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         epoll::add(&changes, &self.socket, epoll::EventData::new_u64(0), each)
             .map_err(|errno| Error::io(action)(errno.into()))?;

@@ -1,10 +1,10 @@
-//! Waiting for something to have changed, without missing what changes meanwhile.
+//! Waiting for a change, without missing one meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// A count of changes. Who looks at what may change takes [`Changes::seen`] before.
+/// A count of changes. Call [`Changes::seen`] before you look at what may change.
 #[derive(Default)]
 pub(super) struct Changes {
     count: Cell<u64>,
@@ -21,7 +21,7 @@ impl Changes {
         self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until there is a change that is not among those `seen`.
+    /// Waits until there is a change beyond those `seen`.
     pub(super) async fn after(&self, seen: u64) {
         poll_fn(|context| {
             if self.count.get() != seen {

@@ -1,4 +1,4 @@
-//! Time: the host's deadlines, and acknowledgements, of which TCP makes no event.
+//! Time: the host's deadlines, and acknowledgements, for which TCP has no event.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -16,10 +16,10 @@ use super::changes::Changes;
 use super::engine::Shared;
 use crate::error::{Error, Result};
 
-/// Time between two looks at what is acknowledged; it doubles, as long as nothing is, to the second.
+/// Time between two looks for acknowledgements; it doubles, up to the second value, while there are none.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
-/// Time to the first look after frames were copied: the kernel says of what is lent when it lets go,
-/// which is when there is something to see, and nothing of these.
+/// Time to the first look after frames were copied. For lent pages the kernel reports when it lets go, and
+/// then there is something to see; for copied ones it reports nothing.
 const FIRST_LOOK: Duration = Duration::from_micros(100);
 
 pub(super) struct Clock {
@@ -39,7 +39,7 @@ impl Clock {
         Ok(Self { timer, changed: Changes::default(), pause: Cell::new(LOOKS.0) })
     }
 
-    /// Something is on its way that will soon be acknowledged.
+    /// Something on its way will soon be acknowledged.
     pub(super) fn quicken(&self, copied: bool) {
         let pause = if copied { FIRST_LOOK } else { LOOKS.0 };
         if self.pause.get() > pause {
@@ -49,7 +49,7 @@ impl Clock {
     }
 
     fn set(&self, left: Duration) -> Result<()> {
-        // A time of nothing would switch the timer off.
+        // A time of zero would switch the timer off.
         let left = left.max(Duration::from_micros(1));
         let it_value =
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };

@@ -1,4 +1,4 @@
-//! Connections: made, accepted, and both from ports that tell their lane.
+//! Connections: made, accepted, and both from ports that encode their lane.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -20,14 +20,14 @@ use crate::wire::{MAX_LANES, PORT};
 /// Source ports that are tried, from a random one on.
 const SOURCE_PORTS: std::ops::Range<u16> = 32_768..60_000;
 
-/// Connections that wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How long a taken port is tried again, and the first and the longest pause between.
+/// How long to retry a taken port, and the first and the longest pause between.
 const STAYS_TAKEN: Duration = Duration::from_secs(30);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// What peers connect to.
+/// The port that peers connect to.
 pub(super) struct Gate {
     socket: socket2::Socket,
     file: File,
@@ -47,7 +47,7 @@ fn stream(address: IpAddr) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// Opens the port. [`Error::NotPossible`] where it is taken.
+/// Opens the port. [`Error::NotPossible`] if it is taken.
 pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
     let socket = stream(own.ip()).map_err(Error::io("open a socket"))?;
     socket.set_reuse_address(true).map_err(Error::io("set up a socket"))?;
@@ -73,8 +73,8 @@ pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
     Ok(Gate { socket, file })
 }
 
-/// What peers connect to, once the port is free. The kernel keeps the port of a process that was killed until it
-/// has torn down its ring.
+/// Listens for peers, once the port is free. The kernel keeps the port of a killed process until it has torn
+/// down its ring.
 async fn gate(shared: &Shared) -> Option<&Gate> {
     if let Some(gate) = shared.gate.get() {
         return Some(gate);
@@ -116,8 +116,9 @@ pub(super) async fn admit(shared: Rc<Shared>) {
     }
 }
 
-/// Accepts all connections that wait, since one that this peer has made may be among them, and not those that come
-/// meanwhile, which may never end. Between two of them those before are read, since only some may wait for that.
+/// Accepts all connections that wait, since one that this peer has made may be among them; not those that come
+/// meanwhile, which may never end. Between two of them earlier connections are read, since some may wait only for
+/// that.
 pub(super) async fn accept_waiting(shared: Rc<Shared>, peer: IpAddr) {
     if let Some(gate) = shared.gate.get() {
         // The kernel lets one more wait than it was told.
@@ -133,7 +134,7 @@ pub(super) async fn accept_waiting(shared: Rc<Shared>, peer: IpAddr) {
     shared.tell();
 }
 
-/// Accepts a connection; whether there was one.
+/// Accepts a connection; returns whether there was one.
 fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> bool {
     match gate.socket.accept() {
         Ok((socket, from)) => {
@@ -144,7 +145,7 @@ fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> bool {
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
         Err(error) => {
-            // What is wrong with one connection is told here too.
+            // Errors of a single connection are reported here too.
             tracing::info!(%error, "a connection is not accepted");
             false
         }
@@ -166,7 +167,7 @@ fn accepted(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
     }
 }
 
-/// Makes it a link, if that can be.
+/// Makes it a link, if possible.
 fn up(shared: &Rc<Shared>, id: ConnectionId, socket: socket2::Socket) {
     match Link::new(&shared.driver, id, socket, shared.sending, &shared.inquiries) {
         Ok(link) => shared.serve(link),
@@ -182,7 +183,7 @@ pub(super) async fn connect(shared: Rc<Shared>, id: ConnectionId, peer: IpAddr, 
     let made = attempt(&shared, id, peer, lane).await;
     let wanted = shared.attempts.borrow_mut().remove(&id).is_some();
     match made {
-        // The host has given it up.
+        // The host has abandoned it.
         Ok(socket) if !wanted => abort(&socket),
         Ok(socket) => {
             let socket = Rc::into_inner(socket).expect("nobody else has it");
@@ -226,8 +227,8 @@ async fn attempt(
         file.writable().map_err(io::Error::other)?.await.map_err(io::Error::other)?;
         let error = socket.take_error()?;
         let only_asks = Role::of(shared.address, peer) == Some(Role::Server);
-        // One that was reset as soon as it was up is none that failed: what TCP has acknowledged on it, the peer does
-        // not send again.
+        // A connection reset as soon as it was up has not failed: the peer does not resend what TCP has acknowledged
+        // on it.
         if let Some(error) = error.filter(|_| only_asks || unread(&socket) == 0) {
             return Err(error);
         }

@@ -28,10 +28,10 @@ use crate::wire::PORT;
 /// How late the host's time may be.
 const GRAIN: Duration = Duration::from_millis(1);
 
-/// Where a payload is: here, or lent to the kernel.
+/// Where a payload is: here, or on loan to the kernel.
 pub(super) type Slot = Rc<RefCell<Option<Buffer>>>;
 
-/// One address, and what serves it. Cloning it gives another handle on the same.
+/// One address, and the tasks that serve it. A clone is another handle on the same.
 #[derive(Clone)]
 pub struct Engine {
     pub(super) shared: Rc<Shared>,
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) links: RefCell<BTreeMap<ConnectionId, Rc<Link>>>,
     /// Connections that are not up.
     pub(super) attempts: RefCell<BTreeMap<ConnectionId, Rc<socket2::Socket>>>,
-    /// Tasks that nobody polls yet.
+    /// Tasks not polled yet.
     starting: RefCell<Vec<LocalBoxFuture<'static, ()>>>,
     /// Nobody will poll any more.
     ended: Cell<bool>,
@@ -54,15 +54,15 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     /// How connections send.
     pub(super) sending: handoff::Engine,
-    /// Connections that are not taken.
+    /// Refused connections.
     pub(super) refusals: Refusals,
     /// How often TCP was asked what peers have acknowledged.
     pub(super) inquiries: Rc<Cell<u64>>,
     begin: Instant,
-    /// What the host was told last.
+    /// The last time that the host was told.
     advanced: Cell<Duration>,
     failed: RefCell<Option<Error>>,
-    /// What peers connect to: empty as long as the port is taken.
+    /// The listener for peers: empty as long as the port is taken.
     pub(super) gate: OnceCell<Gate>,
     /// Where it listens.
     pub(super) own: SocketAddr,
@@ -71,12 +71,12 @@ pub(super) struct Shared {
 }
 
 impl Engine {
-    /// An engine at one of this host's addresses, in the thread's network namespace. `sending` says how
-    /// the library sends.
+    /// An engine at one of this host's addresses, in the thread's network namespace. `sending` says how the
+    /// library sends.
     ///
     /// # Errors
     ///
-    /// Where the address is not of this host, or the kernel lacks what is needed.
+    /// If the address is not of this host, or the kernel lacks what is needed.
     pub fn new(
         driver: &Driver,
         address: IpAddr,
@@ -86,8 +86,9 @@ impl Engine {
         Self::listening_at(driver, (address, PORT).into(), limits, sending)
     }
 
-    /// As [`Engine::new`], listening on another port, to which a packet filter leads connections to RDS's:
-    /// so beside the kernel's RDS, which listens on that as long as its module is loaded.
+    /// As [`Engine::new`], listening on another port, to which a packet filter redirects connections for
+    /// RDS's port. Use it beside the kernel's RDS, which listens on RDS's port as long as its module is
+    /// loaded.
     ///
     /// # Errors
     ///
@@ -135,8 +136,8 @@ impl Engine {
         self.shared.address
     }
 
-    /// Why peers with smaller addresses cannot connect, if they can't. A port that is taken is tried again for
-    /// half a minute from [`Engine::run`] on; [`Engine::changed`] tells when the engine listens.
+    /// Why peers with smaller addresses cannot connect; `None` if they can. [`Engine::run`] retries a taken
+    /// port for half a minute; [`Engine::changed`] reports when the engine listens.
     pub fn not_listening(&self) -> Option<&str> {
         self.shared.not_listening()
     }
@@ -145,7 +146,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Where the port has one, or is 0.
+    /// If the port is taken, or is 0.
     pub fn bind(&self, port: u16) -> Result<Socket> {
         self.shared.host().bind(port)?;
         Ok(Socket::new(self.shared.clone(), port))
@@ -161,7 +162,7 @@ impl Engine {
         self.shared.inquiries.get()
     }
 
-    /// The next thing to know about peers, if there is one.
+    /// The next event about peers, if there is one.
     pub fn event(&self) -> Option<Event> {
         self.shared.host().event()
     }
@@ -170,7 +171,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As of sends; where the peer would have to connect and can't, [`Error::NotPossible`].
+    /// As of sends; [`Error::NotPossible`] if the peer would have to connect and cannot.
     pub fn ping(&self, to: IpAddr, from: u16) -> Result<()> {
         self.shared.reachable(to)?;
         self.shared.host().ping(to, from)?;
@@ -178,12 +179,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until something has changed, such as an [`Engine::event`] that is there.
+    /// Waits until something has changed, such as a new [`Engine::event`].
     pub async fn changed(&self) {
         self.shared.changed().await;
     }
 
-    /// Serves the sockets as long as it is polled, and ends only with an error. To be had once.
+    /// Serves the sockets as long as you poll it, and ends only with an error. You can call it once.
     pub fn run(&self) -> impl Future<Output = Error> + 'static {
         let serving = Serving(self.shared.clone());
         let shared = self.shared.clone();
@@ -207,7 +208,7 @@ impl Engine {
     }
 }
 
-/// As long as it is there, tasks are polled; they hold what holds them, so they go with it.
+/// While it exists, tasks are polled. Tasks hold the engine that holds them, so they go with it.
 struct Serving(Rc<Shared>);
 
 impl Drop for Serving {
@@ -218,7 +219,7 @@ impl Drop for Serving {
 }
 
 impl Shared {
-    /// The host, which knows what time it is. Whoever changes it calls [`Shared::settle`] afterwards.
+    /// The host, told the current time. Whoever changes it calls [`Shared::settle`] afterwards.
     pub(super) fn host(&self) -> RefMut<'_, Host<Slot, Vec<u8>>> {
         if self.begin.elapsed() >= self.advanced.get() + GRAIN {
             self.advance();
@@ -234,12 +235,12 @@ impl Shared {
         self.host.borrow_mut().advance_with(self.advanced.get(), waiting);
     }
 
-    /// The host, to be looked at.
+    /// The host, for reading.
     pub(super) fn seen(&self) -> Ref<'_, Host<Slot, Vec<u8>>> {
         self.host.borrow()
     }
 
-    /// The time of its deadlines.
+    /// The time base of its deadlines.
     pub(super) fn begin(&self) -> Instant {
         self.begin
     }
@@ -248,7 +249,7 @@ impl Shared {
         self.not_listening.as_deref().filter(|_| self.gate.get().is_none())
     }
 
-    /// Whether a connection to the peer can come about: we connect, or it can connect to us.
+    /// Whether a connection to the peer is possible: we connect, or it can connect to us.
     pub(super) fn reachable(&self, peer: IpAddr) -> Result<()> {
         match self.not_listening() {
             Some(reason) if Role::of(self.address, peer) == Some(Role::Server) => {
@@ -260,12 +261,12 @@ impl Shared {
         }
     }
 
-    /// Waits until something has changed that anybody may wait for.
+    /// Waits until anything has changed that somebody may wait for.
     pub(super) async fn changed(&self) {
         self.news.after(self.news.seen()).await;
     }
 
-    /// Has [`Engine::run`] poll one more task, unless it is over.
+    /// Makes [`Engine::run`] poll one more task, unless it is over.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         if self.ended.get() {
             return;
@@ -325,7 +326,7 @@ impl Shared {
         link.as_deref().map(tell);
     }
 
-    /// A connection is up: has it read and written.
+    /// A connection is up: starts its reader and writer.
     pub(super) fn serve(self: &Rc<Self>, link: Link) {
         let link = Rc::new(link);
         self.links.borrow_mut().insert(link.id, link.clone());
@@ -333,7 +334,7 @@ impl Shared {
         self.spawn(writing::run(self.clone(), link));
     }
 
-    /// Tells the host what the peer has acknowledged, if that is news.
+    /// Tells the host what the peer has acknowledged, if that is new.
     pub(super) fn look(&self, link: &Link) -> bool {
         let news = link.look();
         if news {
@@ -342,7 +343,7 @@ impl Shared {
         news
     }
 
-    /// A connection has ended, and what had arrived on it is taken in.
+    /// A connection has ended, and everything that had arrived on it is read.
     pub(super) fn ended(self: &Rc<Self>, link: &Link) {
         if link.over.get() {
             return;

@@ -12,30 +12,30 @@ use super::changes::Changes;
 use crate::error::{Error, Result};
 use crate::protocol::ConnectionId;
 
-/// A silent connection is asked for a sign of life this often, as the kernel's RDS does.
+/// A silent connection is asked for a sign of life this often, as in the kernel's RDS.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// After so many without an answer it has ended.
+/// After so many without an answer the connection has ended.
 const KEEPALIVES: u32 = 5;
 
-/// Sends in a row that are not of copies, after which nobody is told of acknowledgements.
+/// After so many consecutive sends that are not of copies, acknowledgements are no longer reported.
 const OTHERS: u32 = 16;
 
 pub(super) struct Link {
     pub(super) id: ConnectionId,
     pub(super) socket: handoff::Socket,
-    /// The same connection, to be waited for.
+    /// The same connection, for waiting.
     pub(super) file: File,
     /// There is something to write.
     pub(super) ready: Changes,
     /// There is room for what arrives, or the connection is to end.
     pub(super) stirred: Changes,
-    /// Another connection waits until what is unread now is taken in.
+    /// Another connection waits until the unread bytes here are read.
     pub(super) awaited: Cell<bool>,
-    /// What has arrived is taken in, and then it ends.
+    /// It ends once everything that has arrived is read.
     pub(super) ending: Cell<bool>,
-    /// Nothing is written behind what is being written, and the peer is told so.
+    /// Nothing is written behind the current frame, and the peer is told so.
     pub(super) finishing: Cell<bool>,
-    /// The host knows nothing of it any more.
+    /// The host has forgotten it.
     pub(super) over: Cell<bool>,
     /// Bytes of all frames written.
     pub(super) written: Cell<u64>,
@@ -47,13 +47,13 @@ pub(super) struct Link {
     inquiries: Rc<Cell<u64>>,
     /// What counted as acknowledged before anything was written.
     base: u64,
-    /// The error queue tells the library of pages that come back.
+    /// The error queue tells the library about returned pages.
     tells_of_pages: bool,
-    /// Whether the error queue may tell when sends are acknowledged, does, and ever did.
+    /// Whether the error queue may report acknowledgements of sends, does so now, and ever did.
     may_be_told: Cell<bool>,
     told: Cell<bool>,
     was_told: Cell<bool>,
-    /// Sends in a row of which something else tells.
+    /// Consecutive sends that something else reports.
     others: Cell<u32>,
 }
 
@@ -103,7 +103,7 @@ impl Link {
         })
     }
 
-    /// Asks TCP how much the peer has acknowledged; `true` where that is news.
+    /// Asks TCP how much the peer has acknowledged; `true` if that is new.
     pub(super) fn look(&self) -> bool {
         if self.acknowledged.get() == self.written.get() {
             return false;
@@ -120,13 +120,13 @@ impl Link {
         unread(&self.file)
     }
 
-    /// Whether it may have been for the library that the error queue woke us: for pages that come back.
+    /// Whether the error queue may have woken us for the library: for returned pages.
     pub(super) fn may_wake_for_nothing(&self) -> bool {
         self.tells_of_pages && self.unread() == 0
     }
 
-    /// A send of copies is next, of whose acknowledgement only looking would tell, or another one. Being
-    /// told of those too would cost more than it is worth, so that ends after some of them.
+    /// The next send is of copies, whose acknowledgement only a look would show, or it is another one.
+    /// Reports of those too would cost more than they are worth, so they end after some of them.
     pub(super) fn next_is(&self, copies: bool) {
         let others = if copies { 0 } else { self.others.get() + 1 };
         self.others.set(others);
@@ -146,9 +146,9 @@ impl Link {
         }
     }
 
-    /// Everything that is there has been read: has TCP acknowledge it at once, where nothing is sent that
-    /// would carry the acknowledgement. What the peer has sent comes back to it only then, and TCP may
-    /// wait 40 ms for less than a segment.
+    /// Everything there has been read: makes TCP acknowledge it at once, if nothing is sent that would
+    /// carry the acknowledgement. The peer's buffers come back only then, and TCP may wait 40 ms for less
+    /// than a segment.
     pub(super) fn acknowledge(&self) {
         let written = self.written.get();
         if self.written_before.replace(written) == written
@@ -158,13 +158,13 @@ impl Link {
         }
     }
 
-    /// Whether acknowledgements of what is sent now wake the reader.
+    /// Whether acknowledgements of current sends wake the reader.
     pub(super) fn is_told(&self) -> bool {
         self.told.get()
     }
 
-    /// Takes what tells of acknowledgements off the error queue, so that the next of it wakes the reader;
-    /// whether there was any.
+    /// Clears reports of acknowledgements from the error queue, so that the next one wakes the reader;
+    /// returns whether there was any.
     pub(super) fn hear(&self) -> bool {
         let mut heard = false;
         if self.was_told.get() {
@@ -175,25 +175,25 @@ impl Link {
         heard
     }
 
-    /// Has the reader say when what is unread now is taken in.
+    /// Makes the reader say when the currently unread bytes are read.
     pub(super) fn catch_up(&self) {
         self.awaited.set(true);
         self.stirred.tell();
     }
 
-    /// Ends once what has arrived is taken in.
+    /// Ends once everything that has arrived is read.
     pub(super) fn end(&self) {
         self.ending.set(true);
         self.stirred.tell();
     }
 
-    /// Has the writer shut down the sending side once everything is written.
+    /// Makes the writer shut down the sending side once everything is written.
     pub(super) fn finish(&self) {
         self.finishing.set(true);
         self.ready.tell();
     }
 
-    /// Ends at once: what TCP still holds is thrown away, so that what is lent to it comes back.
+    /// Ends at once: discards what TCP still holds, so that lent payloads come back.
     pub(super) fn abort(&self) {
         self.over.set(true);
         abort(&self.file);
@@ -202,8 +202,7 @@ impl Link {
     }
 }
 
-/// Whether nobody else reads the error queue, and there are sends of which nothing else tells: those that
-/// are copied.
+/// Whether nobody else reads the error queue, and there are copied sends, which nothing else reports.
 fn may_be_told(driver: &Driver, sending: handoff::Engine) -> bool {
     match sending {
         handoff::Engine::Copy => true,
@@ -217,9 +216,9 @@ pub(super) fn unread(socket: impl AsFd) -> usize {
     rustix::io::ioctl_fionread(socket).map_or(0, |bytes| bytes as usize)
 }
 
-/// Has TCP forget a connection, with a reset, or the attempt at one.
+/// Makes TCP abandon a connection with a reset, or the attempt at one.
 pub(super) fn abort(socket: impl AsFd) {
-    // `ENOTCONN` where the peer was quicker.
+    // `ENOTCONN` if the peer was quicker.
     let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
     if let Err(error) = rustix::net::connect_unspec(socket) {
         tracing::debug!(%error, "a connection is not aborted");

@@ -1,4 +1,4 @@
-//! Short messages that wait together are copied into one send: that costs less than a send for each.
+//! Copies short messages that wait together into one send: that costs less than a send for each.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::link::Link;
 pub(super) const SHORT: usize = 4096;
 /// Bytes of a send.
 const PACK: usize = 64 << 10;
-/// Sends of a connection that may be under way.
+/// The most sends of a connection under way.
 const PACKS: usize = 4;
 
 /// The packs of one connection.
@@ -23,7 +23,7 @@ pub(super) struct Packing {
 }
 
 impl Packing {
-    /// For an engine that sends in this way: none where the user wants all to be lent.
+    /// For an engine that sends this way: none if the user wants everything lent.
     pub(super) fn new(sending: handoff::Engine) -> Option<Self> {
         let copies = matches!(sending, handoff::Engine::Auto | handoff::Engine::Copy);
         copies.then(|| Self { free: Rc::default(), open: None, mapped: false })
@@ -58,7 +58,7 @@ impl Packing {
         Some(buffer)
     }
 
-    /// Sends what was added, if anything was; the error has no more to say than that it failed.
+    /// Sends what was added, if anything; the error only says that it failed.
     pub(super) fn send(&mut self, shared: &Shared, link: &Link) -> Result<Option<Sent>, ()> {
         let Some(buffer) = self.open.take() else { return Ok(None) };
         link.next_is(true);

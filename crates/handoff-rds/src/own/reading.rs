@@ -1,9 +1,9 @@
-//! What arrives on a connection: taken in as the host asks for it.
+//! Reads a connection as the host asks.
 //!
-//! Headers, short payloads and the beginning of long ones come by calls, many at a time, into one buffer. The rest of
-//! a long payload is received by the library to where it stays. That is begun when something is there: a receive that
-//! waits would count as an operation of the driver for as long as the peer likes, and the kernel would wait for it in
-//! a thread where the error queue tells of acknowledgements.
+//! Headers, short payloads and the beginning of long ones come by calls, many at a time, into one buffer. The library
+//! receives the rest of a long payload into its final place, once something is there. A receive that waits would
+//! count as an operation of the driver for as long as the peer likes, and where the error queue reports
+//! acknowledgements, a kernel thread would wait for it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,13 +19,13 @@ use super::link::Link;
 use crate::protocol::Expect;
 use crate::wire::{HEADER_LEN, MAP_LEN};
 
-/// Bytes read at a time where it is not known to whom they belong.
+/// Bytes read at a time if their destination is not known.
 const BUFFER: usize = 64 << 10;
-/// From how many on the rest of a payload is received to where it stays.
+/// From this size on, the rest of a payload is received into its final place.
 const DIRECT: usize = 16 << 10;
-/// Of the rest of a payload, bytes that are waited for.
+/// Bytes of the rest of a payload to wait for.
 const AT_ONCE: usize = 256 << 10;
-/// Bytes read in a row before others have their turn, among them the driver and whoever takes the messages.
+/// Bytes read in a row before others have their turn, such as the driver and the takers of messages.
 const TURN: usize = 1 << 20;
 
 /// Why no more is read now.
@@ -43,7 +43,7 @@ enum Pause {
 /// Whether there is something to read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum There {
-    /// The kernel has told so.
+    /// The kernel has reported it.
     Something,
     /// The last read filled its room.
     Unknown,
@@ -56,17 +56,17 @@ struct Reader {
     buffer: Box<[u8]>,
     begin: usize,
     end: usize,
-    /// A payload of which the beginning has arrived.
+    /// A payload whose beginning has arrived.
     payload: Option<Vec<u8>>,
     skipped: usize,
-    /// Bytes of a payload that have not arrived.
+    /// Bytes of the payload that have not arrived.
     missing: usize,
-    /// Bytes from which on the connection counts as readable.
+    /// From this many bytes on the connection counts as readable.
     readable_from: usize,
     there: There,
     /// Bytes taken in a row.
     taken: usize,
-    /// Bytes that another connection waits for, until they are taken in.
+    /// Bytes that another connection waits for, until they are read.
     behind: Option<usize>,
 }
 
@@ -85,19 +85,19 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         taken: 0,
         behind: None,
     };
-    // Nothing was there, and now TCP has something to tell.
+    // Nothing was there, and now TCP has something to report.
     let mut woken_by_tcp = false;
     while !link.over.get() {
         let stirred = link.stirred.seen();
         if link.awaited.take() {
             reader.behind = Some(link.unread());
         }
-        // That it has told of an acknowledgement is most often all; if not, it wakes us again at once. A connection
-        // that is to end is not waited for again: what TCP has acknowledged on it, its peer does not send again.
+        // Usually an acknowledgement is all there is; if not, the socket wakes us again at once. A connection that
+        // must end is not waited for again: its peer does not resend what TCP has acknowledged on it.
         let told_only = link.hear() && woken_by_tcp && !reader.is_pressed();
         let pause = match told_only {
             true => {
-                // It was not woken for what there is to read.
+                // It was not woken by bytes to read.
                 reader.there = There::Unknown;
                 Pause::Empty
             }
@@ -113,9 +113,9 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
             Pause::End => break,
             Pause::Empty if link.ending.get() => break,
             Pause::Full => link.stirred.after(stirred).await,
-            // Nothing more need be there, and then nobody would tell.
+            // Nothing more need be there, and then nobody would report it.
             Pause::Turn if reader.is_pressed() => yield_now().await,
-            // What is there the kernel tells by way of the driver, and so behind the others.
+            // The kernel reports bytes through the driver, and so after the others' turn.
             Pause::Empty | Pause::Turn => {
                 if matches!(pause, Pause::Empty) {
                     link.acknowledge();
@@ -137,7 +137,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
 }
 
 impl Reader {
-    /// Takes in what is there.
+    /// Reads what is there.
     async fn take_in(&mut self, shared: &Shared) -> Pause {
         if self.is_pressed() {
             self.there = There::Unknown;
@@ -152,7 +152,7 @@ impl Reader {
         }
     }
 
-    /// Takes in what is there, up to the rest of a payload that the library is to receive.
+    /// Reads what is there, up to the rest of a payload that the library will receive.
     fn read_in(&mut self, shared: &Shared) -> Option<Pause> {
         let id = self.link.id;
         loop {
@@ -182,7 +182,7 @@ impl Reader {
             let is_payload = matches!(expect, Expect::Payload(_));
             self.missing = if is_payload { missing } else { 0 };
             if missing > 0 {
-                // What another connection waits for is counted from now on.
+                // From now on, counts the bytes that another connection waits for.
                 if self.taken >= TURN || self.link.awaited.get() {
                     return Some(Pause::Turn);
                 }
@@ -226,12 +226,12 @@ impl Reader {
         }
     }
 
-    /// Whether to read without being told that there is something, and to wait for nothing.
+    /// Whether to read without a report that there is something, and to wait for nothing.
     fn is_pressed(&self) -> bool {
         self.link.ending.get() || self.link.awaited.get() || self.behind.is_some()
     }
 
-    /// Whether the library may have the rest of a payload: not where it takes no more operations.
+    /// Whether the library may have the rest of a payload: not if it takes no more operations.
     fn may_receive(&self, shared: &Shared) -> bool {
         !self.is_pressed() && shared.driver.in_flight() < shared.driver.in_flight_limit()
     }
@@ -241,7 +241,7 @@ impl Reader {
         self.behind = self.behind.map(|bytes| bytes.saturating_sub(len));
     }
 
-    /// Receives of the rest of a payload what is there; whether the connection goes on.
+    /// Receives what is there of the rest of a payload; returns whether the connection goes on.
     async fn receive_rest(&mut self) -> bool {
         let payload = self.payload.take().expect("has begun");
         if self.readable_from > self.missing {
@@ -261,7 +261,7 @@ impl Reader {
                 receive.cancel();
             }
         };
-        // More may have come before what presses now.
+        // More may have come before the urgent part.
         self.there = match received.result {
             Ok(_) if received.buffer.room() > 0 && !self.is_pressed() => There::Nothing,
             _ => There::Unknown,
@@ -287,7 +287,7 @@ impl Reader {
         taken_in
     }
 
-    /// Has the kernel wake us less often while the rest of a long payload is on its way.
+    /// Makes the kernel wake us less often while the rest of a long payload is on its way.
     fn await_much(&mut self) {
         let from = self.missing.clamp(1, AT_ONCE);
         if from != self.readable_from
@@ -297,7 +297,7 @@ impl Reader {
         }
     }
 
-    /// At most `most` of the bytes that have been read.
+    /// At most `most` of the bytes already read.
     fn take(&mut self, most: usize) -> &[u8] {
         let begin = self.begin;
         self.begin += most.min(self.end - begin);

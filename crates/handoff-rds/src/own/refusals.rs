@@ -1,4 +1,4 @@
-//! Connections that are not taken, which are told at most once a second, all of them.
+//! Refused connections, reported together at most once a second.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -11,9 +11,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct Refusals {
-    /// Of which nothing was said yet.
+    /// Refusals not reported yet.
     count: Cell<u64>,
-    /// The last of them, and why it was.
+    /// The last of them, and its reason.
     last: RefCell<Option<(IpAddr, String)>>,
     said: Cell<Option<Instant>>,
 }
@@ -26,13 +26,13 @@ impl Refusals {
         self.tell(now);
     }
 
-    /// When something is to be said.
+    /// When to report.
     pub(super) fn due(&self) -> Option<Instant> {
         let said = self.said.get().filter(|_| self.count.get() > 0);
         said.map(|at| at + PAUSE)
     }
 
-    /// Says what there is, if it is time; says whether it did.
+    /// Reports what there is, if it is time; returns whether it did.
     pub(super) fn tell(&self, now: Instant) -> bool {
         let early = self.said.get().is_some_and(|at| now < at + PAUSE);
         let last = self.last.borrow();

@@ -12,8 +12,8 @@ use crate::error::{Error, Refused, Result};
 use crate::protocol::Message;
 use crate::received::Received;
 
-/// A port of an [`Engine`](super::Engine). Dropped, it gives up what is not acknowledged yet; the port
-/// is free again when the buffers are back.
+/// A port of an [`Engine`](super::Engine). Dropping it gives up unacknowledged messages; the port is free
+/// again when the buffers are back.
 pub struct Socket {
     shared: Rc<Shared>,
     port: u16,
@@ -34,7 +34,7 @@ impl Socket {
     /// # Errors
     ///
     /// With the buffer: too long, the destination congested, too much queued for the peer
-    /// ([`Error::is_temporary`] of the last two), or the peer would have to connect to us and cannot.
+    /// ([`Error::is_temporary`] for the last two), or the peer would have to connect to us and cannot.
     pub fn send(
         &self,
         to: SocketAddr,
@@ -56,7 +56,7 @@ impl Socket {
         })
     }
 
-    /// As [`Socket::send`], and waits as long as the destination is congested or too much is queued.
+    /// As [`Socket::send`], and waits while the destination is congested or too much is queued.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Socket {
         }
     }
 
-    /// Waits until something has changed that sockets of the engine may wait for.
+    /// Waits until anything has changed that sockets of the engine may wait for.
     pub async fn changed(&self) {
         self.shared.changed().await;
     }
@@ -124,8 +124,8 @@ impl Socket {
         }
     }
 
-    /// Writes the cookies of the completions that wait, oldest first, as far as there is room, leaves
-    /// the completions where they are, and returns how many they are.
+    /// Writes the cookies of waiting completions, oldest first, as far as there is room, leaves the
+    /// completions in place, and returns their number.
     pub fn peek_completions(&self, cookies: &mut [u32]) -> usize {
         let mut host = self.shared.host();
         let waiting = host.completions(self.port).expect("is bound").peek();
@@ -136,7 +136,7 @@ impl Socket {
         count
     }
 
-    /// Gives up what is under way to a peer, or to all. What is being written may still arrive. The
+    /// Gives up messages under way to a peer, or to all. The frame being written may still arrive. The
     /// buffers come back as completions.
     pub fn cancel(&self, to: Option<IpAddr>) {
         self.shared.host().cancel(self.port, to);
@@ -148,7 +148,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         self.cancel(None);
         let (shared, port) = (self.shared.clone(), self.port);
-        // The engine frees the port, in its time.
+        // The engine frees the port later.
         self.shared.spawn(async move {
             loop {
                 let seen = shared.news.seen();

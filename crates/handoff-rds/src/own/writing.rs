@@ -1,4 +1,4 @@
-//! What is written to a connection: frames in order, payloads from where they are.
+//! Writes a connection: frames in order, payloads in place.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use super::packing::{Packing, SHORT};
 use crate::protocol::{Body, MessageId};
 use crate::wire::{CongestionMap, HEADER_LEN, MAP_LEN};
 
-/// Frames handed to the library of which the kernel has not taken all bytes.
+/// Frames handed to the library that the kernel has not taken whole.
 const DEPTH: usize = 64;
 
 /// Writes until the connection ends.
@@ -23,7 +23,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
     while !link.over.get() {
         let ready = link.ready.seen();
         if write_all(&shared, &link, &mut packing, &mut sends).await.is_err() {
-            // The reader takes in what has arrived, and ends it.
+            // The reader reads what has arrived, and ends it.
             link.end();
         }
         shared.settle();
@@ -47,7 +47,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         if let Err(error) = result {
             tracing::debug!(%error, "a connection takes no more");
             link.end();
-            // What it was asked to write, it was asked of another.
+            // The host's requests were for another connection.
             while !link.over.get() {
                 link.ready.after(link.ready.seen()).await;
             }
@@ -134,7 +134,7 @@ fn map_buffer(map: &CongestionMap) -> Option<Vec<Buffer>> {
     Some(vec![buffer])
 }
 
-/// Sends a frame that nobody waits for the return of.
+/// Sends a frame whose return nobody waits for.
 fn control(link: &Link, header: &[u8], body: Vec<Buffer>) -> Option<Sent> {
     let sending = link.socket.message(body).header(header).send().ok()?;
     Some(sending.split().0)

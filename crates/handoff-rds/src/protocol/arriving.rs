@@ -1,13 +1,13 @@
-//! Payloads that arrive: what they take is charged as it comes, and what does not come ends.
+//! Arriving payloads: charged as their bytes come; a payload that does not come ends.
 //!
 //! Contracts:
-//! - a message that was announced takes nothing; bytes that have come are held until they are taken;
-//! - a peer holds no more than three times what it leaves free, so that many headers or much data of one leave room for
+//! - an announced message takes nothing; bytes that have come are held until they are taken;
+//! - a peer holds at most three times what it leaves free, so many headers or much data from one peer leave room for
 //!   others; a peer that holds nothing has room for a message as long as there is any;
-//! - at the limit, where no whole message waits to be taken, the oldest of those in their midst goes on, so
-//!   that there always is one that ends;
-//! - a message of which next to nothing comes for as long as [`Limits::patience`](super::Limits::patience)
-//!   ends its connection.
+//! - at the limit, if no whole message waits to be taken, the oldest of the partial ones continues, so that
+//!   one always ends;
+//! - if almost nothing of a message comes for [`Limits::patience`](super::Limits::patience), its connection
+//!   ends.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,21 +16,22 @@ use super::host::Host;
 use super::output::{ConnectionId, Output, Reason};
 use super::peer::{Connection, Reading};
 
-/// Bytes of a message that come in the time of a host's patience, or all the rest.
+/// Bytes of a message that must come in the time of a host's patience, or all the rest.
 const LEAST: u64 = 4096;
 
-/// How far the payload is that is being read.
+/// Progress of the payload being read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arriving {
     /// Bytes that have come.
     pub(super) bytes: u64,
-    /// Since when enough is waited for, and how many had come by then.
+    /// Since when the host waits for enough, and how many bytes had come by then.
     since: (Duration, u64),
     /// It waits for room.
     crowded: bool,
 }
 
-/// Whether a message may begin, of a peer that holds `own` of the `held` bytes. One of any length fits alone.
+/// Whether a message of a peer that holds `own` of the `held` bytes may begin. A message of any length fits
+/// alone.
 pub(super) fn is_room(held: u64, own: u64, len: u64, limit: u64) -> bool {
     let left = limit.saturating_sub(held + len);
     held == 0 || held + len <= limit && (own == 0 || own + len <= 3 * left)
@@ -51,7 +52,7 @@ impl Connection {
             .map(|_| Reason::Stalled { arrived, len: header.len })
     }
 
-    /// So many bytes of its payload wait to be read: whether they are enough to go on with it.
+    /// So many bytes of its payload wait to be read: returns whether they are enough to continue.
     pub(super) fn still_comes(&mut self, now: Duration, waiting: usize) -> bool {
         let come = self.arriving.bytes + waiting as u64;
         let enough = come >= self.arriving.since.1 + LEAST;
@@ -63,7 +64,7 @@ impl Connection {
 }
 
 impl<B, R> Host<B, R> {
-    /// Of the payload that [`Expect::Payload`](super::Expect::Payload) asked for, so many bytes have come.
+    /// So many bytes have come of the payload that [`Expect::Payload`](super::Expect::Payload) asked for.
     pub fn payload_arrived(&mut self, id: ConnectionId, bytes: usize) {
         let now = self.now;
         let Some(connection) = self.connection(id) else { return };
@@ -78,7 +79,7 @@ impl<B, R> Host<B, R> {
         self.statistics.held_bytes += more;
     }
 
-    /// What has been judged is read next.
+    /// Judged bytes are read next.
     pub(super) fn goes_on_with(&mut self, id: ConnectionId, reading: Reading) {
         let now = self.now;
         let Some(connection) = self.connection(id) else { return };
@@ -89,7 +90,7 @@ impl<B, R> Host<B, R> {
         }
     }
 
-    /// Whether a payload has to wait for room. It is noted, and goes on when there is some.
+    /// Whether a payload must wait for room. If so, it is noted, and continues when there is some.
     pub(super) fn is_crowded_out(&mut self, id: ConnectionId) -> bool {
         if !self.is_crowded(id) {
             return false;
@@ -106,12 +107,12 @@ impl<B, R> Host<B, R> {
         if self.statistics.held_bytes < self.limits.held || !self.begun.contains(&id) {
             return false;
         }
-        // Where whole messages wait to be taken, they make room.
+        // Whole messages that wait to be taken make room.
         let whole = self.ports.values().any(|port| port.held > 0);
         whole || self.begun.first() != Some(&id)
     }
 
-    /// Something has made room: a payload that waited goes on, or waits again.
+    /// There is new room: a waiting payload continues, or waits again.
     pub(super) fn resume_crowded(&mut self, id: ConnectionId) {
         if self.is_crowded(id) {
             return self.paused.push_back(id);
@@ -123,7 +124,7 @@ impl<B, R> Host<B, R> {
         self.outputs.push_back(Output::Resume(id));
     }
 
-    /// Bytes that a peer had sent are taken.
+    /// Bytes from a peer were taken.
     pub(super) fn let_go(&mut self, from: IpAddr, len: u64) {
         self.statistics.held_bytes -= len;
         self.peers.get_mut(&from).expect("is kept as long as it holds something").held -= len;

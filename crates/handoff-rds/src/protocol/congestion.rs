@@ -1,14 +1,14 @@
-//! Congestion maps of kernels, which may stand although they are outdated.
+//! Congestion maps of kernels, which may be outdated without notice.
 //!
-//! A kernel sends a map by whichever lane writes next, and connections know no order among each other.
-//! Where several lanes come up at once, an older map can be read behind a newer one, and the kernel has
-//! no reason to send another. Nothing in the protocol asks for one; but a kernel has one to send
-//! whenever a lane comes up. So where a message was refused because of a map that has stood for a
-//! while, an idle lane is made anew: its connection is half-closed, read to its end, and replaced.
-//! Where the receiver is congested in truth, that is done less and less often.
+//! A kernel sends a map by whichever lane writes next, and connections have no order among each other. If
+//! several lanes come up at once, an older map can be read after a newer one, and the kernel has no reason
+//! to send another. The protocol has no request for a map; but a kernel sends one whenever a lane comes up.
+//! So if a message was refused because of a map that has stood for a while, an idle lane is renewed: its
+//! connection is half-closed, read to its end, and replaced. If the receiver is really congested, this
+//! happens less and less often.
 //!
-//! Maps of our like are taken from lane 0 only and need none of this. But a map of any peer stands while
-//! there is no connection, and the peer may have restarted; so who is refused wants one.
+//! Maps of engines like ours are taken only from lane 0 and need none of this. But any peer's map stands
+//! while there is no connection, and the peer may have restarted; so a refused sender wants a new one.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,20 +21,20 @@ use crate::wire::CongestionMap;
 /// How long a map stands before it is doubted, at first and at most.
 const STANDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(32));
 
-/// What a peer told of its ports, and since when.
+/// What a peer reported about its ports, and since when.
 #[derive(Default)]
 pub(super) struct Congestion {
     map: Option<CongestionMap>,
     /// When it was read, or doubted last.
     since: Duration,
-    /// How long it stands from then on; doubled with each doubt.
+    /// How long it stands from then on; each doubt doubles it.
     stands: Duration,
     /// When a message was last refused because of it.
     refused: Option<Duration>,
 }
 
 impl Congestion {
-    /// Whether a message to the port has to wait, which is remembered.
+    /// Whether a message to the port must wait; remembers that it did.
     pub(super) fn refuses(&mut self, port: u16, now: Duration) -> bool {
         let congested = self.map.as_ref().is_some_and(|map| map.contains(port));
         if congested {
@@ -48,14 +48,14 @@ impl Congestion {
         self.refused.is_some_and(|refused| now < refused + keep)
     }
 
-    /// The peer has told anew; `true` where some port is no longer congested.
+    /// The peer has reported anew; `true` if some port is no longer congested.
     pub(super) fn read(&mut self, map: CongestionMap, now: Duration) -> bool {
         let before = self.map.replace(map);
         let map = self.map.as_ref().expect("just put there");
         let relieved = before.is_some_and(|before| before.ports().any(|port| !map.contains(port)));
         let stands = if relieved { STANDS.0 } else { self.stands.max(STANDS.0) };
         (self.since, self.stands) = (now, stands);
-        // Whoever is still refused asks again.
+        // Senders that are still refused ask again.
         self.refused = self.refused.filter(|_| !relieved);
         relieved
     }

@@ -1,4 +1,4 @@
-//! Connections: who makes them, when, and what becomes of a lane when one ends.
+//! Connections: who makes them, when, and what happens to a lane when one ends.
 
 use std::mem;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::wire::MAX_LANES;
 
 /// How long a peer may take to connect back before it is asked again.
 const ASKING: Duration = Duration::from_secs(1);
-/// Connections that wait on a lane until those before them are drained.
+/// Connections that wait on a lane until those before them are read to their ends.
 const MAX_SUCCESSORS: usize = 4;
 
 impl<B, R> Host<B, R> {
@@ -59,7 +59,7 @@ impl<B, R> Host<B, R> {
         Ok(id)
     }
 
-    /// A connection that [`Output::Connect`] asked for is there.
+    /// A connection that [`Output::Connect`] asked for is up.
     pub fn connected(&mut self, id: ConnectionId) {
         let Some((peer, lane)) = self.places.get(&id).copied() else { return };
         let peer = self.peers.get_mut(&peer).expect("has connections");
@@ -78,7 +78,7 @@ impl<B, R> Host<B, R> {
         let mut connection = Connection::new(id, self.now);
         connection.draining = !peer.lane[usize::from(lane)].successors.is_empty();
         let draining = connection.draining;
-        // A peer that speaks in its maps will say by them what a probe asks.
+        // A peer that reports by its maps will answer there what a probe asks.
         if lane == 0 && peer.extended == Some(false) {
             connection.probe = Probe::Due;
         }
@@ -91,8 +91,8 @@ impl<B, R> Host<B, R> {
         self.signal(address);
     }
 
-    /// A connection has ended or an attempt failed. What had arrived on it was handed in before, also
-    /// if that took waiting for room, as was how much the peer acknowledged.
+    /// A connection has ended or an attempt failed. Everything that had arrived on it was handed in before,
+    /// even if that meant waiting for room; so was the count of acknowledged bytes.
     pub fn closed(&mut self, id: ConnectionId) {
         if let Some((peer, _)) = self.forget_connection(id) {
             self.connect_wanted(peer);
@@ -108,7 +108,7 @@ impl<B, R> Host<B, R> {
         self.forget_connection(id);
     }
 
-    /// As [`Host::close`], for what was read from it.
+    /// As [`Host::close`], because of something read from it.
     pub(super) fn reject(&mut self, id: ConnectionId, reason: Reason) {
         self.statistics.violations += u64::from(reason != Reason::FormerLife);
         self.close(id, reason);
@@ -178,8 +178,8 @@ impl<B, R> Host<B, R> {
         self.advance_with(now, |_| 0);
     }
 
-    /// As [`Host::advance`], for a driver that reads only when there is much: `waiting` says of a connection how many
-    /// bytes it has not read yet. It is asked before a message ends because nothing of it comes.
+    /// As [`Host::advance`], for a driver that reads only when there is much: `waiting` returns how many bytes of a
+    /// connection it has not read yet. It is asked before a message ends because nothing of it comes.
     pub fn advance_with(&mut self, now: Duration, waiting: impl Fn(ConnectionId) -> usize) {
         self.now = now;
         let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
@@ -232,7 +232,7 @@ impl<B, R> Host<B, R> {
         }
     }
 
-    /// When [`Host::advance`] has something to do; `None`: not before something else happens.
+    /// When [`Host::advance`] has something to do; `None`: not before another event.
     pub fn deadline(&self) -> Option<Duration> {
         let patience = self.limits.patience;
         let of_peer = |peer: &super::peer::Peer| {

@@ -1,4 +1,4 @@
-//! A host: its sockets, what is sent by them and what they hold.
+//! A host: its sockets, their messages and what they hold.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -54,14 +54,14 @@ pub struct Host<B, R> {
     pub(super) limits: Limits,
     pub(super) now: Duration,
     pub(super) peers: BTreeMap<IpAddr, Peer>,
-    /// Whose each connection is.
+    /// The peer and lane of each connection.
     pub(super) places: BTreeMap<ConnectionId, (IpAddr, u8)>,
     pub(super) ports: BTreeMap<u16, Port<B, R>>,
     pub(super) messages: BTreeMap<MessageId, Record<B>>,
     pub(super) map: Arc<CongestionMap>,
     pub(super) map_version: u64,
     pub(super) paused: VecDeque<ConnectionId>,
-    /// Connections in the midst of a message.
+    /// Connections in the middle of a message.
     pub(super) begun: BTreeSet<ConnectionId>,
     pub(super) outputs: VecDeque<Output>,
     pub(super) statistics: Statistics,
@@ -121,7 +121,7 @@ impl<B, R> Host<B, R> {
     ///
     /// # Errors
     ///
-    /// Where the port has one, or is 0.
+    /// If the port is taken, or is 0.
     pub fn bind(&mut self, port: u16) -> Result<()> {
         if port == 0 {
             return Err(Error::Invalid("port 0 belongs to pings: choose another"));
@@ -140,11 +140,11 @@ impl<B, R> Host<B, R> {
         Ok(())
     }
 
-    /// Ends a socket, and returns what it had received and nobody took.
+    /// Ends a socket, and returns received messages that nobody took.
     ///
     /// # Errors
     ///
-    /// [`Error::UnderWay`] as long as payloads of its messages are not back and taken.
+    /// [`Error::UnderWay`] while payloads of its messages are not back and taken.
     pub fn unbind(&mut self, port: u16) -> Result<Vec<Delivered<R>>> {
         let found = self.ports.get(&port).ok_or(Error::NotBound(port))?;
         let outstanding = found.under_way + found.completions.len();
@@ -166,8 +166,8 @@ impl<B, R> Host<B, R> {
     ///
     /// # Errors
     ///
-    /// With the payload: the message is too long, the destination congested, too much queued for the
-    /// peer, or the peer one too many.
+    /// With the payload: the message is too long, the destination congested, too much queued for the peer,
+    /// or there is one peer too many.
     pub fn send(&mut self, message: Message<B>) -> Result<MessageId, Refused<B>> {
         if let Err(error) = self.may_send(&message) {
             match &error {
@@ -237,7 +237,7 @@ impl<B, R> Host<B, R> {
         Ok(())
     }
 
-    /// As [`Host::know`], for whoever wants to talk to the peer.
+    /// As [`Host::know`], for a caller that wants to talk to the peer.
     fn acquaint(&mut self, address: IpAddr) -> Result<&mut Peer> {
         self.know(address).map_err(|reason| match reason {
             Reason::TooManyPeers(limit) => Error::TooManyPeers { peer: address, limit },
@@ -245,7 +245,7 @@ impl<B, R> Host<B, R> {
         })
     }
 
-    /// The peer with that address, made if it is new.
+    /// The peer with that address, made if new.
     pub(super) fn know(&mut self, address: IpAddr) -> Result<&mut Peer, Reason> {
         let role = Role::of(self.address, address).ok_or(Reason::OwnAddress)?;
         if !self.peers.contains_key(&address) {
@@ -264,8 +264,8 @@ impl<B, R> Host<B, R> {
         Ok(self.peers.get_mut(&address).expect("known or just made"))
     }
 
-    /// Gives up the port's messages to a peer, or to all. What was being written goes on to the end
-    /// of the frame, and may arrive. The payloads come back as completions.
+    /// Gives up the port's messages to a peer, or to all. A frame being written continues to its end, and
+    /// may arrive. The payloads come back as completions.
     pub fn cancel(&mut self, port: u16, to: Option<IpAddr>) {
         let concerned: Vec<MessageId> = self
             .messages
@@ -299,8 +299,8 @@ impl<B, R> Host<B, R> {
         self.give_back(id);
     }
 
-    /// The kernel has let go of a payload that [`Host::next_write`] lent. `tally` says how many of
-    /// its bytes were copied. Once for each [`Body::Message`](super::Body::Message).
+    /// The kernel has let go of a payload that [`Host::next_write`] lent. `tally` says how many of its
+    /// bytes were copied. Call it once for each [`Body::Message`](super::Body::Message).
     pub fn released(&mut self, id: MessageId, tally: Tally) {
         let record = self.messages.get_mut(&id).expect("stays while it is lent");
         record.loans = record.loans.checked_sub(1).expect("released once for each loan");
@@ -361,12 +361,12 @@ impl<B, R> Host<B, R> {
         }
     }
 
-    /// Asks whether a peer is there, from a port that need not be bound; [`Event::Pong`] answers. A
-    /// connection is made for it.
+    /// Asks whether a peer is there, from a port that need not be bound; [`Event::Pong`] answers. It makes
+    /// a connection for that.
     ///
     /// # Errors
     ///
-    /// As of [`Host::send`]: an address of our own, too many peers, too much that waits.
+    /// As for [`Host::send`]: an address of our own, too many peers, too much waiting.
     pub fn ping(&mut self, to: IpAddr, from: u16) -> Result<()> {
         if from == 0 {
             return Err(Error::Invalid("port 0 answers pings: ping from another"));
@@ -389,7 +389,7 @@ impl<B, R> Host<B, R> {
         self.outputs.pop_front()
     }
 
-    /// The next thing to know.
+    /// The next event.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

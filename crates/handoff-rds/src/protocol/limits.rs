@@ -1,19 +1,19 @@
-//! What a host takes on at most.
+//! The limits of a host.
 
 use std::time::Duration;
 
 use crate::wire::{KERNEL_MESSAGE_LIMIT, MAX_LANES};
 
-/// Bounds of a [`Host`](super::Host). Memory for received payloads stays below `held`, plus two
-/// messages of `message` bytes; memory for sent ones below `peers` times `queued`.
+/// Bounds of a [`Host`](super::Host). Memory for received payloads stays below `held`, plus two messages of
+/// `message` bytes; memory for sent ones below `peers` times `queued`.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes of one message, both ways. The kernel sends no longer ones.
     pub message: usize,
     /// Bytes accepted for one peer that have not come back yet.
     pub queued: u64,
-    /// Bytes that the socket of one port holds before peers are told that it is congested; they are
-    /// told otherwise below half of it.
+    /// Bytes that the socket of one port holds before peers are told that it is congested; below half of it
+    /// they are told that it no longer is.
     pub receive: u64,
     /// Bytes that all sockets hold before connections are no longer read.
     pub held: u64,
@@ -21,14 +21,14 @@ pub struct Limits {
     pub peers: usize,
     /// Lanes to one peer: 1, 2, 4 or 8.
     pub lanes: u8,
-    /// For how long after the last traffic with a peer lost connections are made again.
+    /// How long after the last traffic with a peer lost connections are remade.
     pub keep: Duration,
-    /// After how long without traffic a peer may be forgotten in favour of another. What a peer
+    /// After how long without traffic a peer may be forgotten in favour of another. Messages that the peer
     /// resends after that may be delivered twice.
     pub forget: Duration,
     /// How long a new connection may stay silent, and a probe unanswered.
     pub patience: Duration,
-    /// Time from a lost connection to the next attempt; it doubles to the second value.
+    /// Time from a lost connection to the next attempt; it doubles up to the second value.
     pub retry: (Duration, Duration),
 }
 

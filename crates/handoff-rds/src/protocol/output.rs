@@ -1,19 +1,19 @@
-//! What a host asks for, tells and lends.
+//! What a host asks for, reports and lends.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::wire::{CongestionMap, HEADER_LEN, Truncated};
 
-/// A TCP connection, or the attempt at one. Never used twice by a host.
+/// A TCP connection, or the attempt at one. A host never reuses the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(super) u64);
 
-/// A message accepted for sending. Never used twice by a host.
+/// A message accepted for sending. A host never reuses the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub(super) u64);
 
-/// What the host's driver is asked to do.
+/// A request to the host's driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Connect to port [`crate::wire::PORT`] of the peer, from a source port that is `lane` modulo 8;
@@ -23,23 +23,24 @@ pub enum Output {
         connection: ConnectionId,
         /// Where to.
         peer: IpAddr,
-        /// Tells the source port.
+        /// The source port encodes the lane.
         lane: u8,
     },
-    /// `next_write` has something for this connection. Not said again before it returned `None`.
+    /// `next_write` has something for this connection. Not repeated before `next_write` returned `None`.
     Ready(ConnectionId),
     /// The connection is in use, or there is room again: read from it.
     Resume(ConnectionId),
-    /// A connection waits for those that the peer has made before: accept all that there are, and say `accepted_all`.
-    /// Do what is asked for between two of them, since a lane has few that wait until others are drained.
+    /// A connection waits for earlier ones of the peer: accept all that there are, and call `accepted_all`. Serve the
+    /// host's requests between two of them, since few of a lane's connections may wait until others are drained.
     Accept(IpAddr),
-    /// Another connection waits until all that is unread on this one now is handed in: say `caught_up` then.
+    /// Another connection waits until everything unread on this one now is handed in: then call
+    /// `caught_up`.
     CatchUp(ConnectionId),
-    /// The lane is to be made anew: once what was given out is written, shut down the connection's
-    /// sending side, hand in all that comes until the peer's end of it, and say `closed`.
+    /// Renew the lane: once everything given out is written, shut down the connection's sending side, hand
+    /// in all that comes until the peer's end, and call `closed`.
     Finish(ConnectionId),
-    /// Another connection takes this one's place: hand in all that has arrived on it, close it, and
-    /// say `closed`. What the peer's TCP saw acknowledged counts as delivered.
+    /// Another connection takes this one's place: hand in all that has arrived on it, close it, and call
+    /// `closed`. Bytes that the peer's TCP acknowledged count as delivered.
     Drain(ConnectionId),
     /// Close the connection, which the host has forgotten.
     Close {
@@ -47,16 +48,16 @@ pub enum Output {
         connection: ConnectionId,
         /// Whose.
         peer: IpAddr,
-        /// Why, to be logged.
+        /// The reason, for the log.
         reason: Reason,
     },
 }
 
-/// Why a connection was closed or not taken.
+/// Why a connection was closed or refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The peer announces more than one message may have.
+    /// The peer announces more than a message may have.
     #[error("the peer announces a message of {len} bytes, the limit is {limit}")]
     Oversize {
         /// Bytes announced.
@@ -73,7 +74,7 @@ pub enum Reason {
     /// An extension header is cut off.
     #[error("malformed header: {0}")]
     Extension(#[from] Truncated),
-    /// The rest of a message does not come, or next to nothing of it.
+    /// The rest of a message does not come, or almost nothing of it.
     #[error("the peer does not go on with a message: {arrived} of {len} bytes have come")]
     Stalled {
         /// Bytes that have come.
@@ -84,13 +85,13 @@ pub enum Reason {
     /// Nothing came on a new connection.
     #[error("the peer says nothing on a new connection")]
     Silent,
-    /// The other side has to connect; it was asked to.
+    /// The other side must connect; it was asked to.
     #[error("the peer's connection only asks for ours, because its address is the larger")]
     WakeUp,
-    /// The connection that we asked for by this one is there, or too late.
+    /// The connection that this one asked for is there, or this one is too late.
     #[error("its purpose, to ask for a connection, is fulfilled or given up")]
     Asked,
-    /// The source port tells a lane that we don't have.
+    /// The source port encodes a lane that we do not have.
     #[error("lane {0} is not in use here")]
     NoSuchLane(u8),
     /// The peer has restarted since the connection was made.
@@ -107,7 +108,7 @@ pub enum Reason {
     OwnAddress,
 }
 
-/// What applications may want to know.
+/// Events that applications may want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -115,11 +116,11 @@ pub enum Event {
     Up(IpAddr),
     /// The last lane to a peer went down.
     Down(IpAddr),
-    /// A peer has another generation number than before. What it had not acknowledged is given up.
+    /// A peer has a new generation number. Messages that it had not acknowledged are given up.
     Restarted {
         /// Which peer.
         peer: IpAddr,
-        /// Its number in the life that has begun.
+        /// Its generation in the new life.
         generation: u32,
         /// Messages to it that were given up.
         lost: usize,
@@ -135,15 +136,15 @@ pub enum Event {
     },
 }
 
-/// What the driver is to read next from a connection.
+/// What the driver must read next from a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// A header: hand it in by `header`.
     Header,
-    /// This many bytes in all, into a buffer of the driver's choice: say by `payload_arrived` how many have
-    /// come whenever some have, ask again then, and hand it in by `payload_received`.
+    /// This many bytes in all, into a buffer of the driver's choice: whenever some have come, report their
+    /// number by `payload_arrived`, then ask again; hand in the whole by `payload_received`.
     Payload(usize),
-    /// This many bytes that nobody wants: say `skipped`.
+    /// This many bytes that nobody wants: call `skipped` afterwards.
     Skip(usize),
     /// A congestion map: hand it in by `map`.
     Map,
@@ -151,7 +152,7 @@ pub enum Expect {
     Nothing,
 }
 
-/// A frame to be written whole: the header, then the body.
+/// A frame to write whole: the header, then the body.
 #[derive(Debug)]
 pub struct Write {
     /// The header's bytes.
@@ -165,8 +166,8 @@ pub struct Write {
 pub enum Body {
     /// Nothing.
     Empty,
-    /// A message's payload, on loan: [`Host::payload`](super::Host::payload) has it, and the driver
-    /// says `released` once the kernel has let go of it, also if the connection ends.
+    /// A message's payload, on loan: [`Host::payload`](super::Host::payload) has it, and the driver calls
+    /// `released` once the kernel has let go of it, also if the connection ends.
     Message(MessageId),
     /// A congestion map.
     Map(Arc<CongestionMap>),

@@ -1,4 +1,4 @@
-//! What a host knows of a peer: its lanes, and the connection of each.
+//! What a host knows about a peer: its lanes, and the connection of each.
 
 use std::array;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use super::output::{ConnectionId, MessageId};
 use super::role::Role;
 use crate::wire::{Header, MAX_LANES};
 
-/// Pongs owed on a connection before it is not read until they are written.
+/// After so many pongs owed, a connection is not read until they are written.
 pub(super) const MAX_PONGS: usize = 64;
 /// Pings to a peer that wait to be written.
 pub(super) const MAX_PINGS: usize = 64;
@@ -21,7 +21,7 @@ pub(super) struct Peer {
     pub(super) role: Role,
     /// The number that the peer last told, and the latest of the connections that told it.
     pub(super) generation: Option<(u32, ConnectionId)>,
-    /// Lanes in common, once known; no message goes out before.
+    /// Lanes in common, once known; before that no message goes out.
     pub(super) lanes: Option<u8>,
     /// Whether the peer's maps carry extension headers, as ours do.
     pub(super) extended: Option<bool>,
@@ -34,36 +34,36 @@ pub(super) struct Peer {
     pub(super) queued: u64,
     /// Messages accepted whose end is not known.
     pub(super) unfinished: usize,
-    /// Bytes received from it that nobody has taken, parts of messages among them.
+    /// Bytes received from it that nobody has taken, including parts of messages.
     pub(super) held: u64,
     pub(super) last_used: Duration,
 }
 
-/// How far a peer is in going from lane 0 to a lane for each port.
+/// Progress of a peer from lane 0 to a lane for each port.
 ///
-/// A kernel sends by lane 0 until it knows how many lanes there are. It uses the others once TCP has acknowledged all
-/// of that, which does not mean that it was read.
+/// A kernel sends by lane 0 until it knows the number of lanes. It uses the others once TCP has acknowledged
+/// everything on lane 0, which does not mean that it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum FanOut {
     /// No other lane has brought a message.
     #[default]
     Ahead,
-    /// One has, and waits until connections that the peer has made are accepted: one of lane 0 may be among them.
+    /// One has, and waits until the peer's connections are accepted: one of lane 0 may be among them.
     Accepts,
-    /// It waits until what is unread on this connection of lane 0, and on those that follow it, is taken in.
+    /// It waits until everything unread on this connection of lane 0, and on later ones, is read.
     Awaits(ConnectionId),
-    /// What had come by lane 0 before is taken in.
+    /// Everything that came by lane 0 before is read.
     Over,
 }
 
 #[derive(Default)]
 pub(super) struct Lane {
     pub(super) link: Link,
-    /// Accepted connections that wait until those before them are drained.
+    /// Accepted connections that wait until earlier ones are drained.
     pub(super) successors: VecDeque<ConnectionId>,
     /// Never written.
     pub(super) queue: VecDeque<MessageId>,
-    /// Written to a connection that ended, in order.
+    /// Messages written to a connection that ended, in order.
     pub(super) retransmit: VecDeque<MessageId>,
     pub(super) next_tx: u64,
     pub(super) next_rx: u64,
@@ -75,7 +75,7 @@ pub(super) struct Lane {
 pub(super) enum Link {
     #[default]
     Down,
-    /// We asked for it at that time; as the server, only to be connected to.
+    /// We asked for it at that time; as the server, only so that the peer connects to us.
     Connecting(ConnectionId, Duration),
     Up(Box<Connection>),
 }
@@ -89,12 +89,12 @@ pub(super) struct Connection {
     pub(super) verified: Option<u32>,
     /// A frame with a number has arrived.
     pub(super) numbered: bool,
-    /// It had brought numbers and not told whose when the peer's restart was noticed elsewhere: what
-    /// it still carries is of the former life, and its numbers say nothing of the lane's in this one.
+    /// It had brought numbers before saying whose, when the peer's restart was noticed elsewhere. What it
+    /// still carries is of the former life, and its numbers say nothing about the lane's in this one.
     pub(super) former: bool,
-    /// A map is to be written; so at the beginning.
+    /// A map must be written, also at the beginning.
     pub(super) map_due: bool,
-    /// The peer is to be asked for its lanes and generation.
+    /// The peer must be asked for its lanes and generation.
     pub(super) probe: Probe,
     pub(super) pongs: VecDeque<u16>,
     /// Bytes given out to be written.
@@ -160,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// Whether nothing more is to be written to it.
+    /// Whether nothing more may be written to it.
     pub(super) fn is_ending(&self) -> bool {
         self.draining || self.retiring
     }
@@ -219,7 +219,7 @@ impl Peer {
             && self.lane.iter().all(unconnected)
     }
 
-    /// Whether the lane should have a connection of our making.
+    /// Whether we should make a connection for the lane.
     pub(super) fn wants(&self, lane: usize, now: Duration, keep: Duration) -> bool {
         let lanes = usize::from(self.lanes.unwrap_or(1));
         let awaited = self.congestion.is_awaited(now, keep);

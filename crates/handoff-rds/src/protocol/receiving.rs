@@ -1,4 +1,4 @@
-//! What arrives: frames judged by their headers, payloads asked for where there is room.
+//! Receiving: judges frames by their headers, asks for payloads if there is room.
 
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ impl Kind {
         }
     }
 
-    /// Whether its extensions tell about the peer.
+    /// Whether its extensions report about the peer.
     fn tells(&self, header: &Header) -> bool {
         match self {
             Self::Map => true,
@@ -43,7 +43,7 @@ impl Kind {
 }
 
 impl Connection {
-    /// Whether it is paused at something that the peer tells about itself.
+    /// Whether it is paused at such a report.
     fn tells(&self) -> bool {
         matches!(&self.reading, Reading::Paused(header) if Kind::of(header).tells(header))
     }
@@ -65,8 +65,8 @@ impl<B, R> Host<B, R> {
         }
     }
 
-    /// A header has arrived on the connection, after [`Expect::Header`]. What breaks the protocol
-    /// closes the connection.
+    /// A header has arrived on the connection, after [`Expect::Header`]. A violation of the protocol closes
+    /// the connection.
     pub fn header(&mut self, id: ConnectionId, bytes: &[u8; HEADER_LEN]) {
         if self.connection(id).is_some() {
             self.judge(id, Header::parse(bytes));
@@ -80,7 +80,7 @@ impl<B, R> Host<B, R> {
                 if let Reading::Paused(_) = reading {
                     self.statistics.pauses += 1;
                     self.paused.push_back(id);
-                    // Those that wait for it may go on where it waits for them.
+                    // Those that wait for it may continue when it waits for them.
                     if self.is_awaited(id) {
                         self.resume_paused();
                     }
@@ -108,8 +108,8 @@ impl<B, R> Host<B, R> {
         }
         let mut told =
             if kind.tells(header) { Told::by(&header.extensions)? } else { Told::default() };
-        // A kernel has taken in our generation when it has answered our probe. Messages go out when
-        // the lanes are known, so they are not learned from its own probe, which may cross ours.
+        // A kernel has read our generation when it has answered our probe. Messages go out when the lanes
+        // are known, so they are not learned from its own probe, which may cross ours.
         match kind {
             Kind::Ping => told.paths = None,
             Kind::Pong if header.destination == PROBE_PORT => told.paths = told.paths.or(Some(1)),
@@ -167,7 +167,7 @@ impl<B, R> Host<B, R> {
         peer.last_used = now;
         match kind {
             Kind::Map if lane == 0 => self.manner_known(address, told.generation.is_some()),
-            // Among a kernel's lanes the map may have gone by another.
+            // Among a kernel's lanes the map may have come by another.
             _ if lane == 0 && peer.extended.is_none() => self.manner_known(address, false),
             _ => {}
         }
@@ -182,15 +182,15 @@ impl<B, R> Host<B, R> {
     /// Whether lane 0 may still hold what the peer sent before it used another lane.
     fn is_behind(&mut self, address: IpAddr, lane: u8) -> bool {
         let peer = self.peers.get_mut(&address).expect("has connections");
-        // What is of the peer's former life comes before all of this one.
+        // Frames of the peer's former life come before all of this one.
         if peer.fan_out == FanOut::Over || peer.lane[usize::from(lane)].is_former() {
             return false;
         }
         let (next, asked) = match (peer.fan_out, &peer.lane[0].link) {
-            // It tells of a new life, which waits until all of this one is taken in. Lane 0 was, before it.
+            // It reports a new life, which waits until all of this one is read. Lane 0 was, before it.
             (_, Link::Up(connection)) if connection.tells() => (FanOut::Over, None),
             (FanOut::Accepts, _) => return true,
-            // Also where there is one, which another may follow.
+            // Also if there is one, which another may follow.
             (FanOut::Ahead, _) if peer.role == Role::Server => {
                 (FanOut::Accepts, Some(Output::Accept(address)))
             }
@@ -212,15 +212,15 @@ impl<B, R> Host<B, R> {
         self.peers[&address].fan_out == FanOut::Awaits(id)
     }
 
-    /// What was unread on the connection at [`Output::CatchUp`] is handed in.
+    /// Everything unread on the connection at [`Output::CatchUp`] is handed in.
     pub fn caught_up(&mut self, id: ConnectionId) {
         let Some((address, _)) = self.places.get(&id).copied() else { return };
         let peer = self.peers.get_mut(&address).expect("has connections");
-        // What waits behind it may hold more.
+        // Connections that wait behind it may hold more.
         if peer.fan_out == FanOut::Awaits(id) && peer.lane[0].successors.is_empty() {
             peer.fan_out = FanOut::Over;
         }
-        // Where the peer has restarted meanwhile, those that wait are to be judged anew.
+        // If the peer has restarted meanwhile, waiting connections must be judged again.
         self.resume_paused();
     }
 
@@ -288,7 +288,7 @@ impl<B, R> Host<B, R> {
         self.statistics.maps_received += 1;
         let (address, lane) = self.places[&id];
         let peer = self.peers.get_mut(&address).expect("has connections");
-        // Ours send changes by lane 0 only, so a map of another is no newer.
+        // Engines like ours send changes only by lane 0, so a map from another is no newer.
         if lane != 0 && peer.extended == Some(true) {
             return;
         }
@@ -297,7 +297,7 @@ impl<B, R> Host<B, R> {
         }
     }
 
-    /// Judges anew what was paused, as something has made room, or a connection ends, which owes no pongs.
+    /// Judges paused frames again: there is new room, or a connection ends, which owes no pongs.
     pub(super) fn resume_paused(&mut self) {
         for id in mem::take(&mut self.paused) {
             let Some(connection) = self.connection(id) else { continue };

@@ -1,4 +1,4 @@
-//! What a peer tells about itself: its generation, and the lanes that it can have.
+//! What a peer reports about itself: its generation, and the lanes that it can have.
 
 use std::mem;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::role::lane_of;
 use crate::completion::End;
 use crate::wire::{Extension, Extensions, Truncated};
 
-/// What a header's extensions tell.
+/// A header's extensions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
     pub(super) generation: Option<u32>,
@@ -35,12 +35,12 @@ impl Told {
 }
 
 impl<B, R> Host<B, R> {
-    /// Whether what is told may be acted on. A new life may not begin while there are connections to
-    /// the one before: what it had sent by them was delivered as far as it knew, and is taken in first.
+    /// Whether to act on the report. A new life may not begin while there are connections to the one
+    /// before: what it had sent by them was delivered as far as it knew, and is read first.
     ///
     /// # Errors
     ///
-    /// Where the connection is to a life before the one that is known, as it is older.
+    /// Here the connection is to a life before the known one, since it is older.
     pub(super) fn may_learn(
         &mut self,
         address: IpAddr,
@@ -76,7 +76,7 @@ impl<B, R> Host<B, R> {
         Ok(may)
     }
 
-    /// Acts on what a peer told on a connection.
+    /// Acts on what a peer reported on a connection.
     pub(super) fn learn(&mut self, address: IpAddr, id: ConnectionId, told: Told) {
         if let Some(generation) = told.generation {
             let peer = self.peers.get_mut(&address).expect("known");
@@ -105,7 +105,7 @@ impl<B, R> Host<B, R> {
             unsent.extend(mem::take(&mut lane.queue));
             (lane.next_tx, lane.next_rx) = (1, 0);
             let Some(connection) = lane.up() else { continue };
-            // A header that waits has a number, too. Connections made later are of the new life.
+            // A header that waits has a number, too. Connections made later belong to the new life.
             let waits = matches!(connection.reading, Reading::Paused(_));
             let is_numbered = connection.numbered || waits && connection.id < noticed_by;
             connection.former =
@@ -128,7 +128,7 @@ impl<B, R> Host<B, R> {
         lost.into_iter().for_each(|id: MessageId| self.finish(id, End::PeerRestarted));
     }
 
-    /// Spreads over its lanes what waits for a peer. Settled once for each of its lives.
+    /// Spreads over its lanes what waits for a peer. Done once for each of its lives.
     pub(super) fn lanes_known(&mut self, address: IpAddr, lanes: u8) {
         let peer = self.peers.get_mut(&address).expect("known");
         if peer.lanes.is_some() {
@@ -143,7 +143,7 @@ impl<B, R> Host<B, R> {
         self.signal(address);
     }
 
-    /// The peer's first map on lane 0 has shown whether its maps tell what ours do.
+    /// The peer's first map on lane 0 has shown whether its maps report as ours do.
     pub(super) fn manner_known(&mut self, address: IpAddr, extended: bool) {
         let peer = self.peers.get_mut(&address).expect("known");
         peer.extended = Some(extended);

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub enum Role {
     /// We connect.
     Client,
-    /// We are connected to; a connection of ours only asks the peer to connect.
+    /// The peer connects to us; a connection of ours only asks it to.
     Server,
 }
 

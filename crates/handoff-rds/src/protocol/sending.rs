@@ -1,4 +1,4 @@
-//! What is written to connections, and what the peer acknowledged of it.
+//! What is written to connections, and what the peer has acknowledged.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::wire::{
     PROBE_PORT,
 };
 
-/// What a connection is to carry next.
+/// What a connection carries next.
 enum Next {
     Map,
     Again(MessageId),
@@ -21,8 +21,8 @@ enum Next {
     New(MessageId),
 }
 
-/// Maps go first, so that a peer's restart is known early; pings and pongs behind what is sent again,
-/// because a kernel drops what is sent again with a smaller number than it has seen.
+/// Maps go first, so that a peer's restart is known early. Pings and pongs go behind resent frames, because
+/// a kernel drops resent frames with a smaller number than it has seen.
 fn next(peer: &Peer, lane: usize) -> Option<Next> {
     let place = &peer.lane[lane];
     let Link::Up(connection) = &place.link else { return None };
@@ -32,7 +32,7 @@ fn next(peer: &Peer, lane: usize) -> Option<Next> {
     if connection.map_due {
         return Some(Next::Map);
     }
-    // Nothing that has a number goes out before the peer's generation is known, except to kernels.
+    // Except to kernels, no numbered frame goes out before the peer's generation is known.
     if !connection.heard && peer.extended != Some(false) {
         return None;
     }
@@ -53,8 +53,8 @@ fn next(peer: &Peer, lane: usize) -> Option<Next> {
 }
 
 impl<B, R> Host<B, R> {
-    /// The next frame for a connection, to be written behind those before. A message's payload is
-    /// lent by it, until [`Host::released`].
+    /// The next frame for a connection, to write behind earlier ones. It lends a message's payload, until
+    /// [`Host::released`].
     pub fn next_write(&mut self, id: ConnectionId) -> Option<Write> {
         self.connection(id)?;
         let (address, lane) = self.places[&id];
@@ -105,8 +105,8 @@ impl<B, R> Host<B, R> {
             Next::Again(message) | Next::New(message) => {
                 let record = self.messages.get_mut(&message).expect("queued until it ends");
                 match record.sequence {
-                    // Numbers begin anew with each life of the peer, so only what was written to this
-                    // one has one.
+                    // Numbers start anew with each life of the peer, so only frames written to this one
+                    // have one.
                     Some(sequence) => {
                         place.retransmit.pop_front();
                         self.statistics.retransmitted += 1;
@@ -164,7 +164,7 @@ impl<B, R> Host<B, R> {
         done.into_iter().for_each(|id| self.finish(id, End::Acknowledged));
     }
 
-    /// Says `Ready` of the peer's connections that have something to write.
+    /// Outputs `Ready` for the peer's connections that have something to write.
     pub(super) fn signal(&mut self, address: IpAddr) {
         let peer = self.peers.get_mut(&address).expect("known");
         for lane in 0..peer.lane.len() {

@@ -1,4 +1,4 @@
-//! What a host counts.
+//! A host's counters.
 
 /// Counters since the host's beginning, and what it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub struct Statistics {
     pub accepted: u64,
     /// Messages that peers acknowledged.
     pub acknowledged: u64,
-    /// Messages given out to be written again after a connection ended.
+    /// Messages given out again after a connection ended.
     pub retransmitted: u64,
     /// Messages given up because a peer restarted.
     pub lost_to_restarts: u64,
@@ -33,11 +33,11 @@ pub struct Statistics {
     pub connections: u64,
     /// Connections closed because a peer broke the protocol.
     pub violations: u64,
-    /// Lanes made anew to have a kernel send its congestion map again.
+    /// Lanes renewed to make a kernel send its congestion map again.
     pub renewals: u64,
     /// Restarts of peers.
     pub restarts: u64,
-    /// How often a connection was not read for want of room.
+    /// How often a connection was not read for lack of room.
     pub pauses: u64,
     /// Events that nobody took in time.
     pub events_dropped: u64,

@@ -1,6 +1,6 @@
 //! Extension headers: a type, and content whose length the type implies.
 
-/// Bytes that a header has for extensions.
+/// Bytes of a header for extensions.
 pub const EXTENSIONS_LEN: usize = 16;
 
 /// One extension header.
@@ -18,7 +18,7 @@ pub enum Extension {
     Paths(u16),
     /// Random number of this life of the sender; another one means that it has restarted.
     Generation(u32),
-    /// The sender chooses TCP source ports so that they tell the lane.
+    /// The sender chooses TCP source ports that encode the lane.
     SourcePortIndex(u8),
 }
 
@@ -45,7 +45,7 @@ impl Extension {
             5 => number(content).map(|bytes| (Self::Paths(u16::from_be_bytes(bytes)), 2)),
             6 => u32().map(|(value, len)| (Self::Generation(value), len)),
             8 => number(content).map(|[value]| (Self::SourcePortIndex(value), 1)),
-            // The end, or a type whose length nobody told us, behind which nothing can be found.
+            // The end, or a type of unknown length, behind which nothing can be found.
             _ => return None,
         };
         Some(found.ok_or(Truncated { kind }))
@@ -76,7 +76,7 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// Whatever the wire has; [`Extensions::iter`] judges it.
+    /// Any bytes from the wire; [`Extensions::iter`] judges them.
     pub fn from_bytes(bytes: [u8; EXTENSIONS_LEN]) -> Self {
         Self { bytes }
     }
@@ -97,8 +97,8 @@ impl Extensions {
         &self.bytes
     }
 
-    /// Each extension in order. Ends, as in the kernel, with type 0 and with an unknown type, whose
-    /// length cannot be known; a cut-off one is an error and the last.
+    /// Each extension in order. Ends, as in the kernel, with type 0 and with an unknown type, whose length
+    /// cannot be known; a cut-off one is an error and the last.
     pub fn iter(&self) -> impl Iterator<Item = Result<Extension, Truncated>> + '_ {
         let mut rest = &self.bytes[..];
         std::iter::from_fn(move || {

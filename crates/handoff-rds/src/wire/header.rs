@@ -30,7 +30,7 @@ pub struct Header {
     pub extensions: Extensions,
 }
 
-/// Takes the next bytes off, as many as the caller's type has.
+/// Takes the next bytes, as many as the caller's type has.
 fn take<const N: usize>(bytes: &mut &[u8]) -> [u8; N] {
     let (head, rest) = bytes.split_first_chunk().expect("the fields add up to the header's length");
     *bytes = rest;
