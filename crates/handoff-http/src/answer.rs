@@ -1,9 +1,9 @@
-//! Answers: what the service gives, as bytes on the connection.
+//! Answers: what the service returns, as bytes on the connection.
 //!
 //! Contracts:
-//! - how a body ends is decided here, whatever fields the service has set; a body that has not the bytes that were
+//! - this module decides how a body ends, whatever fields the service has set; a body of another length than
 //!   promised ends the connection;
-//! - once the head has begun, nothing else is answered to that request.
+//! - once the head has begun, that request gets no other answer.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -29,21 +29,21 @@ use crate::lent_body::{Lent, LentBody};
 use crate::output::Output;
 use crate::wire::{self, Head, Refusal};
 
-/// Fields that no trailer is.
+/// Fields that cannot be trailers.
 const NO_TRAILERS: [HeaderName; 7] =
     [CONNECTION, CONTENT_LENGTH, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 
-/// Fields of the connection and of how the body ends, which a service does not decide.
+/// Fields about the connection and the body's end, which a service does not decide.
 const OURS: [&str; 5] =
     ["connection", "content-length", "keep-alive", "proxy-connection", "transfer-encoding"];
 
-/// Bytes that most heads have room in.
+/// Bytes that suffice for most heads.
 const HEAD: usize = 512;
 
-/// What an answer has to know of its request.
+/// What an answer must know of its request.
 pub(crate) struct Terms<'a> {
     pub(crate) common: &'a Common,
-    /// The connection ends behind this answer, since the server is to stop.
+    /// The connection ends behind this answer, since the server is stopping.
     stopping: &'a Cell<bool>,
     /// The request was for a head alone.
     pub(crate) head_only: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Terms<'a> {
     pub(crate) keeps_alive: Cell<bool>,
     /// Whether an answer is on its way.
     pub(crate) begun: Cell<bool>,
-    /// The client waits to be told that its body is wanted.
+    /// The client waits for permission to send its body.
     pub(crate) awaits_continue: Cell<bool>,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// Of what is no request.
+    /// For something that is no request.
     pub(crate) fn of_none(common: &'a Common, stopping: &'a Cell<bool>) -> Self {
         Self {
             common,
@@ -86,10 +86,10 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// How the end of a body is told.
+/// How the body's end is marked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ends {
-    /// There is none, and no length is told.
+    /// There is none, and no length is sent.
     Without,
     After(u64),
     ByChunk,
@@ -110,7 +110,7 @@ pub(crate) async fn refuse(
     respond(response, output, terms).await
 }
 
-/// Sends an answer. When this is over, the kernel may not have taken all of it.
+/// Sends an answer. When this returns, the kernel may not have taken all of it.
 pub(crate) async fn respond<B>(
     response: Response<B>,
     output: &mut Output,
@@ -138,7 +138,7 @@ where
                 put_file(file, range, output, terms).await?;
             }
             None if ends == Ends::WithConnection => {
-                // An end that comes before its time must not look like the end of the body.
+                // A premature end must not look like the end of the body.
                 output.ends_by_reset(true);
                 put_body(body, ends, output, terms).await?;
                 output.ends_by_reset(false);
@@ -161,7 +161,7 @@ fn ends<B: Body>(parts: &Parts, lent: Option<&LentBody>, body: &B, terms: &Terms
         return Ends::Without;
     }
     if terms.head_only {
-        // What a request for the whole would have. An empty body says nothing of that.
+        // The length that a request for the whole would get. An empty body does not tell it.
         let len = lent.map(LentBody::len).or(said).or(exact.filter(|len| *len > 0));
         return len.map_or(Ends::Without, Ends::After);
     }
@@ -240,7 +240,7 @@ where
         let frame = match at_once {
             Poll::Ready(frame) => frame,
             Poll::Pending => {
-                // What there is goes while more is made.
+                // Finished parts go out while more are made.
                 output.flush().await?;
                 poll_fn(|context| body.as_mut().poll_frame(context)).await
             }

@@ -1,4 +1,4 @@
-//! What all connections of a server share.
+//! State shared by all connections of a server.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use crate::date::Dates;
 use crate::limits::Limits;
 use crate::served::Book;
 
-/// Operations of the driver that each connection may have at any time: a receive, and a send.
+/// Operations of the driver that each connection may always have: a receive, and a send.
 const SHARE: usize = 2;
 
 pub(crate) struct Common {
@@ -21,12 +21,12 @@ pub(crate) struct Common {
     pub(crate) book: Rc<Book>,
     /// How many connections each client has.
     pub(crate) clients: RefCell<HashMap<IpAddr, usize>>,
-    /// Why files are not lent from the page cache, if they can't be: splice is tried first then.
+    /// Why files cannot be lent from the page cache, if so: then splice is tried first.
     pub(crate) unlent: Option<String>,
-    /// What lends them: open as long as the server is, so that no answer has to open it.
+    /// The device that lends them: open as long as the server is, so that no answer has to open it.
     #[cfg(feature = "getbuf")]
     _getbuf: Option<handoff::GetBuf>,
-    /// Connections that are served at once.
+    /// Connections served at once.
     pub(crate) most: usize,
     /// Operations of the driver beyond each connection's [`SHARE`].
     spare: usize,
@@ -58,14 +58,14 @@ impl Common {
         }
     }
 
-    /// Whether a connection may have more than its share. What is under way by shares counts here too, so all
-    /// that goes beyond them leaves each its own.
+    /// Whether a connection may have more than its share. Operations within shares count here too, so
+    /// whatever goes beyond them leaves each connection its own.
     pub(crate) fn has_spare(&self) -> bool {
         self.driver.in_flight() < self.spare
     }
 }
 
-/// What lends files, or why nothing does.
+/// The device that lends files, or why none does.
 #[cfg(feature = "getbuf")]
 fn open(driver: &Driver) -> Result<handoff::GetBuf, String> {
     use handoff::Error;

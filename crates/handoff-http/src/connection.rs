@@ -26,9 +26,9 @@ use crate::output::Output;
 use crate::request_body::RequestBody;
 use crate::wire::{Head, LONG_TARGET, Lines, Piece, Refusal};
 
-/// Bytes of a body that nobody wants which are received to keep the connection.
+/// The most unwanted bytes of a body that are received to keep the connection.
 const DISCARDED: u64 = 64 << 10;
-/// How long the connection is kept for a client that still sends, so that it gets to read the answer, and how
+/// How long the connection is kept for a client that still sends, so that it can read the answer, and how
 /// many bytes are taken meanwhile.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: u64 = 16 << 20;
@@ -45,16 +45,16 @@ enum Next {
     Nothing,
 }
 
-/// What is to be done behind an answer.
+/// What to do after an answer.
 enum After {
     GoesOn,
     /// The connection ends.
     Over,
-    /// The same, and the client may still send what nobody reads.
+    /// The same, and the client may still send bytes that nobody reads.
     Unread,
 }
 
-/// An answer that is counted while it is under way.
+/// An answer, counted while it is under way.
 struct Answering<'a>(&'a Cell<u64>);
 
 impl<'a> Answering<'a> {
@@ -70,7 +70,7 @@ impl Drop for Answering<'_> {
     }
 }
 
-/// The head that was received, once all of it is there.
+/// The received head, once it is complete.
 fn head(lines: &mut Lines, input: &mut Input, limits: &Limits) -> Option<Next> {
     let refusal = match lines.find(&input.received, limits) {
         Ok(None) => return None,
@@ -94,7 +94,7 @@ fn head(lines: &mut Lines, input: &mut Input, limits: &Limits) -> Option<Next> {
 
 struct Connection<'a> {
     common: &'a Common,
-    /// No request follows the one that is under way.
+    /// No request follows the current one.
     stopping: &'a Cell<bool>,
     driver: &'a Driver,
     socket: Socket,
@@ -137,7 +137,7 @@ pub(crate) async fn serve<S, B>(
             stopping.set(true);
         }
         let ended = running.as_mut().poll(context);
-        // What was sent just now is looked at too: it keeps operations of the driver.
+        // Also looks at what was sent just now: it keeps operations of the driver.
         loans.look(context);
         ended
     });
@@ -146,7 +146,7 @@ pub(crate) async fn serve<S, B>(
             Cut::Connection(_) | Cut::Stalled | Cut::Left | Cut::Refused(_) => {
                 tracing::info!(%peer, %cut, "an answer was cut short");
             }
-            // For whoever runs the server to see to.
+            // For whoever runs the server.
             Cut::FileEnded | Cut::Body(_) | Cut::Length(_) => {
                 tracing::warn!(%peer, %cut, "an answer was cut short");
             }
@@ -165,7 +165,7 @@ impl Connection<'_> {
     {
         let still_sends = loop {
             match self.next().await {
-                // Apart, so that a connection is small while it waits.
+                // In a function of its own, so that a connection is small while it waits.
                 Next::Request(head) => match Box::pin(self.serve(*head, service)).await? {
                     After::GoesOn => {}
                     After::Over => break !self.input.is_ended(),
@@ -194,7 +194,7 @@ impl Connection<'_> {
     /// Waits for the next request.
     async fn next(&mut self) -> Next {
         let limits = &self.common.limits;
-        // Empty lines behind a request are no beginning of the next.
+        // Empty lines behind a request do not begin the next.
         while self.input.received.starts_with(b"\r\n") {
             self.input.received.advance(2);
         }
@@ -212,7 +212,7 @@ impl Connection<'_> {
                     Poll::Pending => idle.poll_over(context).map(|_| false),
                 }
             });
-            // Else it has left, or was silent for too long.
+            // Otherwise it has left, or was silent for too long.
             if !has_more.await {
                 return Next::Nothing;
             }
@@ -272,13 +272,14 @@ impl Connection<'_> {
         Ok(match (terms.keeps_alive.get(), rest.is_over()) {
             (true, true) => After::GoesOn,
             (false, true) => After::Over,
-            // What seldom happens is apart, since all of this future is moved as it begins.
+            // The rare path is a function of its own, since all of this future is moved when it begins.
             (true, false) if Box::pin(self.discard(&mut rest)).await => After::GoesOn,
             (_, false) => After::Unread,
         })
     }
 
-    /// Passes over what the service has left of a body, if that is little and comes in time; whether it is gone.
+    /// Skips what the service has left of a body, if that is little and comes in time; returns whether it
+    /// is gone.
     async fn discard(&mut self, rest: &mut Rest) -> bool {
         let limits = &self.common.limits;
         let input = &mut self.input;
@@ -296,11 +297,11 @@ impl Connection<'_> {
             }
             true
         };
-        // One time for all of it: a client that drips would stay for days.
+        // One time limit for all of it: otherwise a slow client would stay for days.
         self.driver.timeout(limits.body_time, passing).await.unwrap_or(false)
     }
 
-    /// A client that still sends would have its answer taken away by a reset, so it gets a moment to read.
+    /// A client that still sends would lose its answer to a reset, so it gets a moment to read.
     async fn linger(&mut self) {
         let input = &mut self.input;
         let reading = async {
@@ -310,7 +311,7 @@ impl Connection<'_> {
                 input.received.clear();
             }
         };
-        // It ends with the client's end, mostly.
+        // Usually it ends with the client's end.
         let _ = self.driver.timeout(LINGER, reading).await;
     }
 }

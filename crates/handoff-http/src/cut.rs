@@ -1,8 +1,8 @@
-//! Why a connection ends before its time.
+//! Why a connection ends early.
 
 use handoff::Error;
 
-/// Why an answer, and with it the connection, ends before its end.
+/// Why an answer, and with it the connection, ends early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Cut {
     #[error("{0}")]

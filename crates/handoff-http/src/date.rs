@@ -11,7 +11,7 @@ impl Dates {
         Self(RefCell::new((u64::MAX, String::new())))
     }
 
-    /// Appends the date of now, in the form of HTTP.
+    /// Appends the current date in the form of HTTP.
     pub(crate) fn append(&self, to: &mut Vec<u8>) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (second, text) = &mut *self.0.borrow_mut();

@@ -1,9 +1,9 @@
-//! One request and its answer: the service runs while its body is fed.
+//! One request and its answer: the service runs while this feeds its body.
 //!
 //! Contracts:
-//! - a body that goes wrong before the answer has begun is answered with its status, and the service's future is
+//! - if a body goes wrong before the answer has begun, the client gets its status, and the service's future is
 //!   dropped; later it ends the connection;
-//! - a service that panics costs its own connection alone.
+//! - a service that panics loses only its own connection.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -34,7 +34,7 @@ const TOO_SLOW: Refusal =
 const FAILED: Refusal =
     Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the service failed; its log has the reason");
 
-/// Why a body is not fed on.
+/// Why feeding a body ends.
 pub(crate) enum Unfed {
     Refused(Refusal),
     Cut(Cut),
@@ -52,7 +52,7 @@ impl From<Error> for Unfed {
     }
 }
 
-/// What is left of a request's body.
+/// The rest of a request's body.
 pub(crate) enum Rest {
     Length(u64),
     Chunked(Chunked),
@@ -100,7 +100,7 @@ impl Rest {
     }
 }
 
-/// What feeds a request's body while the service runs.
+/// Feeds a request's body while the service runs.
 pub(crate) struct Feeding<'a> {
     pub(crate) driver: &'a Driver,
     pub(crate) socket: &'a Socket,
@@ -111,7 +111,7 @@ pub(crate) struct Feeding<'a> {
 }
 
 impl Feeding<'_> {
-    /// Feeds as long as the service asks. It does not end well: the exchange ends with the answer.
+    /// Feeds as long as the service asks. It never ends well: the exchange ends with the answer.
     async fn feed(mut self, terms: &Terms<'_>) -> Result<Infallible, Unfed> {
         loop {
             match self.feed_next(terms).await {
@@ -127,7 +127,7 @@ impl Feeding<'_> {
                 }
             }
         }
-        // A client that has left is noticed. What it sends is for the next request.
+        // Notices a client that has left. Bytes from it belong to the next request.
         if self.rest.is_over() && self.input.received.is_empty() && !self.input.is_ended() {
             self.input.more().await?;
         }
@@ -135,7 +135,7 @@ impl Feeding<'_> {
         Err(Unfed::Cut(Cut::Left))
     }
 
-    /// Feeds a piece when the service asks for one; false when there is nothing to feed any more.
+    /// Feeds a piece when the service asks for one; false when nothing is left to feed.
     async fn feed_next(&mut self, terms: &Terms<'_>) -> Result<bool, Unfed> {
         let Self { driver, socket, limits, feeder, rest, input } = self;
         if rest.is_over() {
@@ -169,7 +169,7 @@ impl Feeding<'_> {
     }
 }
 
-/// Gives a request to the service, and sends what that answers. An error ends the connection at once.
+/// Gives a request to the service, and sends its answer. An error ends the connection at once.
 pub(crate) async fn exchange<S, B>(
     service: &mut S,
     request: Request<RequestBody>,
@@ -186,7 +186,7 @@ where
 {
     let unfed = {
         let mut answering = pin!(serve(service, request, &mut *output, terms, book));
-        // Made when it is needed: an answer that is there at once ends the exchange.
+        // Made when needed: an immediate answer ends the exchange.
         let mut feeding = pin!(async { Box::pin(feeding.feed(terms)).await });
         let both = poll_fn(|context| {
             if let Poll::Ready(answered) = answering.as_mut().poll(context) {
@@ -244,11 +244,11 @@ where
 
 pub(crate) struct Panicked;
 
-/// Runs a future, which is dropped when it panics.
+/// Runs a future, and drops it if it panics.
 pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Panicked> {
     let mut future = pin!(future);
     poll_fn(|context| {
-        // What the future shares with others is theirs to distrust.
+        // If the future shares state with others, they must distrust it.
         match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(poll) => poll.map(Ok),
             Err(_) => Poll::Ready(Err(Panicked)),

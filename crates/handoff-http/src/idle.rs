@@ -1,8 +1,8 @@
-//! How long a connection may be silent: a clock that is wound up again by each request.
+//! How long a connection may be silent: a timer that each request restarts.
 //!
 //! Contracts:
-//! - it is over when a whole wait has passed since it was last wound up, and not before;
-//! - the driver's list of deadlines is changed once in a wait, and not by each request.
+//! - it expires when a whole wait has passed since its last restart, and not before;
+//! - the driver's list of deadlines changes once per wait, not with each request.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,7 +14,7 @@ pub(crate) struct Idle {
     driver: Driver,
     wait: Duration,
     since: Instant,
-    /// To the end of a wait that began earlier, mostly.
+    /// Usually until the end of a wait that began earlier.
     sleep: Option<Sleep>,
 }
 
@@ -68,7 +68,7 @@ mod tests {
                         Either::Left((over, _)) => {
                             over.expect("it is driven");
                             assert!(since.elapsed() >= WAIT, "{:?}", since.elapsed());
-                            // Late as the clock may be, it ends long before a pause like this.
+                            // However late the clock is, it ends long before a pause like this.
                             return;
                         }
                         Either::Right(_) => assert_ne!(moment, 1_000, "it does not end"),

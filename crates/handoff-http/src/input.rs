@@ -1,7 +1,7 @@
 //! What a connection receives.
 //!
 //! Contracts:
-//! - a receive outlives whoever waits for it, so that a wait which is given up loses no byte;
+//! - a receive outlives its waiter, so a dropped wait loses no byte;
 //! - bytes behind a request stay for the next.
 
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ use handoff::{Buffer, Driver, Result, Socket, Transfer};
 
 use crate::room;
 
-/// Bytes that are received at once where nobody knows how many will come.
+/// Bytes received at once if nobody knows how many will come.
 const ROOM: usize = 4 << 10;
 /// The same within a body in chunks.
 const ROOM_FOR_MANY: usize = 16 << 10;
@@ -23,10 +23,10 @@ const PIECE: usize = 64 << 10;
 pub(crate) struct Input {
     driver: Driver,
     socket: Socket,
-    /// What was received and not used.
+    /// Received bytes not used yet.
     pub(crate) received: BytesMut,
     receiving: Option<Transfer<Buffer>>,
-    /// The buffer for the next receive where it is not used for another thing.
+    /// The buffer for the next receive, if it is not in use.
     spare: Option<Buffer>,
     ended: bool,
 }
@@ -48,12 +48,12 @@ impl Input {
         self.ended
     }
 
-    /// Waits for bytes behind those that were received; false at the end.
+    /// Waits for bytes behind those already received; false at the end.
     pub(crate) async fn more(&mut self) -> Result<bool> {
         self.receive(ROOM).await
     }
 
-    /// As [`more`](Self::more), where many may come.
+    /// As [`more`](Self::more), if many may come.
     pub(crate) async fn many_more(&mut self) -> Result<bool> {
         self.receive(ROOM_FOR_MANY).await
     }
@@ -69,13 +69,13 @@ impl Input {
         })
     }
 
-    /// Some of the next `left` bytes, of a body that has so many; `None` at the end. What comes in a buffer of
-    /// its own is handed on in that.
+    /// Some of the next `left` bytes of a body; `None` at the end. A buffer filled only with them is handed on
+    /// itself.
     pub(crate) async fn body(&mut self, left: u64) -> Result<Option<Bytes>> {
         let most = usize::try_from(left).unwrap_or(usize::MAX);
         if self.received.is_empty() {
             let Some(buffer) = self.next(most.clamp(ROOM, PIECE)).await? else { return Ok(None) };
-            // All of it is the body's, and not too much of the memory is wasted.
+            // All of it belongs to the body, and not too much of the memory is wasted.
             if buffer.len() <= most
                 && buffer.capacity() > ROOM
                 && buffer.len() >= buffer.capacity() / 4
@@ -95,7 +95,7 @@ impl Input {
         }
     }
 
-    /// What the receive under way gives, or one of up to `room` bytes; `None` at the end.
+    /// The result of the current receive, or of a new one of up to `room` bytes; `None` at the end.
     async fn next(&mut self, room: usize) -> Result<Option<Buffer>> {
         if self.ended {
             return Ok(None);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use handoff::Frozen;
 
-/// A body that is lent: put it into a response's extensions, and it goes instead of the response's own body.
+/// A lent body: put it into a response's extensions, and it is sent instead of the response's own body.
 ///
-/// What is lent is not seen by layers between the service and the connection: one that compresses or counts
-/// bodies sees the response's own, which is best left empty. `Content-Length` is set to what is lent.
+/// Layers between the service and the connection do not see it: a layer that compresses or counts bodies
+/// sees the response's own, which you should leave empty. `Content-Length` is set to the lent length.
 ///
 /// In axum `Extension` puts it there:
 ///
@@ -32,12 +32,12 @@ pub(crate) enum Lent {
 
 impl LentBody {
     /// A range of a file. If the file turns out to be shorter, the connection ends where the file does, so
-    /// that the client learns of it.
+    /// that the client notices.
     pub fn file(file: impl Into<Arc<File>>, range: Range<u64>) -> Self {
         Self(Lent::File(file.into(), range))
     }
 
-    /// Bytes that it has.
+    /// Its length in bytes.
     pub fn len(&self) -> u64 {
         match &self.0 {
             Lent::Frozen(frozen) => frozen.len() as u64,
@@ -45,7 +45,7 @@ impl LentBody {
         }
     }
 
-    /// Whether it has none.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

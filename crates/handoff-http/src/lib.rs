@@ -1,6 +1,7 @@
-//! HTTP/1.1 for axum and tower services, on Handoff's driver: what answers lend leaves without being copied.
+//! HTTP/1.1 for axum and tower services, on Handoff's driver: lent bodies leave without a copy.
 //!
-//! [`Server::serve`] gives each request to a service and sends what it answers. A body is sent by what it is:
+//! [`Server::serve`] gives each request to a service and sends its answer. The kind of a body decides how
+//! it is sent:
 //!
 //! | body | how it goes |
 //! |---|---|
@@ -9,10 +10,10 @@
 //! | frames of [`Bytes`](bytes::Bytes), from 16 KiB on, as axum's `Body` has them | lent as they are |
 //! | everything smaller | copied, several pieces together with the head |
 //!
-//! Where the kernel reports that it copies what is lent (loopback does), sends copy at once, which costs less.
-//! [`Server::served`] tells how many bytes were copied.
+//! Where the kernel reports that it copies lent bytes (loopback does), sends copy at once, which costs less.
+//! [`Server::served`] says how many bytes were copied.
 //!
-//! [`Limits`] has what clients may have, and the statuses that tell them so. What is not there: HTTP/2, TLS, upgrades
+//! [`Limits`] says what clients may do, and which status they get beyond it. Missing are HTTP/2, TLS, upgrades
 //! (`CONNECT` is answered 501), and ranges or compression, which are the service's part.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

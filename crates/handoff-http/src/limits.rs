@@ -1,8 +1,8 @@
-//! How much, and how long, a client may have.
+//! How much, and how long, a client may take.
 
 use std::time::Duration;
 
-/// What a server allows its clients.
+/// The limits of a server for its clients.
 ///
 /// ```
 /// use handoff_http::Limits;
@@ -20,24 +20,24 @@ pub struct Limits {
     pub fields: usize,
     /// Bytes of a request's body: 413 for a longer one. Default 16 MiB.
     pub body: u64,
-    /// Connections at once, at least one, and half as many as the driver may have operations at most; more wait in the kernel, as many as the listener's backlog has room for
-    /// (128 of one of the standard library). Default 1,024.
+    /// Connections at once: at least one, at most half as many as the driver's operations. More wait in the kernel,
+    /// as many as the listener's backlog has room for (128 for one of the standard library). Default 1,024.
     pub connections: usize,
-    /// Connections of one client address at once; more are closed at once. Default: as many as all may have.
+    /// Connections of one client address at once; further ones are closed at once. Default: no limit of its
+    /// own.
     pub per_client: usize,
     /// How long a connection may wait for its first request or its next. Default 60 s.
     pub idle: Duration,
     /// How long a head may take from its first byte to its last: 408 after that. Default 10 s.
     pub head_time: Duration,
     /// How long the next bytes of a body may take while the service waits for them: 408 after that. There is no
-    /// least rate: a service that reads a body to its end bounds the whole itself. What a service has left of a
-    /// body may take so long in all. Default 30 s.
+    /// minimum rate: a service that reads a body to its end must limit the whole itself. The rest of a body
+    /// that the service has not read may take this long in all. Default 30 s.
     pub body_time: Duration,
-    /// How long the client may take for the next 256 KiB of an answer; it is disconnected after that. Of a file that
-    /// is spliced any byte is enough, and twice this time may pass before it is noticed that none was taken. Default
-    /// 30 s.
+    /// How long the client may take for the next 256 KiB of an answer; after that it is disconnected. For a spliced
+    /// file a single byte is enough, and it may take twice this time to notice that none was taken. Default 30 s.
     pub stall: Duration,
-    /// How long requests under way have to end when the server is to stop. Default 10 s.
+    /// How long requests under way have to end when the server stops. Default 10 s.
     pub grace: Duration,
 }
 

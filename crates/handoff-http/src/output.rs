@@ -2,9 +2,9 @@
 //!
 //! Contracts:
 //! - bytes leave in the order in which they were given;
-//! - at most [`UNTAKEN`] sends wait for the client's room, so that a slow client holds back the body;
-//! - at most [`ON_LOAN`] are lent, so that slow clients leave the driver room for others;
-//! - dropped, it cancels what the kernel has not taken; what the kernel has, it keeps until it is done.
+//! - at most [`UNTAKEN`] sends wait for room at the client, so a slow client slows the body;
+//! - at most [`ON_LOAN`] are lent, so slow clients leave the driver room for others;
+//! - dropping it cancels what the kernel has not taken; what the kernel has, it keeps until it is done.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -30,25 +30,24 @@ use crate::cut::Cut;
 use crate::room;
 use crate::served::Book;
 
-/// From so many bytes on a piece is lent; smaller ones are copied, several together.
+/// A piece of this size or more is lent; smaller ones are copied, several together.
 pub(crate) const LENT_FROM: usize = 16 << 10;
-/// Bytes that are lent by one send.
+/// The most bytes lent by one send.
 const PIECE: usize = 256 << 10;
-/// From so many bytes on a range of a file goes by a route.
+/// A range of a file of this size or more goes by a route.
 const ROUTED_FROM: u64 = 64 << 10;
-/// From so many bytes on a range of a file is lent where that works; to splice less takes fewer instructions.
+/// A range of a file of this size or more is lent where possible; splicing less takes fewer instructions.
 const FILE_LENT_FROM: u64 = 256 << 10;
 /// The most sends that the kernel has not taken.
 const UNTAKEN: usize = 4;
-/// The most sends of a connection that are on loan, where the driver has operations to spare; else it is one.
+/// The most sends of a connection on loan, if the driver has operations to spare; otherwise one.
 const ON_LOAN: usize = 16;
 /// Sends and files after which others have their turn: without a ring a send may be over at once.
 const TURN: u32 = 16;
 
-/// What is on its way on a connection. Whoever polls the connection looks at it, so that nothing is kept which is
-/// over.
+/// What a connection is sending. Whoever polls the connection looks at it, so nothing finished is kept.
 pub(crate) struct Loans {
-    /// Sends that the kernel has not taken all of.
+    /// Sends that the kernel has not taken whole.
     untaken: RefCell<VecDeque<Sent>>,
     /// Why one of them ended early.
     failure: Cell<Option<Error>>,
@@ -71,7 +70,7 @@ impl Loan {
         }
     }
 
-    /// What became of the bytes. Those that were gathered were copied before.
+    /// Counts bytes by what happened to them. Gathered bytes were copied before.
     fn tally(&self, receipt: &Receipt) -> Tally {
         match self {
             Self::Gathered(_) => Tally { copied: receipt.tally.total(), ..Tally::default() },
@@ -81,7 +80,7 @@ impl Loan {
 }
 
 impl Loans {
-    /// Takes back what has come back; whether that is all.
+    /// Takes back finished sends; returns whether that is all.
     pub(crate) fn look(&self, context: &mut Context<'_>) -> bool {
         self.untaken.borrow_mut().retain_mut(|sent| match Pin::new(sent).poll(context) {
             Poll::Ready(Ok(_)) => false,
@@ -133,7 +132,7 @@ pub(crate) struct Output {
     stall: Duration,
     splices: bool,
     stopped_blocking: bool,
-    /// What goes out with the next send.
+    /// What the next send carries.
     pub(crate) gathered: Vec<u8>,
     /// Sends and files in all.
     sends: u32,
@@ -165,7 +164,7 @@ impl Output {
         Rc::clone(&self.loans)
     }
 
-    /// Has the connection's end be a reset, or an end as usual.
+    /// Makes the connection's end a reset, or an ordinary end.
     pub(crate) fn ends_by_reset(&self, reset: bool) {
         let linger = reset.then_some(Duration::ZERO);
         if let Err(error) = set_socket_linger(&self.socket, linger) {
@@ -173,7 +172,7 @@ impl Output {
         }
     }
 
-    /// Puts bytes behind those that were put, and lends them where they are many.
+    /// Adds bytes behind the earlier ones, and lends them if they are many.
     pub(crate) async fn put(&mut self, mut bytes: Bytes) -> Result<(), Cut> {
         if bytes.len() < LENT_FROM {
             return self.put_copied(&bytes).await;
@@ -227,7 +226,7 @@ impl Output {
         if splices && routed.route.run_at_once() {
             return Ok(());
         }
-        // Apart, so that answers that need no wait are small.
+        // A function of its own, so that answers that need no wait are small.
         Box::pin(self.run(routed, len)).await
     }
 
@@ -246,7 +245,8 @@ impl Output {
         self.put_read(read.buffer).await
     }
 
-    /// Puts a short range of a file if the page cache has all of it, which takes one call; whether it is done.
+    /// Adds a short range of a file if the page cache has all of it, which takes one call; returns whether
+    /// it is done.
     pub(crate) async fn put_cached(
         &mut self,
         file: &std::fs::File,
@@ -266,14 +266,14 @@ impl Output {
         Ok(false)
     }
 
-    /// Sends what was read of a file, behind what was gathered.
+    /// Sends bytes read from a file, behind the gathered ones.
     async fn put_read(&mut self, buffer: Buffer) -> Result<(), Cut> {
         self.loans.book.write(|served| served.read.copied += buffer.len() as u64);
         let head = Buffer::from(std::mem::take(&mut self.gathered));
         self.send(vec![head, buffer]).await
     }
 
-    /// Runs a route to its end: all of so many bytes.
+    /// Runs a route of so many bytes to its end.
     async fn run(&mut self, mut routed: Routed, len: u64) -> Result<(), Cut> {
         self.flush_before_more().await?;
         let progress = routed.route.progress();
@@ -297,12 +297,12 @@ impl Output {
         }
     }
 
-    /// Sends what was gathered, without waiting until the kernel has taken it.
+    /// Sends gathered bytes, without waiting until the kernel has taken them.
     pub(crate) async fn flush(&mut self) -> Result<(), Cut> {
         self.send_gathered(false).await
     }
 
-    /// The same where what follows is sent at once, and goes into the same packets.
+    /// The same if more is sent at once, which goes into the same packets.
     async fn flush_before_more(&mut self) -> Result<(), Cut> {
         self.send_gathered(true).await
     }
@@ -319,7 +319,7 @@ impl Output {
     pub(crate) async fn finish(&mut self) -> Result<(), Cut> {
         self.flush().await?;
         loop {
-            // Also where all was taken: one of them may have failed.
+            // Also if all was taken: one of them may have failed.
             let untaken = self.loans.untaken.borrow().len();
             self.until(|loans| loans.untaken.borrow().len() < untaken.max(1)).await?;
             if self.loans.untaken.borrow().is_empty() {
@@ -328,7 +328,7 @@ impl Output {
         }
     }
 
-    /// Waits until everything that was lent is back.
+    /// Waits until every lent buffer is back.
     pub(crate) async fn give_back(&mut self) -> Result<(), Cut> {
         let back = poll_fn(|context| match self.loans.look(context) {
             true => Poll::Ready(()),
@@ -367,14 +367,14 @@ impl Output {
         }
     }
 
-    /// A socket that is spliced to must not block; this one keeps to it, so that not each file has to look.
+    /// Splicing needs a non-blocking socket; this one stays so, so that not every file has to check.
     fn stop_blocking(&mut self) {
         if !self.stopped_blocking {
             self.stopped_blocking = self.socket.never_block().is_ok();
         }
     }
 
-    /// Waits until it is so, and fails where a send has.
+    /// Waits until that holds, and fails if a send has.
     async fn until(&self, is_so: impl Fn(&Loans) -> bool) -> Result<(), Cut> {
         let loans = &self.loans;
         let so = poll_fn(|context| {
@@ -392,7 +392,7 @@ impl Output {
     }
 }
 
-/// A route that is counted however it ends.
+/// A route, counted however it ends.
 struct Routed {
     route: Route,
     book: Rc<Book>,
@@ -407,7 +407,7 @@ impl Drop for Routed {
     }
 }
 
-/// Lets the thread's other futures go on.
+/// Gives the thread's other futures their turn.
 async fn others_first() {
     let mut waited = false;
     poll_fn(|context| {

@@ -1,8 +1,8 @@
-//! A request's body, as the service has it, and the end that the connection feeds.
+//! A request's body: the service's end, and the end that the connection feeds.
 //!
 //! Contracts:
 //! - the body may be read on any thread; the connection stays on its own;
-//! - nothing is received before the service asks for it, so that one who does not read holds back the client;
+//! - nothing is received before the service asks for it, so a service that does not read slows the client;
 //! - wakers are called without the lock.
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::wire::{Framing, Piece, Refusal};
 pub struct RequestBody {
     /// `None` where there is no body.
     pipe: Option<Arc<Mutex<Pipe>>>,
-    /// Bytes that are to come, where the client has said it.
+    /// Bytes still to come, if the client has said so.
     left: Option<u64>,
 }
 
@@ -28,7 +28,7 @@ pub struct RequestBody {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
-    /// It is not as it should be, or passes a limit. The client is told so.
+    /// It is malformed, or exceeds a limit. The client is told.
     #[error("{0}")]
     Refused(Refusal),
     /// The connection has ended.
@@ -59,7 +59,7 @@ fn wake(waker: Option<Waker>) {
 }
 
 impl RequestBody {
-    /// A body, and what feeds it.
+    /// A body, and the end that feeds it.
     pub(crate) fn new(framing: Framing) -> (Self, Feeder) {
         let left = match framing {
             Framing::Length(len) => Some(len),
@@ -126,11 +126,12 @@ impl Drop for RequestBody {
     }
 }
 
-/// The connection's end of a body, if there is one. Dropped before the body's end, it tells the service so.
+/// The connection's end of a body, if there is one. If you drop it before the body's end, the service is
+/// told.
 pub(crate) struct Feeder(Option<Arc<Mutex<Pipe>>>);
 
 impl Feeder {
-    /// Whether the service waits for a piece. Pending until it does; no more once it has dropped the body.
+    /// Whether the service waits for a piece. Pending until it does; false once it has dropped the body.
     pub(crate) fn poll_wanted(&self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(pipe) = &self.0 else { return Poll::Ready(false) };
         let mut pipe = lock(pipe);

@@ -1,4 +1,4 @@
-//! Operations on a driver that may have as many under way as it can.
+//! Operations on a driver that may be full.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 ///
-/// Why it can't be started at all.
+/// Why it cannot start at all.
 pub(crate) async fn start<B, T>(
     driver: &Driver,
     mut buffer: B,

@@ -4,34 +4,34 @@ use std::cell::RefCell;
 
 use handoff::Tally;
 
-/// What a server has done so far.
+/// Counts of a server so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Connections that came.
     pub connections: u64,
-    /// Connections that are there now.
+    /// Connections open now.
     pub open: u64,
     /// The most at once.
     pub most_open: u64,
-    /// Connections closed at once, since their client is not admitted or had as many as it may; not among those
-    /// that came.
+    /// Connections closed at once, because their client is not admitted or had as many as it may; not counted
+    /// among those that came.
     pub turned_away: u64,
-    /// Requests that the service was given.
+    /// Requests given to the service.
     pub requests: u64,
-    /// Requests that were refused before the service was done with them: malformed, too large, too slow.
+    /// Requests refused before the service was done with them: malformed, too large, too slow.
     pub refused: u64,
-    /// Services that panicked, failed, or answered what is no answer; each was a 500.
+    /// Services that panicked, failed, or gave an invalid answer; each was a 500.
     pub failed: u64,
-    /// Answers that ended before their end: the client left or stood still, the body failed, a file shrank.
+    /// Answers that ended early: the client left or stalled, the body failed, a file shrank.
     pub cut_short: u64,
-    /// Bytes of answers by whether the CPU copied them into sockets; what is still lent is not in it.
+    /// Bytes of answers by whether the CPU copied them into sockets; bytes still on loan are not included.
     pub sent: Tally,
     /// Bytes of files by whether the CPU copied them out of the page cache.
     pub read: Tally,
 }
 
 impl Served {
-    /// Adds what another server has done; `most_open` becomes the sum, which is at least what both had at once.
+    /// Adds another server's counts; `most_open` becomes the sum, which is at least what both had at once.
     pub fn add(&mut self, other: &Self) {
         self.connections += other.connections;
         self.open += other.open;
@@ -46,7 +46,7 @@ impl Served {
     }
 }
 
-/// The counts, which all connections of a server write.
+/// The counts, which all connections of a server update.
 #[derive(Default)]
 pub(crate) struct Book(RefCell<Served>);
 

@@ -1,4 +1,4 @@
-//! The server: connections are accepted as long as there is room, until it is time to stop.
+//! The server: accepts connections as long as there is room, until it must stop.
 
 use std::collections::hash_map::Entry;
 use std::fmt::Display;
@@ -26,19 +26,19 @@ use crate::request_body::RequestBody;
 use crate::served::Served;
 use crate::stops::Stops;
 
-/// After a failure to accept that says nothing of when it ends.
+/// Pause after a failed accept that does not say when it ends.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// Serves HTTP/1.1 and HTTP/1.0 on a driver.
 ///
-/// The service is an axum `Router`, or anything else that takes a [`Request`] of [`RequestBody`] and gives a
+/// The service is an axum `Router`, or anything else that takes a [`Request`] of [`RequestBody`] and returns a
 /// [`Response`] with a body of [`Bytes`]; each connection has a clone. Its futures run where the server's future
 /// runs: on an [`Executor`](handoff::Executor), on [`Driver::block_on`], or in tokio's current-thread runtime beside
 /// `handoff::tokio::drive`. They need not be `Send`.
 ///
-/// A service's future is dropped when its client resets the connection, also behind a body that nobody reads. A client
-/// that only ends its own direction gets its answer; when it then resets the connection behind bytes that were not
-/// read, the next send notices.
+/// A service's future is dropped when its client resets the connection, even behind a body that nobody reads. A
+/// client that ends only its own direction gets its answer. If it then resets the connection behind unread bytes, the
+/// next send notices.
 ///
 /// ```no_run
 /// use axum::{Router, routing::get};
@@ -60,34 +60,34 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server on `driver`, which needs room for the connections: two operations for each, a receive and a send.
-    /// Where it has less, fewer connections are served at once ([`serve`](Self::serve) warns of it); where it has
-    /// more, answers lend more before the client has room
+    /// A server on `driver`, which needs room for the connections: two operations each, a receive and a send.
+    /// With less room, fewer connections are served at once ([`serve`](Self::serve) warns of it); with more,
+    /// answers lend more before the client has room
     /// ([`DriverBuilder::in_flight`](handoff::DriverBuilder::in_flight)).
     pub fn new(driver: &Driver, limits: Limits) -> Self {
         Self { common: Rc::new(Common::new(driver, limits)), admits: Rc::new(|_| true) }
     }
 
-    /// Serves only those clients that `admits` says yes to. [`Server::serve`] asks when it has accepted a connection,
-    /// and closes the others at once ([`Served::turned_away`]): they take none of [`Limits::connections`].
+    /// Serves only clients for which `admits` returns true. [`Server::serve`] asks after accepting a connection, and
+    /// closes the others at once ([`Served::turned_away`]): they do not count towards [`Limits::connections`].
     #[must_use]
     pub fn admitting(self, admits: impl Fn(SocketAddr) -> bool + 'static) -> Self {
         Self { admits: Rc::new(admits), ..self }
     }
 
-    /// What was served so far.
+    /// The counts so far.
     pub fn served(&self) -> Served {
         self.common.book.read()
     }
 
-    /// Why ranges of files are not lent from the page cache (`handoff::GetBuf`, feature `getbuf`), if they are not:
-    /// they are spliced then.
+    /// Why ranges of files are not lent from the page cache (`handoff::GetBuf`, feature `getbuf`), if so: they are
+    /// then spliced.
     pub fn files_unlent(&self) -> Option<&str> {
         self.common.unlent.as_deref()
     }
 
-    /// Serves what comes to a listener until `stop` ends. Then it accepts no more, idle connections end, and
-    /// requests under way have [`Limits::grace`]. Dropped, it ends all at once.
+    /// Serves the connections of a listener until `stop` ends. Then it accepts no more, idle connections
+    /// end, and requests under way have [`Limits::grace`]. Dropping it ends everything at once.
     ///
     /// Failures to accept are logged, and it goes on.
     pub async fn serve<S, B>(
@@ -114,7 +114,7 @@ impl Server {
         let mut stop = pin!(stop);
         let stops = Rc::<Stops>::default();
         let mut open = Connections::new();
-        // What is accepted has it from there.
+        // Accepted sockets inherit it.
         if let Err(error) = set_tcp_nodelay(&listener, true) {
             tracing::info!(%error, "small answers may wait for earlier ones");
         }
@@ -161,13 +161,13 @@ impl Server {
         }
     }
 
-    /// Serves one connection, which was accepted or made elsewhere, until it ends. `stop` has it end when the
-    /// request under way is answered.
+    /// Serves one connection, accepted or made elsewhere, until it ends. `stop` ends it when the request
+    /// under way is answered.
     ///
     /// # Errors
     ///
-    /// When the socket is none of TCP. [`Error::Busy`] when as many connections are served as
-    /// [`Limits::connections`] and the driver's room allow: the connection is closed.
+    /// When the socket is not TCP. [`Error::Busy`] when as many connections are served as
+    /// [`Limits::connections`] and the driver's room allow; the connection is then closed.
     pub async fn serve_connection<S, B>(
         &self,
         socket: Socket,
@@ -229,14 +229,14 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// A connection that is counted as open, for its client too.
+/// A connection counted as open, for its client too.
 struct Open {
     common: Rc<Common>,
     client: IpAddr,
 }
 
 impl Open {
-    /// Counts a connection; `None` where its client has `most` already.
+    /// Counts a connection; `None` if its client has `most` already.
     fn enter(common: &Rc<Common>, peer: SocketAddr, most: usize) -> Option<Self> {
         let client = peer.ip().to_canonical();
         let mut clients = common.clients.borrow_mut();
@@ -267,8 +267,8 @@ impl Drop for Open {
     }
 }
 
-/// Connections that are served beside each other. One more that never ends is with them: the set wakes itself when
-/// all of it was polled, as it is each time where there is one connection.
+/// Connections served side by side, and one more that never ends: the set wakes itself when all of it was polled,
+/// which happens each time if there is one connection.
 struct Connections<C>(FuturesUnordered<Either<C, Pending<()>>>);
 
 impl<C: Future<Output = ()>> Connections<C> {
@@ -286,12 +286,12 @@ impl<C: Future<Output = ()>> Connections<C> {
         self.0.len() - 1
     }
 
-    /// Goes on with them; ready when one has ended.
+    /// Polls them; ready when one has ended.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.0.poll_next_unpin(context).map(drop)
     }
 
-    /// Goes on with them while something else is waited for.
+    /// Polls them while waiting for something else.
     async fn beside<F: Future>(&mut self, other: F) -> F::Output {
         let mut other = pin!(other);
         poll_fn(|context| {
@@ -301,7 +301,7 @@ impl<C: Future<Output = ()>> Connections<C> {
         .await
     }
 
-    /// Goes on with them until fewer than so many are there.
+    /// Polls them until fewer than so many are left.
     async fn until_below(&mut self, most: usize) {
         poll_fn(|context| {
             while self.len() >= most {

@@ -1,4 +1,4 @@
-//! The end of a server, told to each of its connections, which ask at every poll.
+//! The end of a server; each of its connections asks for it at every poll.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,12 +10,12 @@ use std::task::{Context, Poll, Waker};
 pub(crate) struct Stops {
     stopped: Cell<bool>,
     made: Cell<u64>,
-    /// Of the tasks that wait for it, by number.
+    /// Wakers of the tasks that wait for it, by number.
     waiting: RefCell<BTreeMap<u64, Waker>>,
 }
 
 impl Stops {
-    /// It is so from now on.
+    /// Announces the end.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
         for waker in self.waiting.take().into_values() {
@@ -23,7 +23,7 @@ impl Stops {
         }
     }
 
-    /// Ready when it is so.
+    /// Ready at the end.
     pub(crate) fn told(self: &Rc<Self>) -> Stopped {
         self.made.update(|made| made + 1);
         Stopped { stops: Rc::clone(self), number: self.made.get(), waits: None }
@@ -34,7 +34,7 @@ impl Stops {
 pub(crate) struct Stopped {
     stops: Rc<Stops>,
     number: u64,
-    /// The task that is among those who wait.
+    /// The task's number among those that wait.
     waits: Option<Waker>,
 }
 

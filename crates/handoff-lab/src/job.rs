@@ -63,9 +63,9 @@ pub enum Ending {
 pub struct Hang {
     /// Where its tasks stood at the command's time-out, in lines; empty if the guest did not answer.
     pub tasks: String,
-    /// How much of the time that the host left to the emulator it ran, within its last second, in
-    /// percent; `None` where the host's kernel does not tell, and under instruction counting: there the clock
-    /// of an idle guest jumps from timer to timer, which keeps the emulator busy.
+    /// How much of the time that the host left to the emulator it ran, within its last second, in percent;
+    /// `None` if the host's kernel does not report it, and under instruction counting: there the clock of an
+    /// idle guest jumps from timer to timer, which keeps the emulator busy.
     pub emulator: Option<u32>,
     /// The last console lines.
     pub lines: Vec<String>,
@@ -89,7 +89,7 @@ impl fmt::Display for Hang {
     }
 }
 
-/// Where tasks stood, or a word that this is not known.
+/// Where tasks stood, or a note that this is unknown.
 pub(crate) fn told(tasks: &str) -> &str {
     if tasks.is_empty() { "the guest did not say where its tasks stood" } else { tasks.trim_end() }
 }

@@ -13,7 +13,7 @@ struct Spent {
 }
 
 impl Spent {
-    /// By each thread of a process, with its number; by none where the kernel does not tell, and when the
+    /// For each thread of a process, with its number; for none if the kernel does not report it, or the
     /// process is gone.
     fn by_threads_of(process: u32) -> impl Iterator<Item = (u32, Self)> {
         let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
@@ -26,7 +26,7 @@ impl Spent {
         })
     }
 
-    /// By the thread of a process that took most.
+    /// For the thread of a process that used most.
     fn by(process: u32) -> Option<Self> {
         Self::by_threads_of(process)
             .map(|(_, spent)| spent)
@@ -47,7 +47,7 @@ impl Stretch {
         Self { process, begin: Instant::now(), before: Spent::by(process) }
     }
 
-    /// What was spent since the beginning, if the kernel tells.
+    /// Time spent since the beginning, if the kernel reports it.
     fn spent(&self) -> Option<Spent> {
         let (before, after) = (self.before?, Spent::by(self.process)?);
         let ran = after.ran.saturating_sub(before.ran);
@@ -61,7 +61,7 @@ impl Stretch {
         self.begin.elapsed() > limit && self.begin.elapsed() > limit + waited()
     }
 
-    /// How much of the time that others left to it the emulator ran, in percent, if the kernel tells.
+    /// Share of the time left to it that the emulator ran, in percent, if the kernel reports it.
     pub(crate) fn percent(&self) -> Option<u32> {
         let spent = self.spent()?;
         let left = self.begin.elapsed().saturating_sub(spent.waited).max(spent.ran);
@@ -69,7 +69,7 @@ impl Stretch {
     }
 }
 
-/// How long a process and those that it has started were kept from running, by others or by each other: at each
+/// How long a process and the processes it started were kept from running, by others or by each other: at each
 /// moment, the thread that waited most.
 #[derive(Debug)]
 pub(crate) struct KeptWaiting {
@@ -81,16 +81,16 @@ pub(crate) struct KeptWaiting {
 }
 
 impl KeptWaiting {
-    /// Processes end between looks, and take along how long they waited.
+    /// Processes end between looks, and their waiting time goes with them.
     const LOOK: Duration = Duration::from_secs(1);
 
-    /// Of a process that begins now.
+    /// For a process that begins now.
     pub(crate) fn of(process: u32) -> Self {
         let (looked, waited) = (Instant::now(), HashMap::new());
         Self { process, looked, waited, total: Duration::ZERO }
     }
 
-    /// Until now; 0 where the kernel does not tell. To be asked again and again, at least once a second.
+    /// Until now; 0 if the kernel does not report it. Call it repeatedly, at least once a second.
     pub(crate) fn total(&mut self) -> Duration {
         let since = self.looked.elapsed();
         if since >= Self::LOOK {
@@ -107,7 +107,7 @@ impl KeptWaiting {
     }
 }
 
-/// A process and those that it has started, and those that these have.
+/// A process, and all that it started, directly or not.
 fn family(process: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -146,7 +146,7 @@ mod tests {
         if Spent::by(std::process::id()).is_none() {
             crate::skip!("this kernel does not tell how long threads ran and waited");
         }
-        // A wait that goes on is not told yet, so one look may be wrong on a busy machine.
+        // A current wait is not reported yet, so one look may be wrong on a busy machine.
         let becomes = |script: &str, busy: bool| {
             let mut child = Command::new("sh").args(["-c", script]).spawn().expect("starts");
             let stretch = Stretch::of(child.id());
@@ -171,12 +171,12 @@ mod tests {
         if Spent::by(std::process::id()).is_none() {
             crate::skip!("this kernel does not tell how long threads ran and waited");
         }
-        // Whether more is added within a second, as expected after some of them at the latest.
+        // Whether more is added within a second; usually after some of these looks at the latest.
         let adds = |script: &str, expected: bool| {
             let mut shell = Command::new("sh");
             let mut child = shell.args(["-c", script]).process_group(0).spawn().expect("starts");
             let mut kept = KeptWaiting::of(child.id());
-            // The first look sees what the shell waited for since it began.
+            // The first look sees the shell's waits since it began.
             thread::sleep(KeptWaiting::LOOK);
             kept.total();
             let mut adds = (0..60).map(|_| {

@@ -1,4 +1,4 @@
-//! The disks of the lab, made, used and gone.
+//! The disks of the lab: made, used and gone.
 
 mod guest {
     use std::fs::{File, OpenOptions};
@@ -122,7 +122,7 @@ mod guest {
         let name = disk.path().file_name().unwrap().to_str().unwrap().to_owned();
         let backing = PathBuf::from(format!("/sys/block/{name}/loop/backing_file"));
         drop(disk);
-        // Else the disk below could not go either.
+        // Otherwise the disk below could not go either.
         assert_gone(&name, || backing.exists());
         assert_eq!(read(&lower, 2).unwrap(), Some(5));
     }

@@ -43,7 +43,7 @@ impl Error {
         }
     }
 
-    /// The same error, with more to its words.
+    /// The same error, with more words.
     pub(crate) fn and(self, more: &str) -> Self {
         match self {
             Self::Usage(cause) => Self::Usage(cause + more),

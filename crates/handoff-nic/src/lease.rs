@@ -10,7 +10,7 @@ use crate::pair::Pair;
 use crate::redirect::ADDRESSES;
 use crate::{Change, Error, Flow, Nic, Plan, Wanted};
 
-/// Who gets queues, and how it is reached.
+/// Who gets queues, and how to reach it.
 ///
 /// ```no_run
 /// use handoff_nic::{Directory, Lease, Namespace, Prepared, Wanted};
@@ -34,20 +34,20 @@ pub struct Lease {
     pub to: Namespace,
     /// The name of the interface that appears there.
     pub device: String,
-    /// The addresses: what arrives at the card for them goes there, and nothing else. The interface gets those
-    /// that the namespace does not have yet. Other hosts need a route to them by the card's host.
+    /// The addresses: packets that arrive at the card for them go there, and no others. The interface gets the
+    /// addresses that the namespace does not have yet. Other hosts need a route to them by the card's host.
     pub addresses: Vec<IpAddr>,
     /// Whether only TCP packets for these ports fill the leased queues; none for all. The other packets for the
     /// addresses go there by the host's own queues. While a program has a queue bound, only it can read what
     /// fills that queue.
     pub ports: Vec<u16>,
-    /// What the namespace reaches by it; none for the networks of the card, unless the namespace has all of the
-    /// addresses already, and its ways.
+    /// What the namespace reaches by it; by default the networks of the card, unless the namespace has all of
+    /// the addresses, and routes, already.
     pub routes: Vec<IpNet>,
 }
 
 impl Lease {
-    /// What is wanted of the card: so many queues, to which TCP packets for the addresses are steered,
+    /// What the card must provide: so many queues, to which TCP packets for the addresses are steered,
     /// spread over all if there are several.
     pub fn plan(&self, queues: Wanted, hardware_gro: bool) -> Plan {
         // 0 stands for all ports.
@@ -141,7 +141,7 @@ fn is_of_one_host(address: &IpAddr) -> bool {
     !(only_here || address.is_unspecified() || address.is_multicast() || address.is_loopback())
 }
 
-/// Whether the kernel takes it as the name of an interface (`dev_valid_name`, and no pattern).
+/// Whether the kernel accepts it as the name of an interface (`dev_valid_name`, and no pattern).
 fn is_a_name(name: &str) -> bool {
     let is_bad = |byte: u8| matches!(byte, b'/' | b':' | b'%') || byte.is_ascii_whitespace();
     (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.bytes().any(is_bad)

@@ -72,7 +72,7 @@ impl Namespace {
         Ok(Self { file: Arc::new(file), inode, path })
     }
 
-    /// The addresses of its interfaces, but those of loopback and of a link only.
+    /// The addresses of its interfaces, except those of loopback and of a link only.
     ///
     /// # Errors
     ///

@@ -48,7 +48,7 @@ const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 pub struct Pair {
     /// Name of the near end when it was made.
     pub name: String,
-    /// Hardware address of the near end, by which it is told from those that somebody else made.
+    /// Hardware address of the near end, which distinguishes it from pairs of others.
     address: String,
     /// Name of the far end.
     pub device: String,
@@ -93,7 +93,7 @@ impl Pair {
         (1..=self.queues.len() as u32).collect()
     }
 
-    /// Makes the pair and leases the queues. What fails midway goes with the pair.
+    /// Makes the pair and leases the queues. If a step fails, the pair goes with what was done.
     pub(crate) fn make(&self, kernel: &Kernel, card: u32) -> Result<(), Refusal> {
         let to = Namespace::open(self.namespace.clone())?;
         if to.inode != self.inode {
@@ -102,7 +102,7 @@ impl Pair {
         let there = to.kernel().map_err(|error| other(&error.to_string()))?;
         kernel.make_pair(self, card, &to).map_err(doing("making it"))?;
         let (near, far) = kernel.ends(&self.name)?;
-        // Before the near end is up, nothing passes: so never what the program would drop.
+        // Before the near end is up, nothing passes: so no packet that the program would drop.
         kernel.within(|| redirect::let_out(card, near, &self.addresses))?;
         kernel.set_up(near).map_err(doing("setting the near end up"))?;
         there.set_up(far).map_err(doing("setting the far end up"))?;
@@ -150,7 +150,7 @@ impl Pair {
         }
     }
 
-    /// Refuses to make it where something else has its name, or its hardware address.
+    /// Refuses to make it if something else has its name, or its hardware address.
     pub(crate) fn has_room(&self, kernel: &Kernel) -> Result<(), Error> {
         let found =
             kernel.links()?.into_iter().find(|link| link.name == self.name || self.is(link));
@@ -164,7 +164,7 @@ impl Pair {
         link.kind.as_deref() == Some("netkit") && link.address == self.address
     }
 
-    /// The near end, if it is there and ours.
+    /// The near end, if it exists and is ours.
     pub(crate) fn find(&self, kernel: &Kernel) -> Result<Option<Link>, Refusal> {
         let links = kernel.route(|route| route.links())?;
         Ok(links.into_iter().map(Link::from).find(|link| self.is(link)))
@@ -178,7 +178,7 @@ impl Pair {
         }
     }
 
-    /// What the pair gives, in a sentence.
+    /// What the pair provides, in a sentence.
     pub(crate) fn gives(&self) -> String {
         let addresses: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
         format!(
@@ -222,7 +222,7 @@ fn doing(what: &str) -> impl FnOnce(Refusal) -> Refusal {
 }
 
 impl Kernel {
-    /// The networks and addresses of an interface, but those of its link only.
+    /// The networks and addresses of an interface, except those of its link only.
     pub(crate) fn networks(&self, index: u32) -> Result<Vec<IpNet>, Refusal> {
         Ok(self
             .addresses()?
@@ -232,7 +232,7 @@ impl Kernel {
             .collect())
     }
 
-    /// All addresses of the namespace with the index of their interface, but those of a link only.
+    /// All addresses of the namespace with the index of their interface, except those of a link only.
     pub(crate) fn addresses(&self) -> Result<Vec<(u32, IpNet)>, Refusal> {
         let ask = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let answers = self.route(|route| route.ask(ask, NLM_F_DUMP))?;
@@ -267,8 +267,8 @@ impl Kernel {
         link.map(|link| link.index).ok_or_else(|| other(&format!("{name} went away")))
     }
 
-    /// The numbers of the near end with this name, and of its far end in the namespace of that, which a program
-    /// there may have renamed by now.
+    /// The numbers of the near end with this name, and of its far end in that one's namespace; a program there
+    /// may have renamed the far end by now.
     fn ends(&self, name: &str) -> Result<(u32, u32), Refusal> {
         let has_name = |it: &LinkAttribute| matches!(it, LinkAttribute::IfName(of) if of == name);
         let links = self.route(|route| route.links())?;
@@ -378,7 +378,7 @@ impl Kernel {
         self.change_route(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// The number that another namespace has in this one.
+    /// The number of another namespace in this one.
     fn number_of(&self, other_one: &Namespace) -> Result<i32, Refusal> {
         let numbering = || doing("numbering the card's network namespace");
         let about = |id: Option<i32>| {
@@ -409,8 +409,7 @@ impl Kernel {
         ask()?.ok_or_else(|| other("the card's network namespace gets no number"))
     }
 
-    /// Leases a queue of a card, which is in the namespace with this number here; returns the number
-    /// of the new queue.
+    /// Leases a queue of a card, whose namespace has this number here; returns the number of the new queue.
     fn lease(&self, far: u32, card: u32, queue: u32, namespace: i32) -> Result<u32, Refusal> {
         const RECEIVES: u32 = 0;
         let of_card = Attributes::new()

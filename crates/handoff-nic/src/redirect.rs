@@ -1,7 +1,7 @@
 //! The programs that carry packets between a card and a netkit pair (`bpf/lease.bpf.c`).
 //!
-//! They are attached without a link, so they stay when the process ends. That of the card is told by its
-//! name; that of the pair goes with the pair.
+//! They are attached without a link, so they stay when the process ends. The one at the card is found by
+//! its name; the one at the pair goes with the pair.
 //!
 //! Kernel interface: BPF_PROG_ATTACH with BPF_TCX_INGRESS, Linux 6.6. Capabilities: CAP_BPF and
 //! CAP_NET_ADMIN.
@@ -42,12 +42,12 @@ struct Layout {
     addresses: [[u8; 16]; ADDRESSES],
 }
 
-/// Attaches the program at the near end of the pair, in the network namespace of that.
+/// Attaches the program at the near end of the pair, in the pair's network namespace.
 pub(crate) fn let_out(card: u32, pair: u32, addresses: &[IpAddr]) -> Result<(), Refusal> {
     attach(LEAVE, pair, &load(card, pair, addresses)?)
 }
 
-/// Attaches the program at the card, in the network namespace of that.
+/// Attaches the program at the card, in the card's network namespace.
 pub(crate) fn lead_in(card: u32, pair: u32, addresses: &[IpAddr]) -> Result<(), Refusal> {
     attach(ARRIVE, card, &load(card, pair, addresses)?)
 }
@@ -93,7 +93,7 @@ fn attach(name: &str, interface: u32, object: &Object) -> Result<(), Refusal> {
     let program = object.progs().find(|program| program.name() == name).expect("is there");
     let options = libbpf_sys::bpf_prog_attach_opts {
         sz: size_of::<libbpf_sys::bpf_prog_attach_opts>() as _,
-        // Others' programs may end the search: for our addresses ours decides.
+        // Other programs may end the search: for our addresses ours decides.
         flags: libbpf_sys::BPF_F_BEFORE,
         ..Default::default()
     };

@@ -34,7 +34,7 @@ pub fn restore(name: &str, directory: &Directory) -> Result<Undone, Error> {
 ///
 /// # Errors
 ///
-/// If the records cannot be read; the list says what became of each interface.
+/// If the records cannot be read; the list says what happened to each interface.
 pub fn restore_all(directory: &Directory) -> Result<Vec<Result<Undone, Error>>, Error> {
     let kernel = Kernel::open()?;
     let records = here(&kernel, directory)?;

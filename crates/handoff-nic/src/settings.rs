@@ -241,8 +241,8 @@ impl Kernel {
     }
 }
 
-/// What the answer to a question about a context that nobody has says of the driver. Kernels before 6.12 have the
-/// driver answer, with an error of its own choice.
+/// What the answer to a question about a nonexistent context says about the driver. On kernels before 6.12 the
+/// driver answers, with an error of its own choice.
 fn may_have_contexts(answer: Result<Option<Vec<Attributes>>, Refusal>) -> bool {
     answer.map_or(true, |answers| answers.is_some())
 }

@@ -15,7 +15,7 @@ use crate::{Change, Error};
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What became of the changes of an interface.
+/// What happened to the changes of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Undone {
     /// The interface's name: its current one if it still exists.
@@ -49,12 +49,12 @@ pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Erro
         let change = &journal.record.changes[at];
         let goes_first = matches!(change, Change::Pair(_) | Change::Redirect { .. });
         let outcome = match change {
-            // It is told without the card.
+            // It is reported without the card.
             Change::Pair(_) if !is_of_the_past => one(kernel, journal.record.key.index, change),
             _ if undone.gone => Ok(Outcome::Nothing),
             _ => {
                 // The host's own traffic must not reach a queue that fills somebody's memory. A leased queue is
-                // let go with its pair, whatever the container has done with it.
+                // released with its pair, whatever the container has done with it.
                 if !goes_first && !unbound {
                     if let Err(error) = wait_until_unbound(kernel, &journal.record) {
                         failed.push(error.to_string());
@@ -93,7 +93,7 @@ pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Erro
     )))
 }
 
-/// What became of one change.
+/// What happened to one change.
 pub(crate) enum Outcome {
     PutBack(String),
     Left(String),

@@ -1,4 +1,4 @@
-//! Finds a type or a function by name in the running kernel's own description of its types.
+//! Finds a type or a function by name in the running kernel's description of its types.
 //!
 //! Kernel interface: `/sys/kernel/btf/vmlinux` (Linux 5.4), format in `include/uapi/linux/btf.h`.
 

@@ -31,8 +31,8 @@ pub(super) fn ifb() -> Finding {
     in_namespace(|| made(netlink::make_link("probe0", InfoKind::Ifb), "ifb", "CONFIG_IFB"))
 }
 
-/// Whether the kernel lends queues of a card to netkit devices. It looks at the device before it looks for the card,
-/// of which there is none.
+/// Whether the kernel lends queues of a card to netkit devices. It checks the device before the card, which does not
+/// exist.
 pub(super) fn queue_leases() -> Finding {
     if !holds(CapabilitySet::NET_ADMIN) {
         return Err(without_net_admin("leasing a queue"));

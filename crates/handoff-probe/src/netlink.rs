@@ -36,7 +36,7 @@ fn index_of(device: &str) -> io::Result<u32> {
     Ok(link.header.index)
 }
 
-/// The rx queues of a device; `None` where the kernel does not tell.
+/// The rx queues of a device; `None` if the kernel does not list them.
 pub(super) fn rx_queues(device: &str) -> io::Result<Option<usize>> {
     let about = Attributes::new().with(netdev::QUEUE_IFINDEX, &index_of(device)?.to_ne_bytes());
     let mut kernel = Netlink::generic()?;
@@ -46,7 +46,8 @@ pub(super) fn rx_queues(device: &str) -> io::Result<Option<usize>> {
     Ok(Some(queues.iter().filter(receives).count()))
 }
 
-/// Asks for one more queue of a device, leased from a card that does not exist; what the kernel says to that.
+/// Asks for one more queue of a device, leased from a card that does not exist; returns the kernel's
+/// answer.
 pub(super) fn lease_from_nobody(device: &str) -> io::Result<()> {
     const NOBODY: u32 = i32::MAX as u32;
     let queue = Attributes::new()

@@ -39,7 +39,7 @@ pub(super) fn into_dma_buf() -> Finding {
     let ring = ring::ring()?;
     ring::knows(&ring, opcode::RecvZc::CODE, "RECV_ZC")?;
     match query::zcrx() {
-        // Kernels had it before they told.
+        // Kernels had it before they reported it.
         Err(error) if is_untold(&error) => {
             Err(Answer::unknown("the kernel's query interface does not know zcrx"))
         }

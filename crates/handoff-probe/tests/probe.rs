@@ -1,4 +1,4 @@
-//! The probe on the machine that runs the tests, as it is and with things taken away.
+//! The probe on the machine that runs the tests: as it is, and with features taken away.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -13,8 +13,8 @@ fn by_name(found: Vec<Capability>) -> BTreeMap<String, Capability> {
     found.into_iter().map(|one| (one.mechanism.to_string(), one)).collect()
 }
 
-/// Runs the probe on a thread to which something was done first: filters and users belong to a
-/// thread, and end with it.
+/// Runs the probe on a thread that was changed first: filters and users belong to a thread, and end with
+/// it.
 fn probe_after(change: impl FnOnce() + Send + 'static) -> BTreeMap<String, Capability> {
     let probing = move || {
         change();
@@ -70,7 +70,7 @@ fn answers_agree_with_the_symbol_table() {
         return;
     }
     for (mechanism, symbol) in [
-        // The request itself is compiled into another function on some kernels.
+        // Some kernels compile the request itself into another function.
         ("SEND_ZC", "io_send_zc_prep"),
         ("SENDMSG_ZC", "io_sendmsg_zc"),
         ("splice on the ring", "io_splice"),
@@ -121,7 +121,7 @@ fn a_seccomp_filter_is_named() {
             assert!(one.reason.as_deref().expect("a reason").contains("seccomp"), "{one:?}");
             assert!(one.remedy.as_deref().expect("a remedy").contains("seccomp"), "{one:?}");
         }
-        // What needs no ring is not affected.
+        // Mechanisms without a ring are not affected.
         assert_ne!(found["MSG_ZEROCOPY TCP"].state, State::No);
     }
 }
@@ -144,7 +144,7 @@ fn an_unprivileged_user_gets_answers() {
     assert!(!found["locked memory"].reason.as_deref().expect("a detail").contains("CAP_IPC_LOCK"));
 }
 
-/// What is said of sending lent memory on an interface of a namespace.
+/// The answer about lending sends on an interface of a namespace.
 fn zero_copy_send(namespace: &Namespace, device: &str) -> Capability {
     let found = namespace.run(|| by_name(probe::interface(device))).expect("enters");
     found[&format!("{device}: zero-copy send")].clone()
@@ -192,7 +192,7 @@ mod guest {
 
     use super::*;
 
-    /// Runs a script of the shell in a namespace; what it says where it fails.
+    /// Runs a shell script in a namespace; returns its message if it fails.
     fn shell(namespace: &Namespace, script: &str) -> Result<(), String> {
         let mut shell = Command::new("sh");
         let output = namespace.attach(shell.args(["-euc", script])).output().expect("it starts");

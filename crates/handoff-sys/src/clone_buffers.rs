@@ -36,8 +36,8 @@ pub struct Entries<'a> {
     pub first: u32,
 }
 
-/// Makes `count` entries of `source` entries of `into` as well, in the place of those that are there. Empty
-/// ones are cloned as such.
+/// Copies `count` entries of `source` to entries of `into`, replacing those that are there. Empty ones are
+/// cloned as such.
 ///
 /// # Errors
 ///
@@ -47,12 +47,11 @@ pub fn clone(source: Entries<'_>, into: Entries<'_>, count: u32) -> io::Result<(
     register(into.ring, source_fd, source.first, into.first, count)
 }
 
-/// Whether the kernel knows the operation, with which a ring may take entries into the table that it has. Nothing
-/// is cloned: the ring that is named is none.
+/// Whether the kernel can clone entries into an existing table. Clones nothing: the named ring does not exist.
 ///
 /// # Errors
 ///
-/// Why it does not: EINVAL of a kernel that has no such operation.
+/// Why it cannot: EINVAL from a kernel without this operation.
 pub fn is_possible(ring: BorrowedFd<'_>) -> io::Result<()> {
     match register(ring, -1, 0, 0, 1) {
         Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
@@ -75,7 +74,7 @@ fn register(
         count,
         reserved: [0; 3],
     };
-    // SAFETY: the kernel reads one argument of this layout, which outlives the call, and no memory else.
+    // SAFETY: the kernel reads one argument of this layout, which outlives the call, and no other memory.
     let done = unsafe {
         libc::syscall(
             libc::SYS_io_uring_register,

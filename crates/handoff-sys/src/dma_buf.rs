@@ -1,4 +1,4 @@
-//! Memory as a dma-buf: what is one, and one made of a memfd.
+//! Dma-bufs: recognising one, and making one of a memfd.
 //!
 //! Kernel interface: `include/uapi/linux/magic.h` (`DMA_BUF_MAGIC`, Linux 5.3), lseek(2) on a dma-buf (3.16),
 //! `include/uapi/linux/udmabuf.h` (4.20).
@@ -26,11 +26,11 @@ struct Create {
 
 const _: () = assert!(size_of::<Create>() == 24);
 
-/// Bytes of a dma-buf; `None` of what is none.
+/// Bytes of a dma-buf; `None` if it is not one.
 ///
 /// # Errors
 ///
-/// When the kernel does not tell.
+/// When the kernel does not say.
 pub fn len(file: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     // SAFETY: all-zero bytes are a valid structure, which the kernel fills in.
     let mut told: libc::statfs = unsafe { std::mem::zeroed() };
@@ -48,8 +48,8 @@ pub fn len(file: BorrowedFd<'_>) -> io::Result<Option<u64>> {
 ///
 /// # Errors
 ///
-/// `ENOENT` or `EACCES` without `/dev/udmabuf`, which is root's; `EBADFD` of what is no memfd; `EINVAL` if it is not
-/// sealed so, if the range is not in pages, or longer than the module's `size_limit_mb`.
+/// `ENOENT` or `EACCES` without `/dev/udmabuf`, which is root's; `EBADFD` if it is not a memfd; `EINVAL` if it is
+/// not sealed so, if the range is not in pages, or longer than the module's `size_limit_mb`.
 pub fn of_memfd(memfd: BorrowedFd<'_>, offset: u64, size: u64) -> io::Result<OwnedFd> {
     let device = OpenOptions::new()
         .read(true)

@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<Scan>() == 96);
 /// `PAGEMAP_SCAN`: `_IOWR('f', 16, struct pm_scan_arg)`.
 const SCAN: u64 = 3 << 30 | (size_of::<Scan>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 
-/// Whether any of the `len` bytes from `start` on, a page boundary, are in huge pages.
+/// Whether any of the `len` bytes from `start`, a page boundary, are in huge pages.
 ///
 /// # Errors
 ///
@@ -53,8 +53,8 @@ pub fn has_huge_pages(start: NonNull<u8>, len: usize) -> io::Result<bool> {
         return_mask: IS_HUGE,
         ..Scan::default()
     };
-    // SAFETY: the kernel reads and writes the structure, and writes one range to `found`, which is as
-    // large as that; memory that is looked at stays as it is.
+    // SAFETY: the kernel reads and writes the structure, and writes one range to `found`, which is as large
+    // as that; the memory in question does not change.
     let ranges = unsafe { libc::ioctl(pagemap.as_raw_fd(), SCAN as _, &raw mut scan) };
     if ranges < 0 { Err(io::Error::last_os_error()) } else { Ok(ranges > 0) }
 }

@@ -12,8 +12,8 @@ pub(crate) fn set(
     name: c_int,
     value: c_int,
 ) -> io::Result<()> {
-    // SAFETY: the kernel reads as many bytes as it is told, which `value` has and which live through
-    // the call; an option that takes more is refused.
+    // SAFETY: the kernel reads the given number of bytes, which `value` has and which live through the
+    // call; it refuses an option that takes more.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -30,7 +30,7 @@ pub(crate) fn set(
 pub(crate) fn get(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel writes at most as many bytes as it is told of, which `value` has.
+    // SAFETY: the kernel writes at most the given number of bytes, which `value` has.
     let answer = unsafe {
         libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
     };

@@ -1,4 +1,4 @@
-//! What limits the datagrams of a UDP socket.
+//! Limits of a UDP socket's datagrams.
 //!
 //! Kernel interface: `IP_MTU` and `IPV6_MTU` of a connected socket, `SO_NO_CHECK`, `UDP_NO_CHECK6_TX`
 //! (Linux 3.16).
@@ -10,7 +10,7 @@ use crate::sockopt;
 
 const UDP_NO_CHECK6_TX: libc::c_int = 101;
 
-/// The MTU of the path to the peer, as far as the kernel has learnt it.
+/// The MTU of the path to the peer, as far as the kernel knows it.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ pub fn path_mtu(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<usize> {
 ///
 /// The kernel's.
 pub fn sends_without_checksum(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<bool> {
-    // Each kind of socket goes by its own option.
+    // Each kind of socket has its own option.
     let (level, option) = if ipv6 {
         (libc::SOL_UDP, UDP_NO_CHECK6_TX)
     } else {

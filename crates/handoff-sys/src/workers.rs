@@ -1,11 +1,11 @@
-//! The kernel's workers of a thread (io-wq), kept from one ring to the next.
+//! Keeps the kernel's workers of a thread (io-wq) from one ring to the next.
 //!
-//! Kernel interface: `io_uring_enter(2)`. Since Linux 7.0 (and 6.18 with what was taken into it later), a thread's
-//! workers end when its last ring has gone. One that is about to end still counts as idle: the thread's next ring may give it a request, which
-//! it leaves undone until another one comes to the workers (`io_wq_worker` and `io_acct_activate_free_worker`
-//! in `io_uring/io-wq.c`; seen on 7.2 where
-//! the end of workers was slowed down). Rings that come and go in a thread may so wait for ever. Therefore
-//! each thread belongs to one ring of the process that never goes.
+//! Kernel interface: `io_uring_enter(2)`. Since Linux 7.0 (and 6.18 with later backports), a thread's workers end
+//! when its last ring has gone. A worker that is about to end still counts as idle: the thread's next ring may give
+//! it a request, and the worker leaves it undone until another request comes (`io_wq_worker` and
+//! `io_acct_activate_free_worker` in `io_uring/io-wq.c`; seen on 7.2 with a slowed-down end of workers). So rings
+//! that come and go in a thread could wait for ever. Therefore each thread belongs to one ring of the process that
+//! never goes.
 
 use std::cell::Cell;
 use std::io;
@@ -20,7 +20,7 @@ thread_local! {
     static STAYS_IN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Keeps the workers of this thread until it ends. To be called before a thread uses a ring.
+/// Keeps the workers of this thread until it ends. Call it before a thread uses a ring.
 ///
 /// The first call in a process makes a ring, so it takes a descriptor, which stays open.
 ///

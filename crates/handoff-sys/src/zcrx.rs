@@ -1,8 +1,8 @@
 //! Zero-copy receive: binding an rx queue to a ring, its refill queue, its statistics.
 //!
-//! Kernel interface: `include/uapi/linux/io_uring/zcrx.h` (Linux 6.15; all of this was tried on 7.2,
-//! where events, statistics, binding without a device and sharing between rings are new, but for further
-//! areas, which are new in 7.3). Members that a kernel does not know yet must be zero.
+//! Kernel interface: `include/uapi/linux/io_uring/zcrx.h` (Linux 6.15; events, statistics, binding without
+//! a device and sharing between rings are new in 7.2, further areas in 7.3; all but the latter were tried
+//! on 7.2). Members that a kernel does not know yet must be zero.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -17,7 +17,7 @@ const ZCRX_CTRL_ARM_EVENT: u32 = 2;
 const ZCRX_CTRL_ADD_AREA: u32 = 3;
 const ZCRX_REG_IMPORT: u32 = 1;
 
-/// So many control operations has a kernel that adds areas ([`add_area`]).
+/// The number of control operations of a kernel that adds areas ([`add_area`]).
 pub const CTRL_OPCODES_WITH_ADD_AREA: u32 = ZCRX_CTRL_ADD_AREA + 1;
 
 /// `ZCRX_EVENT_ALLOC_FAIL`: a refill of the rx ring found no free chunk. The result of an event's
@@ -215,7 +215,7 @@ pub fn arm_event(ring: RawFd, zcrx_id: u32, event_type: u32) -> io::Result<()> {
 }
 
 /// Gives the NIC further memory, of chunks of the same length (`ZCRX_CTRL_ADD_AREA`, Linux 7.3). Its number
-/// follows that of the last. No area is taken away again before the last ring of the queue is closed.
+/// follows that of the last area. No area is taken away before the last ring of the queue is closed.
 ///
 /// # Errors
 ///
@@ -234,11 +234,12 @@ pub unsafe fn add_area(ring: RawFd, zcrx_id: u32, area: &mut Area) -> io::Result
     unsafe { register(ring, IORING_REGISTER_ZCRX_CTRL, &mut control, 0) }
 }
 
-/// A descriptor by which other rings can have the queue, too (`ZCRX_CTRL_EXPORT`). It keeps the queue bound.
+/// A descriptor by which other rings can have the queue, too (`ZCRX_CTRL_EXPORT`). It keeps the queue
+/// bound.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` or `EINVAL` if the kernel lacks this control; when there are no more descriptors.
+/// `EOPNOTSUPP` or `EINVAL` if the kernel lacks this control; when no descriptors are left.
 pub fn export(ring: RawFd, zcrx_id: u32) -> io::Result<OwnedFd> {
     let mut control = Control { zcrx_id, op: ZCRX_CTRL_EXPORT, ..Control::default() };
     // SAFETY: the structure is the kernel's to fill in for the whole call.
@@ -248,12 +249,12 @@ pub fn export(ring: RawFd, zcrx_id: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(control.argument.number[0] as RawFd) })
 }
 
-/// Has a ring receive from the queue of an [`export`]ed descriptor as well (`ZCRX_REG_IMPORT`); the id for its
-/// requests. The queue's refill queue and areas serve all of its rings.
+/// Makes a ring receive from the queue of an [`export`]ed descriptor as well (`ZCRX_REG_IMPORT`); returns the
+/// id for its requests. The queue's refill queue and areas serve all of its rings.
 ///
 /// # Errors
 ///
-/// `EPERM` without CAP_NET_ADMIN; `EBADF` if the descriptor is another thing's; `EINVAL` if the kernel lacks
+/// `EPERM` without CAP_NET_ADMIN; `EBADF` if the descriptor is something else; `EINVAL` if the kernel lacks
 /// this, or the ring has no completions of 32 bytes.
 pub fn import(ring: RawFd, exported: RawFd) -> io::Result<u32> {
     let mut binding =
@@ -265,14 +266,14 @@ pub fn import(ring: RawFd, exported: RawFd) -> io::Result<u32> {
 
 /// # Safety
 ///
-/// `argument` is what `opcode` takes.
+/// `argument` must be what `opcode` takes.
 unsafe fn register<T>(
     ring: RawFd,
     opcode: libc::c_uint,
     argument: &mut T,
     count: libc::c_uint,
 ) -> io::Result<()> {
-    // SAFETY: passed on to the caller; the structure is live and writable for the whole call.
+    // SAFETY: the caller's duty; the structure is live and writable for the whole call.
     let done = unsafe {
         let argument = std::ptr::from_mut(argument);
         libc::syscall(libc::SYS_io_uring_register, ring, opcode, argument, count)

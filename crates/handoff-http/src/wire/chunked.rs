@@ -9,10 +9,10 @@ use crate::limits::Limits;
 
 /// Bytes of the line before a chunk: its size and extensions.
 const LINE: usize = 256;
-/// Bytes of such lines that a body may have beyond as many as it has itself.
+/// Bytes of such lines that a body may have beyond its own length.
 const LINES: u64 = 16 << 10;
 
-/// What comes next of a body.
+/// What comes next in a body.
 #[derive(Debug)]
 pub enum Piece {
     /// Bytes, at least one.
@@ -41,7 +41,7 @@ pub struct Chunked {
 }
 
 impl Chunked {
-    /// A body that begins with what comes next.
+    /// A body that begins here.
     #[allow(clippy::new_without_default, reason = "it is a beginning, not a default")]
     pub fn new() -> Self {
         Self { state: State::Size, body: 0, lines: 0 }
@@ -52,11 +52,11 @@ impl Chunked {
         matches!(self.state, State::Over)
     }
 
-    /// Takes the next piece out of what was received; `None` when it is not there yet.
+    /// Takes the next piece out of received bytes; `None` if it is not there yet.
     ///
     /// # Errors
     ///
-    /// With status 400 for what is no chunk, 413 and 431 for what passes the limits. The body ends with that.
+    /// Status 400 for something that is no chunk, 413 and 431 beyond the limits. The body ends with that.
     pub fn next(
         &mut self,
         received: &mut BytesMut,
@@ -72,7 +72,7 @@ impl Chunked {
                     if self.body > limits.body {
                         return Err(TOO_LONG);
                     }
-                    // Many small chunks with long extensions would be work for nothing.
+                    // Many small chunks with long extensions would be useless work.
                     if self.lines > LINES + self.body {
                         return Err(Refusal::bad("the body has more lines than bytes"));
                     }
@@ -131,7 +131,7 @@ fn take_line(received: &mut BytesMut) -> Result<Option<Bytes>, Refusal> {
     Ok(Some(line))
 }
 
-/// The size at the beginning of a line, behind which extensions are passed over.
+/// The size at the beginning of a line; extensions behind it are ignored.
 fn size(line: &[u8]) -> Result<u64, Refusal> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, rest) = line.split_at(digits);

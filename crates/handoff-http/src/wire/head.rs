@@ -1,4 +1,4 @@
-//! A request's head: its line, its fields, and what they say of the body and the connection.
+//! A request's head: its line, its fields, and what they say about the body and the connection.
 
 use std::mem::MaybeUninit;
 
@@ -12,13 +12,13 @@ use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 use super::{LONG_TARGET, Refusal, TOO_LONG, TOO_MANY_FIELDS};
 use crate::limits::Limits;
 
-/// Fields that are parsed without an allocation, of requests and limits as usual.
+/// Fields parsed without an allocation, for usual requests and limits.
 const FEW: usize = 128;
 
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// After so many bytes; 0 where there is none.
+    /// After so many bytes; 0 if there is none.
     Length(u64),
     /// By a chunk without bytes.
     Chunked,
@@ -27,27 +27,27 @@ pub enum Framing {
 /// What a head asks for.
 #[derive(Debug)]
 pub struct Head {
-    /// The request, but for its body.
+    /// The request, without its body.
     pub request: Request<()>,
     /// How its body ends.
     pub framing: Framing,
-    /// Whether the client wants to go on with the connection.
+    /// Whether the client wants to keep the connection.
     pub keeps_alive: bool,
-    /// Whether the client waits to be told that its body is wanted.
+    /// Whether the client waits for permission to send its body.
     pub awaits_continue: bool,
-    /// Whether the client takes trailers behind a chunked answer.
+    /// Whether the client accepts trailers behind a chunked answer.
     pub takes_trailers: bool,
 }
 
 impl Head {
-    /// Reads a head, whose end [`Lines`](super::Lines) has found.
+    /// Reads a head; [`Lines`](super::Lines) has found its end.
     ///
     /// # Errors
     ///
-    /// With status 400 for what is no request or an ambiguous one, 413, 414, 417 for another expectation than
-    /// `100-continue`, 431, 501 for a method or coding that is not to be had, 505.
+    /// Status 400 for something that is no request or an ambiguous one; 413; 414; 417 for an expectation
+    /// other than `100-continue`; 431; 501 for an unsupported method or coding; 505.
     pub fn parse(head: &Bytes, limits: &Limits) -> Result<Self, Refusal> {
-        // On the stack where they fit there.
+        // On the stack if they fit there.
         let mut few = [const { MaybeUninit::uninit() }; FEW];
         let mut many = Vec::new();
         let room = few.get_mut(..limits.fields).unwrap_or_else(|| {
@@ -86,10 +86,10 @@ impl Head {
     }
 }
 
-/// Which fields are there that most requests have not: one look at each costs less than a search for all of these.
+/// Which of the rare fields are there: one look at each costs less than a search for all of these.
 #[derive(Default)]
 struct Has {
-    /// What says that a body follows.
+    /// The fields that announce a body.
     body: bool,
     connection: bool,
     expect: bool,
@@ -142,7 +142,7 @@ fn target(head: &Bytes, target: &str, method: &Method, limits: &Limits) -> Resul
         return Err(LONG_TARGET);
     }
     let bad = Refusal::bad("the request's target is no URI");
-    // A fragment would be passed over in silence.
+    // A fragment would be dropped silently.
     if !target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
         return Err(bad);
     }
@@ -212,7 +212,7 @@ fn framing(fields: &HeaderMap, version: Version, limits: &Limits) -> Result<Fram
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return Err(Refusal::bad("the field Content-Length is no number"));
     }
-    // All digits: what is no number then has too many.
+    // All digits: if it is no number, it has too many.
     let length = length.to_str().ok().and_then(|digits| digits.parse::<u64>().ok());
     match length {
         Some(length) if length <= limits.body => Ok(Framing::Length(length)),
@@ -243,7 +243,7 @@ fn check_codings(fields: &HeaderMap) -> Result<(), Refusal> {
 
 fn awaits_continue(fields: &HeaderMap, version: Version) -> Result<bool, Refusal> {
     let mut awaits = false;
-    // HTTP/1.0 has none, and what it says of one is passed over.
+    // HTTP/1.0 has none, and whatever it says about one is ignored.
     for value in fields.get_all(EXPECT).iter().filter(|_| version == Version::HTTP_11) {
         if !value.as_bytes().eq_ignore_ascii_case(b"100-continue") {
             return Err(Refusal::new(

@@ -1,4 +1,4 @@
-//! The end of a head, looked for as it comes.
+//! Finds the end of a head as its bytes come.
 
 use http::StatusCode;
 
@@ -8,24 +8,24 @@ use crate::limits::Limits;
 /// Bytes of empty lines that may come before a request.
 const EMPTY: usize = 64;
 
-/// Looks for the empty line that ends a head or trailers, at each byte once.
+/// Looks for the empty line that ends a head or trailers; looks at each byte once.
 #[derive(Debug, Default)]
 pub struct Lines {
     /// Where the first line begins, behind empty ones.
     start: usize,
-    /// Where the line begins that is looked at.
+    /// Where the current line begins.
     line: usize,
-    /// Bytes that were looked at.
+    /// Bytes already looked at.
     seen: usize,
 }
 
 impl Lines {
-    /// Looks at what has come since the last call, of which `bytes` has all. Gives where the head begins and
-    /// ends once it is there.
+    /// Looks at new bytes since the last call; `bytes` has all. Returns where the head begins and ends once
+    /// it is there.
     ///
     /// # Errors
     ///
-    /// A line that ends by LF alone, a first byte that begins no request, and heads past the limits.
+    /// A line that ends by LF alone, a first byte that begins no request, and heads beyond the limits.
     pub fn find(
         &mut self,
         bytes: &[u8],
@@ -54,7 +54,7 @@ impl Lines {
         Ok(None)
     }
 
-    /// Whether a request may begin so.
+    /// Whether a request may begin with this.
     fn check_begin(&self, bytes: &[u8]) -> Result<(), Refusal> {
         if self.start > EMPTY {
             return Err(Refusal::bad("there are many empty lines, and no request"));
@@ -83,7 +83,7 @@ fn check_length(end: usize, limits: &Limits) -> Result<(), Refusal> {
     ))
 }
 
-/// A byte of a token, as methods and field names are.
+/// A byte of a token, as in methods and field names.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -1,9 +1,9 @@
 //! Requests as bytes: parsing without I/O.
 //!
 //! Contracts:
-//! - whatever the bytes are, parsing ends within the limits and does not panic;
-//! - what two readers could take for different requests is refused: lengths that contradict each other or are
-//!   said twice, lines that end by LF alone, folded lines, blanks before a colon, sizes past 64 bits.
+//! - for any bytes, parsing ends within the limits and does not panic;
+//! - it refuses whatever two readers could take for different requests: lengths that contradict each other or
+//!   are given twice, lines that end by LF alone, folded lines, blanks before a colon, sizes beyond 64 bits.
 
 mod chunked;
 mod head;
@@ -18,7 +18,7 @@ pub(crate) use head::has_token;
 pub use head::{Framing, Head};
 pub use lines::Lines;
 
-/// Why a request is not served, and the status that says so to its client.
+/// Why a request is not served, and the status that tells its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Refusal {

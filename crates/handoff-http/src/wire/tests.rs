@@ -8,7 +8,7 @@ fn limits() -> Limits {
     Limits { head: 300, target: 50, fields: 5, body: 1000, ..Limits::default() }
 }
 
-/// Looks for a head in what comes in pieces of these sizes.
+/// Looks for a head in bytes that come in pieces of these sizes.
 fn find(bytes: &[u8], sizes: &[usize]) -> Result<Option<(usize, usize)>, Refusal> {
     let mut lines = Lines::default();
     let mut end = 0;
@@ -22,7 +22,7 @@ fn find(bytes: &[u8], sizes: &[usize]) -> Result<Option<(usize, usize)>, Refusal
     unreachable!("there are sizes")
 }
 
-/// Takes a body apart that comes in pieces of these sizes; with what is left behind it.
+/// Parses a body that comes in pieces of these sizes; returns also the bytes behind it.
 fn take(bytes: &[u8], sizes: &[usize]) -> Result<(Vec<u8>, bool, Vec<u8>), Refusal> {
     let (mut chunks, mut received, mut body) = (Chunked::new(), BytesMut::new(), Vec::new());
     let (mut rest, mut sizes) = (bytes, sizes.iter().cycle());
@@ -47,7 +47,7 @@ fn take(bytes: &[u8], sizes: &[usize]) -> Result<(Vec<u8>, bool, Vec<u8>), Refus
     }
 }
 
-/// Bytes of which many look like a request.
+/// Bytes, many of which look like a request.
 fn likely() -> impl Strategy<Value = Vec<u8>> {
     const WORDS: [&[u8]; 14] = [
         b"GET / HTTP/1.1\r\n",

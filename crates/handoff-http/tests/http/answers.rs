@@ -1,4 +1,4 @@
-//! Answers: bodies of every kind, and services that do not keep what they promise.
+//! Answers: bodies of every kind, and services that break their promises.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -122,7 +122,7 @@ fn what_was_lent_is_free_again() {
         for client in &mut clients {
             assert!(client.answer().body == content(2 << 20));
         }
-        // One that leaves in the middle.
+        // A client that leaves in the middle.
         let mut leaving = serving.connect();
         leaving.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
         leaving.interim();
@@ -272,13 +272,13 @@ fn a_file_that_shrinks_ends_the_answer() {
         let mut client = serving.connect();
         client.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
         assert_eq!(client.head().field("content-length"), Some(LEN.to_string().as_str()));
-        // More than sockets and pipes hold is still to be read. (What they hold are the file's own pages, of which
-        // the last would end in zeros where the file ends within it.)
+        // More bytes remain than sockets and pipes hold. (Those hold the file's own pages; the last one would end
+        // in zeros where the file ends within it.)
         shrinking.set_len(LEN as u64 / 2).expect("shrinks");
         let rest = client.rest();
         assert!(rest.len() <= LEN / 2, "{} bytes came", rest.len());
         assert!(rest == content(LEN)[..rest.len()], "what came is none of the file");
-        // And one that is short from the start.
+        // And one that is too short from the start.
         shrinking.set_len(100).expect("shrinks");
         for len in [101, 70_000, LEN] {
             let lying = Router::new().route("/", {

@@ -1,4 +1,4 @@
-//! Bodies of requests: every form, at every split, and clients that do not keep to it.
+//! Bodies of requests: every form, at every split, and clients that break the form.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn bodies_come_at_every_split() {
             for at in 1..request.len() {
                 client.send(&request[..at]);
                 std::thread::sleep(Duration::from_millis(1));
-                // The next comes together with the rest.
+                // The next request comes together with the rest.
                 client.send(&[&request[at..], &request].concat());
                 assert_eq!(client.answer().text(), told, "{at}");
                 assert_eq!(client.answer().text(), told, "{at}");
@@ -100,7 +100,7 @@ fn a_body_goes_back_while_it_comes() {
         let sending = std::thread::spawn(move || {
             std::io::Write::write_all(&mut sender, &with_length(&content(LEN))).expect("sends");
         });
-        // More than all buffers on the way have room for: who does not read holds back who sends.
+        // More than all buffers on the way have room for: a service that does not read slows its client.
         std::thread::sleep(Duration::from_millis(100));
         assert!(client.answer().body == content(LEN));
         sending.join().expect("ends");
@@ -118,7 +118,7 @@ fn a_client_is_told_that_its_body_is_wanted() {
             assert_eq!(client.interim(), 100);
             client.send(b"abc");
             assert_eq!(client.answer().text(), "abc");
-            // One that does not wait is not told.
+            // A client that does not wait gets no 100.
             client.send(&[&head[..], b"abc"].concat());
             assert_eq!(client.answer().text(), "abc");
         }
@@ -153,7 +153,7 @@ fn slow_clients_are_told_so() {
             assert_eq!((answer.status, answer.is_last()), (408, true), "{}", answer.text());
             client.ends();
         }
-        // A byte now and then does not help a head.
+        // A byte now and then does not save a head.
         let mut client = serving.connect();
         for byte in b"GET / HTTP/1.1\r\nHost: a-long-name\r\n\r\n" {
             client.try_send(&[*byte]);

@@ -9,7 +9,7 @@ use handoff_http::{LentBody, Limits};
 
 use crate::serving::{RINGS, Serving, content};
 
-/// What curl was answered; `None` where there is none.
+/// The answer to curl; `None` without curl.
 fn curl(arguments: &[&str]) -> Option<Vec<u8>> {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--fail", "--max-time", "60", "--noproxy", "*"]);
@@ -38,7 +38,7 @@ fn curl_gets_puts_and_goes_on() {
         let (file, echo) = (url("file"), url("echo"));
         let got = curl(&[&file, &file]).expect("is there");
         assert!(got == [&all[..], &all].concat());
-        // curl waits for 100 where much is to be sent.
+        // curl waits for 100 before it sends much.
         assert!(curl(&["--data-binary", &upload, &echo]).expect("is there") == all);
         let chunked = ["--header", "Transfer-Encoding: chunked", "--data-binary", &upload, &echo];
         assert!(curl(&chunked).expect("is there") == all);

@@ -59,7 +59,7 @@ fn a_connection_has_requests_of_every_kind() {
                 let frames = stream::iter(frames.map(Ok::<_, std::io::Error>));
                 client.ready().await.expect("goes on");
                 let mut echo = request("POST", "/", Body::new(StreamBody::new(frames)));
-                // hyper's client sends the trailers that it has said.
+                // hyper's client sends the trailers that it announced.
                 echo.headers_mut().insert("trailer", HeaderValue::from_static("x-round"));
                 let got = client.send_request(echo).await.expect("is answered");
                 let got = got.collect().await.expect("comes whole");

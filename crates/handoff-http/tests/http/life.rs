@@ -1,4 +1,4 @@
-//! Crowds, clients that stand still or leave, and the end of a server.
+//! Crowds, clients that stall or leave, and the end of a server.
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -70,7 +70,7 @@ fn no_more_are_served_at_once_than_allowed() {
         for client in &mut clients {
             client.send(HELLO);
         }
-        // The first two are there together: neither leaves before both have their answers.
+        // The first two exist at the same time: neither leaves before both have their answers.
         for client in &mut clients[..2] {
             assert_eq!(client.answer().text(), "hello");
         }
@@ -97,7 +97,7 @@ fn slow_clients_leave_the_driver_room_for_others() {
             client.send(b"GET /lent HTTP/1.1\r\nHost: h\r\n\r\n");
             assert_eq!(client.head().status, 200);
         }
-        // Until nothing of theirs fits any more.
+        // Until nothing more of theirs fits.
         std::thread::sleep(Duration::from_millis(300));
         let mut other = serving.connect();
         other.stream.set_read_timeout(Some(Duration::from_secs(5))).expect("can wait");
@@ -144,7 +144,7 @@ fn a_driver_without_room_serves_fewer_at_once() {
         for client in &mut clients {
             client.send(HELLO);
         }
-        // These are there at once, and leave before the others are served.
+        // These exist at once, and leave before the others are served.
         for client in &mut clients[..4] {
             assert_eq!(client.answer().text(), "hello");
         }
@@ -284,7 +284,7 @@ fn late_bytes_take_no_last_answer_away() {
         client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
         assert_eq!(client.head().status, 200);
         let mut came = client.take(LEN - (1 << 20)).len();
-        // The kernel has all by now, and the server waits for nothing more.
+        // The kernel has everything by now, and the server waits for nothing more.
         std::thread::sleep(Duration::from_millis(200));
         client.try_send(b"\r\n");
         std::thread::sleep(Duration::from_millis(100));
@@ -328,7 +328,7 @@ fn a_stop_is_heard_while_nothing_can_be_accepted() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let same = listener.try_clone().expect("has a descriptor");
         let listener = driver.listen(listener).expect("listens");
-        // Whatever is accepted from here on fails.
+        // Every accept fails from here on.
         rustix::net::shutdown(same, rustix::net::Shutdown::Both).expect("ends");
         let server = Server::new(&driver, Limits::default());
         let stop = async {
@@ -358,7 +358,7 @@ fn a_client_that_never_pauses_stops_too() {
             let _ = std::io::Read::read_to_end(&mut answers, &mut came);
             came
         });
-        // Who is stopped before its first request has no answer.
+        // A connection stopped before its first request gets no answer.
         serving.until(|served| served.requests > 1_000);
         let served = serving.stop();
         let came = reading.join().expect("reads");
@@ -464,7 +464,7 @@ fn hostile_bytes_hurt_nobody_else() {
         serving.until(|served| served.open == 0);
         let served = serving.stop();
         assert_eq!(served.failed, 0);
-        // Each round has a good request, and most have another that is whole or is refused.
+        // Each round has a good request, and most rounds have another that is whole or is refused.
         assert!(served.requests + served.refused > 450, "{served:?}");
     }
 }
@@ -510,7 +510,7 @@ fn dropped_at_any_point_it_leaves_nothing() {
                     left -= 1;
                     serving.as_mut().poll(context).map(|ended| ended.expect("is of TCP"))
                 });
-                // Where it waits for more than happens, it is dropped there.
+                // If it waits for more than happens, it is dropped there.
                 let _ = driver.block_on(driver.timeout(Duration::from_millis(50), some));
             }
             let begin = Instant::now();

@@ -19,7 +19,7 @@ fn shows(page: &str, program: &str) -> bool {
     page.contains(&format!("```rust\n{program}```\n"))
 }
 
-/// Where a program listens, with one on a thread of its own that asks for these paths and then stops it.
+/// Where a program listens, with a client on its own thread that asks for these paths and then stops it.
 fn visited(paths: &'static [(&str, usize)]) -> (TcpListener, impl Future<Output = ()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -33,7 +33,7 @@ fn visited(paths: &'static [(&str, usize)]) -> (TcpListener, impl Future<Output 
         told.abort();
     });
     (listener, async {
-        // It ends when it is aborted.
+        // Aborting ends it.
         let _ = tell.await;
     })
 }

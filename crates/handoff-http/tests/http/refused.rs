@@ -1,4 +1,4 @@
-//! What is no request, or could be taken for two, is told so and ends the connection.
+//! Bytes that are no request, or could be taken for two, get that answer and end the connection.
 
 use axum::Router;
 use axum::routing::any;
@@ -17,7 +17,7 @@ fn refused_by(serving: &Serving, request: &[u8], status: u16) {
     assert_eq!(answer.status, status, "{shown:?}: {}", answer.text());
     assert!(answer.is_last(), "{shown:?}");
     assert!(answer.text().starts_with(&status.to_string()), "{shown:?}: {}", answer.text());
-    // What follows is not read as a request.
+    // Later bytes are not read as a request.
     client.ends();
 }
 
@@ -31,7 +31,7 @@ fn each_with_its_status() {
         let head = |fields: &str| format!("POST / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
         let chunked = |body: &str| head("Transfer-Encoding: chunked\r\n") + body;
         let cases: Vec<(String, u16)> = [
-            // Lengths that contradict each other, or are said twice.
+            // Lengths that contradict each other, or are given twice.
             (head("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n") + "0\r\n\r\n", 400),
             (head("Content-Length: 5\r\nContent-Length: 5\r\n") + "12345", 400),
             (head("Content-Length: 5\r\nContent-Length: 6\r\n") + "123456", 400),

@@ -26,7 +26,7 @@ fn a_request_comes_in_pieces() {
         let mut client = serving.connect();
         for at in 0..request.len() {
             client.send(&request[..at]);
-            // It has to come by itself, mostly.
+            // It should usually come alone.
             std::thread::sleep(std::time::Duration::from_millis(1));
             client.send(&request[at..]);
             let answer = client.answer();
@@ -102,7 +102,7 @@ fn targets_have_three_forms() {
         ("OPTIONS * HTTP/1.1", "OPTIONS * "),
         ("BREW /pot HTTP/1.1", "BREW /pot "),
     ] {
-        // Empty lines before a request are passed over.
+        // Empty lines before a request are ignored.
         let answer = serving.ask(format!("\r\n\r\n{line}\r\nHost: h\r\n\r\n").as_bytes());
         assert_eq!((answer.status, answer.text()), (200, told));
     }

@@ -27,10 +27,10 @@ pub(crate) const RINGS: [RingUse; 2] = [RingUse::Prefer, RingUse::Avoid];
 
 pub(crate) struct Serving {
     pub(crate) address: SocketAddr,
-    /// Dropped, it stops the server.
+    /// Dropping it stops the server.
     stop: UnixStream,
     thread: JoinHandle<Served>,
-    /// Its counts of a moment ago.
+    /// Its counts a moment ago.
     served: Arc<Mutex<Served>>,
 }
 
@@ -65,7 +65,7 @@ impl Serving {
         B::Error: Display,
     {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        // Crowds come faster than they are accepted, and the standard library has 128 of them wait.
+        // Crowds come faster than they are accepted, and the standard library's backlog is 128.
         rustix::net::listen(&listener, 4096).expect("listens");
         Self::start_at(listener, driver, limits, make)
     }
@@ -112,7 +112,7 @@ impl Serving {
         Self { address, stop, thread, served }
     }
 
-    /// Waits until its counts are so.
+    /// Waits until its counts match.
     pub(crate) fn until(&self, so: impl Fn(&Served) -> bool) {
         let begin = Instant::now();
         loop {
@@ -138,7 +138,7 @@ impl Serving {
         Client::of(stream.into())
     }
 
-    /// One request of a connection of its own.
+    /// One request on its own connection.
     pub(crate) fn ask(&self, request: &[u8]) -> Answer {
         let mut client = self.connect();
         client.send(request);
@@ -156,7 +156,7 @@ pub(crate) struct Client {
     received: Vec<u8>,
 }
 
-/// What a client was answered.
+/// A client's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -294,7 +294,7 @@ impl Client {
         answer
     }
 
-    /// Everything to the end.
+    /// Everything up to the end.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         while self.more() {}
         std::mem::take(&mut self.received)
@@ -307,12 +307,12 @@ impl Client {
     }
 }
 
-/// Bytes that differ by their place.
+/// Bytes that show their place.
 pub(crate) fn content(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8).collect()
 }
 
-/// A service of a function, for one that no router would make.
+/// A service made of a function that no router would make.
 #[derive(Clone)]
 pub(crate) struct Of<F>(pub(crate) F);
 

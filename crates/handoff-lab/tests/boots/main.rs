@@ -1,4 +1,4 @@
-//! The lab tells rightly what happens in a guest, and what keeps it from booting one.
+//! The lab reports correctly what happens in a guest, and what keeps it from booting one.
 //!
 //! The tests in `native::lab` and `soak` boot guests. What is in `guest::fixture` is no test of its own but
 //! the subject of theirs: this same program, run in a guest or as another process, where it fails

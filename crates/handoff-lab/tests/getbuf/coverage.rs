@@ -1,5 +1,5 @@
-//! The code that a thread reaches in the kernel (kcov). On the sanitizer kernel the project's modules
-//! tell it, and nothing else does.
+//! The kernel code that a thread reaches (kcov). On the sanitizer kernel only the project's modules report
+//! it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Places that are kept of one call.
+/// Places kept per call.
 const PLACES: usize = 1 << 16;
 const BYTES: usize = PLACES * size_of::<usize>();
 
@@ -19,12 +19,12 @@ const DISABLE: u64 = 0x63 << 8 | 101;
 
 pub(crate) struct Coverage {
     kcov: File,
-    /// How many places follow, and these.
+    /// The number of places, and the places.
     record: *mut AtomicUsize,
 }
 
 impl Coverage {
-    /// `None` where the kernel does not tell.
+    /// `None` if the kernel does not report them.
     pub(crate) fn new() -> Option<Self> {
         let path = "/sys/kernel/debug/kcov";
         let kcov = File::options().read(true).write(true).open(path).ok()?;
@@ -36,7 +36,7 @@ impl Coverage {
         Some(Self { record: record.expect("maps").cast(), kcov })
     }
 
-    /// The places that this thread reaches meanwhile, in their order.
+    /// The places that this thread reaches meanwhile, in order.
     pub(crate) fn of(&self, act: impl FnOnce()) -> Vec<usize> {
         self.at(0).store(0, Ordering::Relaxed);
         call(&self.kcov, ENABLE, 0);

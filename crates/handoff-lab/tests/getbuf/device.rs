@@ -19,7 +19,7 @@ pub(crate) const MORE: u16 = 2;
 pub(crate) const REPLACE: u16 = 4;
 pub(crate) const CANCEL_ALL: u32 = 1;
 
-/// Into so many slots more.
+/// Into so many more slots.
 pub(crate) const fn further(slots: u8) -> u16 {
     (slots as u16) << 8
 }
@@ -137,7 +137,7 @@ pub(crate) trait Queues {
     /// The next completions, so many.
     fn wait(&mut self, count: usize) -> Vec<cqueue::Entry>;
 
-    /// Exchanges them for others, where that can be done.
+    /// Exchanges them for others, where that is possible.
     fn resize(&mut self, entries: u32);
 }
 
@@ -148,7 +148,7 @@ impl Queues for IoUring {
 
     fn submit(&mut self, entries: &[squeue::Entry]) {
         for entry in entries {
-            // SAFETY: what the requests refer to, the tests keep until they have completed.
+            // SAFETY: the tests keep what the requests refer to until they have completed.
             unsafe { self.submission().push(entry) }.expect("room");
         }
         self.submitter().submit().expect("submits");
@@ -282,7 +282,7 @@ impl<Q: Queues> Lending<Q> {
         self.wait(1)[0].result()
     }
 
-    /// Runs the requests, each when the one before has succeeded; their results in order.
+    /// Runs the requests, each when the one before has succeeded; returns their results in order.
     pub(crate) fn chain(&mut self, entries: &[squeue::Entry]) -> Vec<i32> {
         let last = entries.len() - 1;
         let entries: Vec<_> = entries
@@ -302,7 +302,7 @@ impl<Q: Queues> Lending<Q> {
         results
     }
 
-    /// Writes what is in a slot to the beginning of a file, as far as it takes it.
+    /// Writes what is in a slot to the beginning of a file, as much as it takes.
     pub(crate) fn write(&mut self, slot: u16, file: &impl AsRawFd, bytes: u32) -> i32 {
         self.run(write(slot, file, 0, bytes, 0))
     }
@@ -333,7 +333,7 @@ pub(crate) fn long_form() -> bool {
     std::env::var_os("HANDOFF_SOAK").is_some()
 }
 
-/// How long a test goes on that finds more the longer it does.
+/// How long a test runs that finds more the longer it runs.
 pub(crate) fn going_on(seconds: u64, minutes_of_long_form: u64) -> Duration {
     Duration::from_secs(if long_form() { 60 * minutes_of_long_form } else { seconds })
 }

@@ -1,5 +1,4 @@
-//! Allocations of the kernel that fail when they are told to (`failslab`, `fail_page_alloc`): the
-//! sanitizer kernel has them.
+//! Kernel allocations that fail on request (`failslab`, `fail_page_alloc`): the sanitizer kernel has them.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +6,8 @@ use std::process::Command;
 const DEBUG: &str = "/sys/kernel/debug";
 const KINDS: [&str; 2] = ["failslab", "fail_page_alloc"];
 
-/// Makes all allocations fail that are asked to; false where the kernel cannot. Spares files in `/proc` about
-/// an interrupt: the kernel goes on without them, and warns when it is to remove them.
+/// Makes all requested allocations fail; false if the kernel cannot. Spares files in `/proc` about an
+/// interrupt: the kernel goes on without them, and warns when it must remove them.
 pub(crate) fn ready() -> bool {
     if !Path::new("/proc/self/fail-nth").exists() {
         return false;
@@ -29,7 +28,7 @@ pub(crate) fn ready() -> bool {
     true
 }
 
-/// From where to where the code of a function of the kernel is.
+/// Beginning and end of a kernel function's code.
 fn code_of(function: &str) -> (u64, u64) {
     let symbols = std::fs::read_to_string("/proc/kallsyms").expect("reads");
     let all = symbols.lines().filter_map(|line| {
@@ -51,8 +50,8 @@ fn set(name: &str, value: &str) {
     }
 }
 
-/// As long as it is there, allocations that the code of a module makes or causes fail at random, in
-/// whatever task: in workers of rings too, which a task's own counter does not reach.
+/// While this exists, allocations made or caused by a module's code fail at random, in any task: also in
+/// workers of rings, which a task's own counter does not reach.
 pub(crate) struct AtRandom;
 
 impl AtRandom {

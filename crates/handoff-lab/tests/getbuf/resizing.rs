@@ -1,5 +1,5 @@
-//! A ring in memory of the program's own, whose queues can be exchanged for others while requests
-//! wait (`IORING_REGISTER_RESIZE_RINGS`, Linux 6.13), which the `io-uring` crate cannot do.
+//! A ring in the program's own memory, whose queues can be resized while requests wait
+//! (`IORING_REGISTER_RESIZE_RINGS`, Linux 6.13), which the `io-uring` crate cannot do.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,17 +16,17 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::device::{PATIENCE, Queues};
 
-/// Of each of a ring's two regions: room for [`ENTRIES_MAX`] requests.
+/// Bytes of each of a ring's two regions: room for [`ENTRIES_MAX`] requests.
 const REGION: usize = ENTRIES_MAX as usize * size_of::<squeue::Entry>();
 const ENTRIES_MAX: u32 = 256;
 
-/// Of a ring's queues, by any number.
+/// For a ring's queues, with any number.
 pub(crate) fn any_size(number: u64) -> u32 {
     ENTRIES_MAX >> (number % 4)
 }
 
-/// Zeroed pages in small pieces, so that the kernel cannot see them as one and maps them for itself:
-/// that mapping goes with the queues, and who looks at them later takes a fault.
+/// Zeroed pages in small pieces, so that the kernel must map them: that mapping goes with the queues, and a
+/// later access to them faults.
 struct Region(*mut c_void);
 
 impl Region {
@@ -45,7 +45,7 @@ impl Region {
         io_uring_ptr::from(self.0)
     }
 
-    /// What stands at this offset.
+    /// The value at this offset.
     fn at<T>(&self, offset: usize) -> *mut T {
         assert!(offset + size_of::<T>() <= REGION);
         self.0.wrapping_byte_add(offset).cast()
@@ -65,7 +65,7 @@ impl Drop for Region {
 }
 
 pub(crate) struct Resizing {
-    // Goes before what it lies in.
+    // Dropped before the memory that it lies in.
     fd: OwnedFd,
     parameters: io_uring_params,
     queues: Region,
@@ -87,7 +87,7 @@ impl Resizing {
     }
 
     fn enter(&self, submit: u32, complete: u32) -> u32 {
-        // SAFETY: what the requests refer to, the tests keep until they have completed.
+        // SAFETY: the tests keep what the requests refer to until they have completed.
         let entered =
             unsafe { io_uring_enter(&self.fd, submit, complete, IoringEnterFlags::GETEVENTS) };
         entered.expect("enters")

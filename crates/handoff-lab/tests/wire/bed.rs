@@ -40,7 +40,7 @@ pub(crate) fn run(end: &PairEnd, script: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs a command that is to be refused, and returns why it was.
+/// Runs a command that must be refused, and returns the reason.
 #[track_caller]
 pub(crate) fn refused(end: &PairEnd, script: &str) -> String {
     let output = output(end, script);
@@ -85,7 +85,7 @@ pub(crate) fn connect(end: &PairEnd, address: impl Into<IpAddr>) -> TcpStream {
     end.namespace().run(|| TcpStream::connect(address)).expect("enters").expect("connects")
 }
 
-/// Sends the whole stream from left to right, and the half of it back, and compares.
+/// Sends the whole stream from left to right, and half of it back, and compares.
 pub(crate) fn exchange(pair: &Pair, address: impl Into<IpAddr>, bytes: usize) {
     let address = address.into();
     let listener = listen(&pair.right, address);

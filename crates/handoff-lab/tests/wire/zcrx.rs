@@ -1,4 +1,4 @@
-//! A bare receiver with io_uring's zero-copy receive, as little as a test of the NIC needs.
+//! A bare receiver with io_uring's zero-copy receive, only what a test of the NIC needs.
 //!
 //! Kernel interface: IORING_REGISTER_ZCRX_IFQ and IORING_OP_RECV_ZC; the statistics Linux 7.2.
 

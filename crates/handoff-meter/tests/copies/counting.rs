@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use handoff_meter::{Meter, Options, Report, Scope, Totals};
 
-/// Bytes that each program moves, and in pieces of which size.
+/// Bytes that each program moves, and the size of its pieces.
 pub(crate) const SIZE: usize = 16 << 20;
 pub(crate) const PIECE: usize = 32 << 10;
 /// A file system whose files are memory.
@@ -36,7 +36,7 @@ pub(crate) fn attach(scope: Scope) -> Result<Counting, String> {
 }
 
 pub(crate) fn attach_with(options: Options) -> Result<Counting, String> {
-    // A test that failed leaves nothing behind that could mislead the next.
+    // A failed test leaves nothing behind that could mislead the next.
     let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let meter = Meter::attach_with(options).map_err(|unavailable| unavailable.to_string())?;
     Ok(Counting { meter, _turn: turn })

@@ -14,7 +14,7 @@ use handoff_lab::{
     Acceleration, Cache, Ending, Error, Guest, Job, KernelChoice, Machine, Put, StopFlag, module,
 };
 
-/// Skips the test where the lab cannot be: without root there is no image, without QEMU no guest.
+/// Skips the test where the lab cannot run: without root there is no image, without QEMU no guest.
 macro_rules! need_the_lab {
     () => {
         if !rustix::process::geteuid().is_root() {
@@ -165,19 +165,19 @@ fn a_command_that_does_not_end_says_where_it_stands() {
         sleep.contains("_nanosleep <") && sleep.contains("__x64_sys_clock_nanosleep"),
         "{tasks}"
     );
-    // The agent and init are not told of, nor are tasks of the kernel that only wait for work.
+    // The report leaves out the agent, init, and kernel tasks that only wait for work.
     assert!(!tasks.contains("init:") && !tasks.contains("kthreadd"), "{tasks}");
 
     let tasks = told(at_its_time_out("while :; do :; done"));
     assert!(of(&tasks, "sh").contains("state R"), "{tasks}");
     assert!(!tasks.contains("sleep:"), "what was killed is gone: {tasks}");
 
-    // Cannot be killed, and is not waited for.
+    // Cannot be killed; nothing waits for it.
     let tasks = told(at_its_time_out("fsfreeze -f /; touch /root/x"));
     let touch = of(&tasks, "touch");
     assert!(touch.contains("state D") && touch.contains("mnt_want_write"), "{tasks}");
 
-    // The shell's parent is the agent, which is to kill it.
+    // The shell's parent is the agent, which must kill it.
     match at_its_time_out("kill -STOP $PPID; while :; do :; done") {
         Ending::Hung(hang) => {
             assert_eq!(hang.tasks, "");
@@ -224,7 +224,7 @@ fn output_files_and_exit_codes_are_carried_untouched() {
     assert_eq!(guest.power_off().expect("switches off"), None);
 }
 
-/// One of them by Debian 12's own kernel; the other's command is ended by its stop flag.
+/// One of them by Debian 12's own kernel; the other's command ends by its stop flag.
 #[test]
 fn guests_of_two_kernels_run_at_once_until_they_are_stopped() {
     need_the_lab!();

@@ -29,7 +29,7 @@ impl Failing {
         self.0.write_all_at(number.to_string().as_bytes(), 0).expect("sets");
     }
 
-    /// None does any more; whether one has.
+    /// None fails any more; returns whether one has.
     fn disarm(&self) -> bool {
         let mut left = [0; 16];
         let read = self.0.read_at(&mut left, 0).expect("reads");
@@ -38,7 +38,7 @@ impl Failing {
     }
 }
 
-/// Runs requests with each of the allocations failing that they cause; how many there were.
+/// Runs requests once for each allocation that they cause, with that one failing; returns the number.
 fn run(
     lending: &mut Lending,
     failing: &Failing,
@@ -51,16 +51,16 @@ fn run(
         }
         let entries = make(lending);
         for entry in &entries {
-            // SAFETY: what the requests refer to, the test keeps until they have completed.
+            // SAFETY: the test keeps what the requests refer to until they have completed.
             unsafe { lending.ring.submission().push(entry) }.expect("room");
         }
         failing.arm(number);
         let _ = lending.ring.submit();
         let failed = failing.disarm();
-        // What was not begun for want of memory.
+        // Requests that did not begin for lack of memory.
         lending.ring.submit().expect("submits");
         let done = lending.wait(entries.len());
-        // From EFAULT on: of requests whose slot stayed empty, or whose GET never waited.
+        // From EFAULT on: requests whose slot stayed empty, or whose GET never waited.
         let foreseen =
             [libc::ENOMEM, libc::EAGAIN, libc::ECANCELED, libc::EFAULT, libc::EINVAL, libc::ENOENT];
         for result in done.iter().map(cqueue::Entry::result) {
@@ -74,7 +74,7 @@ fn run(
     unreachable!("one always fails")
 }
 
-/// A device with what it lends from and sends to.
+/// A device, its sources and its targets.
 struct Bed {
     lending: Lending,
     file: File,
@@ -86,7 +86,7 @@ struct Bed {
     target: u16,
     from: TcpStream,
     out: TcpStream,
-    /// The ends that nobody uses.
+    /// The unused ends.
     _open: [TcpStream; 3],
     reader: JoinHandle<io::Result<u64>>,
 }
@@ -122,7 +122,7 @@ impl Bed {
         }
     }
 
-    /// All is back, and the device of this and of others has nothing left.
+    /// Everything is back, and the device of this test and others has nothing left.
     fn end(mut self) {
         for slot in 0..8 {
             let _ = self.lending.run(self.lending.put(slot));
@@ -215,7 +215,7 @@ fn allocations_of_workers_may_fail() {
             match bed.lending.run(entry.flags(squeue::Flags::ASYNC)) {
                 0.. => done += 1,
                 error if error == -libc::ENOMEM => failed += 1,
-                // Of slots that stayed empty, or full, since another command failed.
+                // For slots that stayed empty, or full, since another command failed.
                 error => {
                     let foreseen = [libc::EAGAIN, libc::EFAULT, libc::EINVAL, libc::EBUSY];
                     assert!(foreseen.contains(&-error), "{error}");

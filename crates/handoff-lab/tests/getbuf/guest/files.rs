@@ -268,7 +268,7 @@ fn lent_pages_are_sent() {
         right.read_to_end(&mut received).expect("receives");
         received
     });
-    // One lend; half of it by SEND_ZC, half of it by SEND, each going on with the rest.
+    // One lend; half of it by SEND_ZC, half by SEND, each continuing with the rest.
     assert_eq!(lending.run(lending.get(1, id, 0, MIB as u32)), MIB as i32);
     let mut sent = 0;
     while sent < MIB / 2 {
@@ -371,7 +371,7 @@ fn files_change_while_they_are_lent() {
         assert_eq!(lending.run(write(slot, &target, 0, 65_536, place)), 65_536);
         assert_eq!(lending.run(lending.put(slot)), 0);
     }
-    // What the file had, or zeros where it has lost it; never anything else.
+    // The file's bytes, or zeros where it has lost them; never anything else.
     let expected = bytes_at(0, 4 * 65_536);
     let seen = content(&target);
     assert!(seen[..65_536] == expected[..65_536], "what was not touched differs");

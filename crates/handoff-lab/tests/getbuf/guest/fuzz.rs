@@ -1,5 +1,5 @@
-//! Any bytes, in any commands, in any order. Where the kernel tells what code they reach, those that
-//! reach new code are kept, and others are made from them.
+//! Any bytes, in any commands, in any order. Where the kernel reports the code reached, inputs that reach
+//! new code are kept, and others are made from them.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -22,18 +22,18 @@ use crate::numbers::Numbers;
 use crate::resizing::{Resizing, any_size};
 
 const FILE: usize = 1 << 20;
-/// Slots that are cleared between inputs.
+/// Slots cleared between inputs.
 const SLOTS: u16 = 24;
-/// The cancellation whose completion is waited for.
+/// The cancellation whose completion the test waits for.
 const LAST: u64 = u64::MAX;
-/// More than this is not done without looking what has completed.
+/// After so many steps it looks for completions.
 const ACTIONS: usize = 16;
 
-/// What is done, with which slot, and two words of a command: [`Bed::act`] takes any numbers.
+/// What to do, with which slot, and two words of a command: [`Bed::act`] takes any numbers.
 type Action = [u64; 4];
 type Input = Vec<Action>;
 
-/// Sometimes small numbers where they mean something, sometimes any.
+/// Sometimes small numbers where they have a meaning, sometimes any.
 fn word(numbers: &mut Numbers, small: u64) -> u64 {
     match numbers.below(3) {
         0 => (numbers.next() << 20) ^ numbers.next(),
@@ -56,7 +56,7 @@ fn action(numbers: &mut Numbers) -> Action {
     [numbers.next(), word(numbers, 20), words[0], words[1]]
 }
 
-/// A new input, or one that differs from another a little.
+/// A new input, or a slight change of another.
 fn input(numbers: &mut Numbers, kept: &[Input]) -> Input {
     if kept.is_empty() || numbers.below(8) == 0 {
         return (0..=numbers.below(6)).map(|_| action(numbers)).collect();
@@ -84,7 +84,7 @@ fn input(numbers: &mut Numbers, kept: &[Input]) -> Input {
     input
 }
 
-/// What commands are about. The device of each input is new.
+/// What commands refer to. The device of each input is new.
 struct Bed {
     lending: Lending<Box<dyn Queues>>,
     /// Requests that have not completed.
@@ -194,7 +194,7 @@ impl Bed {
         }
     }
 
-    /// All that waits is told to end, also what a worker of the ring is only about to begin.
+    /// Ends everything that waits, also requests that a worker of the ring is only about to begin.
     fn settle(&mut self) {
         while self.out > 0 {
             self.submit(self.lending.cancel(0, CANCEL_ALL).user_data(LAST));
@@ -218,7 +218,7 @@ impl Bed {
         self.settle();
     }
 
-    /// Goes with what is lent, and with what is under way.
+    /// Goes with its lends, and with requests under way.
     fn end(mut self, input: &[Action]) {
         input.iter().for_each(|action| self.act(*action));
         drop(self.lending);
@@ -236,7 +236,7 @@ fn survive(mut numbers: Numbers, ring: fn() -> Box<dyn Queues>) {
     let coverage = Coverage::new();
     let (mut kept, mut known) = (Vec::new(), HashSet::new());
     let (begin, mut count) = (Instant::now(), 0);
-    // On the sanitizer kernel few are done in a second.
+    // On the sanitizer kernel only few run per second.
     while count < 100 || begin.elapsed() < going_on(1, 30) {
         let mut bed = Bed::new(ring());
         for _ in 0..50 {

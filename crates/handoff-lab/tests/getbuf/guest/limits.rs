@@ -8,7 +8,7 @@ use crate::device::{
     Device, Lending, NULL, REPLACE, SOURCE, connection, eventually, further, in_memory, on_disk,
 };
 
-/// A parameter of the module that is put back.
+/// A parameter of the module, restored afterwards.
 struct Parameter {
     path: String,
     before: String,
@@ -25,7 +25,7 @@ impl Parameter {
 
 impl Drop for Parameter {
     fn drop(&mut self) {
-        // What is left set would show in the tests that follow.
+        // A forgotten setting would show in later tests.
         let _ = fs::write(&self.path, &self.before);
     }
 }
@@ -40,7 +40,7 @@ fn lends_are_limited() {
     assert_eq!(lending.run(lending.put(0)), 0);
     assert_eq!(lending.run(lending.get(2, NULL, 0, 8)), 8);
     assert_eq!(lending.device.query().over_limit, 1);
-    // Replaced lends make room, and of many as many are lent as may be.
+    // Replaced lends make room, and of many as many are lent as allowed.
     let many = lending.get_with(2, NULL, 0, 8, REPLACE | further(9));
     assert_eq!(lending.run(many), 8);
     assert_eq!(lending.run(lending.put(1)), 0);
@@ -111,8 +111,8 @@ fn a_get_that_has_waited_is_charged_to_who_asked() {
     let id = lending.device.bind(&to, SOURCE).expect("binds");
     let none = Some(0);
     setrlimit(Resource::Memlock, Rlimit { current: none, maximum: none }).expect("sets");
-    // Root is charged for nothing; these credentials are.
-    // SAFETY: changes the user of this process, which runs no other test.
+    // Root is charged for nothing; these credentials are. SAFETY: changes the user of this process, which
+    // runs no other test.
     assert_eq!(unsafe { libc::seteuid(65_534) }, 0);
     let other = lending.ring.submitter().register_personality().expect("registers");
     // SAFETY: as above.
@@ -138,7 +138,7 @@ fn pages_are_charged_against_memlock() {
     assert_eq!(unsafe { libc::setresuid(65_534, 65_534, 65_534) }, 0);
     assert_eq!(lending.run(lending.fresh(0, 1, 128 << 10)), 128 << 10);
     assert_eq!(lending.run(lending.fresh(2, 3, 128 << 10)), -libc::ENOMEM);
-    // As much as may be.
+    // As much as allowed.
     let some = lending.run(lending.get(4, id, 0, 1 << 20));
     assert!(some == -libc::ENOMEM || (some > 0 && some < 128 << 10), "{some}");
     assert!(lending.device.query().over_memlock > 0);
@@ -178,7 +178,7 @@ fn who_keeps_pages_of_a_file_gets_no_more() {
     eventually("it is old", || (lending.device.query().oldest_file > 40).then_some(()));
     assert_eq!(lending.run(lending.get(3, id, 0, 8)), -libc::ETIME);
     assert_eq!(lending.run(lending.put(0)), 0);
-    // What is nobody's but ours may stay.
+    // Memory that only we have may stay.
     assert_eq!(lending.run(lending.get(3, id, 0, 8)), 8);
     assert_eq!(lending.device.query().over_age, 1);
 }
@@ -186,8 +186,8 @@ fn who_keeps_pages_of_a_file_gets_no_more() {
 #[test]
 fn a_user_binds_no_more_files_with_many_devices() {
     drop(Device::open());
-    // It is opened with root's power, for a user who may bind so many files.
-    // SAFETY: changes the user of this process, which runs no other test.
+    // It is opened with root's power, for a user who may bind so many files. SAFETY: changes the user of
+    // this process, which runs no other test.
     assert_eq!(unsafe { libc::setresuid(65_534, 0, 0) }, 0);
     let [one, two] = [(); 2].map(|()| Device(File::open("/dev/getbuf").expect("opens")));
     // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! What becomes of lends when those go who have them.
+//! What happens to lends when their holders go.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -181,7 +181,7 @@ fn a_get_that_waits_outlives_the_queue_that_it_came_by() {
     let done = lending.wait(2);
     assert_eq!(done.iter().map(|it| it.result()).max(), Some(1));
     lending.ring.resize(256);
-    // The last is canceled by the kernel, and what was the queue's memory is mapped nowhere now.
+    // The kernel cancels the last, and the queue's memory is mapped nowhere now.
     let Lending { ring, device } = lending;
     assert!(Command::new("true").status().expect("starts").success());
     drop(ring);

@@ -52,7 +52,7 @@ fn many_slots_are_lent_and_lent_again() {
 #[test]
 fn a_get_clears_what_is_in_its_slots() {
     let mut lending = Lending::new();
-    // There may be nothing, in some of them or in all.
+    // Some of them, or all, may be empty.
     for (slots, out) in [(1, 1), (4, 4), (2, 4), (8, 8)] {
         let get = lending.get_with(0, NULL, 0, 100, REPLACE | further(slots - 1));
         assert_eq!(lending.run(get), i32::from(slots) * 100);

@@ -57,7 +57,7 @@ fn a_socket_of_tls_is_no_source() {
         handoff_lab::skip!("this kernel has no TLS");
     }
     assert_eq!(errno(lending.device.bind(&to, SOURCE)), libc::EOPNOTSUPP);
-    // What became one after it was bound: noticed when there is something to lend.
+    // It became one after it was bound: noticed when there is something to lend.
     drop(from);
     assert_eq!(lending.run(lending.get(1, id, 0, 10)), -libc::EOPNOTSUPP);
 }
@@ -127,7 +127,7 @@ fn hostile_numbers() {
     assert_eq!(lending.run(lending.send(9, target, 0, 8, 0)), -libc::EFAULT);
     assert_eq!(lending.run(lending.send(1, target, 9_999, 2, 0)), -libc::EFAULT);
     assert_eq!(lending.run(lending.send(1, target, u64::MAX, 2, 0)), -libc::EFAULT);
-    // What is only to be filled is not sent.
+    // A buffer only for filling is not sent.
     assert_eq!(lending.run(lending.send(2, target, 0, 8, 0)), -libc::EFAULT);
     let (stream, _peer) = connection();
     let stream = lending.device.bind(&stream, SOURCE).expect("binds");
@@ -160,9 +160,9 @@ fn memory_of_the_user_is_not_sent() {
     let target = lending.device.bind(&left, TARGET).expect("binds");
     let address = memory.as_ptr() as u64;
     assert_eq!(lending.run(lending.send(0, target, address, 8_192, 0)), -libc::EOPNOTSUPP);
-    // Nor is it taken out of the table.
+    // Nor does it leave the table.
     assert_eq!(lending.run(lending.put(0)), -libc::EBUSY);
-    // Memory that is shared is no other: of a file, and of nobody's lending.
+    // Shared memory is treated alike: of a file, and of nobody's lending.
     let file = in_memory();
     file.set_len(8_192).expect("extends");
     let protection = ProtFlags::READ | ProtFlags::WRITE;

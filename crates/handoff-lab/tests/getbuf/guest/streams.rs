@@ -193,7 +193,7 @@ fn waiting_ends_by_cancel_unbind_and_error() {
     let canceled = &lending.wait(1)[0];
     assert_eq!((canceled.user_data(), canceled.result()), (101, -libc::ECANCELED));
     assert_eq!(lending.run(lending.cancel(101, 0)), -libc::ENOENT);
-    // Another ring's are not meant.
+    // Does not concern another ring's.
     let other = Lending::with(crate::device::Device(
         lending.device.0.try_clone().expect("the same open file"),
     ));
@@ -214,7 +214,7 @@ fn waiting_ends_by_cancel_unbind_and_error() {
     assert_eq!(lending.device.query().waiting, 0);
 }
 
-/// Closes a connection so that the other end is told of an error.
+/// Closes a connection so that the other end gets an error.
 fn socket_reset(socket: TcpStream) {
     let linger = Some(std::time::Duration::ZERO);
     rustix::net::sockopt::set_socket_linger(&socket, linger).expect("sets");
@@ -301,7 +301,7 @@ fn urgent_data_is_not_passed_over() {
     let first = lending.run(lending.get(1, id, 0, 100));
     assert_eq!(first, 5);
     assert_eq!(lending.run(lending.get(2, id, 0, 100)), -libc::EBADMSG);
-    // Who reads past it clears the way.
+    // A reader that reads past it clears the way.
     let mut one = [0];
     to.read_exact(&mut one).expect("reads");
     assert_eq!(one[..], bytes_at(5, 1));

@@ -20,7 +20,7 @@ use crate::resizing::{Resizing, any_size};
 
 const FILE: usize = 1 << 20;
 
-/// What lends at random, in rings that go with lends out.
+/// Sources that lend at random, in rings that go with lends out.
 struct Churn<'a> {
     numbers: Numbers,
     file: &'a File,
@@ -31,10 +31,10 @@ struct Churn<'a> {
     stop: &'a AtomicBool,
 }
 
-/// A ring with what it lends from and sends to.
+/// A ring with its sources and targets.
 struct Bed {
     lending: Lending<Box<dyn Queues>>,
-    /// A file in the page cache, past it, one in memory, and one that is made as it is read.
+    /// A file in the page cache, past it, one in memory, and one generated as it is read.
     files: [u16; 4],
     /// A stream that always has data, one that never has, and one that is sent to.
     stream: u16,
@@ -42,7 +42,7 @@ struct Bed {
     target: u16,
     from: TcpStream,
     out: TcpStream,
-    /// The ends that nobody uses.
+    /// The unused ends.
     _open: (TcpStream, TcpStream, TcpStream),
     reader: thread::JoinHandle<std::io::Result<u64>>,
 }
@@ -74,8 +74,8 @@ impl Bed {
         }
     }
 
-    /// Ends with what is lent and not given back, and with a request that waits, which goes with its
-    /// source or with its ring.
+    /// Ends with lends not given back, and with a request that waits, which goes with its source or with
+    /// its ring.
     fn end(mut self, source_first: bool) {
         let waits = self.lending.get_with(0, self.still, 0, 1, REPLACE);
         self.lending.submit(&[waits]);
@@ -93,7 +93,7 @@ impl Bed {
 }
 
 impl Churn<'_> {
-    /// Until it is told to stop, and one ring at least; how many rings it had.
+    /// Until told to stop, and at least one ring; returns how many rings it had.
     fn run(mut self) -> u64 {
         let mut rings = 0;
         while rings == 0 || !self.stop.load(Ordering::Relaxed) {
@@ -183,7 +183,7 @@ impl Churn<'_> {
     }
 }
 
-/// Bytes of memory that nobody has, once caches are let go of.
+/// Bytes of memory that nobody has, once caches are dropped.
 fn free_memory() -> u64 {
     std::fs::write("/proc/sys/vm/drop_caches", "3").expect("root");
     let told = std::fs::read_to_string("/proc/meminfo").expect("reads");
@@ -234,7 +234,7 @@ fn the_module_goes_and_comes_while_it_is_used() {
                     let mut lending = Lending::with(Device(device));
                     assert_eq!(lending.run(lending.get(0, NULL, 0, 64)), 64);
                     assert_eq!(lending.run(lending.fresh(1, 2, 10_000)), 10_000);
-                    // Sometimes the ring is the last that has something of it.
+                    // Sometimes the ring is the last holder of it.
                     let Lending { ring, device } = lending;
                     drop(device);
                     drop(ring);
@@ -244,7 +244,7 @@ fn the_module_goes_and_comes_while_it_is_used() {
         }
         let begin = Instant::now();
         while opened.load(Ordering::Relaxed) == 0 || begin.elapsed() < going_on(2, 5) {
-            // Under load, and as the last that is out comes back.
+            // Under load, and when the last loan comes back.
             if !remove() {
                 pause.store(true, Ordering::Relaxed);
                 eventually("it can be removed", || remove().then_some(()));

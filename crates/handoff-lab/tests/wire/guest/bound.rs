@@ -1,4 +1,4 @@
-//! Queues that are bound to memory of a program: what the kernel copies, and what faults do.
+//! Queues bound to memory of a program: what the kernel copies, and what faults do.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -25,13 +25,13 @@ fn index(pair: &Pair) -> u32 {
     index.trim().parse().expect("a number")
 }
 
-/// Sends a stream to a queue that is bound; what the kernel has copied of it.
+/// Sends a stream to a bound queue; returns what the kernel has copied of it.
 pub(super) fn receive_bound(pair: &Pair, bytes: usize, chunks: usize, chunk: u32) -> (u64, u64) {
     let index = index(pair);
     let listener = listen(&pair.right, pair.right.v4());
     let mut left = connect(&pair.left, pair.right.v4());
     let (right, _) = listener.accept().expect("accepts");
-    // The kernel lets go of a ring of before, its queue and its memory from a worker of its own.
+    // A worker of the kernel lets go of an earlier ring, its queue and its memory.
     let deadline = Instant::now() + Duration::from_secs(5);
     let bind = || Receiver::bind(index, QUEUE, chunks, chunk);
     let mut receiver = loop {

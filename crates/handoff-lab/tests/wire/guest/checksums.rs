@@ -1,4 +1,4 @@
-//! Checksums of packets, seen as they arrive, whoever made them.
+//! Checksums of packets as they arrive, whoever made them.
 
 use std::net::UdpSocket;
 use std::num::NonZeroU32;
@@ -40,8 +40,8 @@ fn checksums_are_right(frame: &[u8]) -> Option<bool> {
     Some(checksum(&[header]) == 0 && whole == 0 && there)
 }
 
-/// Looks at everything that arrives, as tcpdump does, until nothing does any more: how many
-/// packets of TCP and UDP with payload, and how many with a wrong checksum.
+/// Looks at all arriving packets, as tcpdump does, until none comes any more; returns how many packets of
+/// TCP and UDP with payload came, and how many had a wrong checksum.
 fn capture(end: &PairEnd) -> thread::JoinHandle<(u32, u32)> {
     const IPV4: u16 = 0x0800;
     let protocol = NonZeroU32::new(u32::from(IPV4.to_be())).map(Protocol::from_raw);
@@ -67,7 +67,7 @@ fn checksums_on_the_wire_are_right() {
     let pair = pair(1_500);
     // Merged packets have no checksum of their own.
     run(&pair.right, &format!("ethtool -K {} gro off", pair.right.device()));
-    // Made by the stack, by the engine for each packet, and by it for the parts of a frame.
+    // Made by the stack, by the engine for each packet, and by the engine for the parts of a frame.
     for offloads in ["tx off", "tx on tso off", "tso on"] {
         run(&pair.left, &format!("ethtool -K {} {offloads}", pair.left.device()));
         let capture = capture(&pair.right);

@@ -1,4 +1,4 @@
-//! What is sent arrives, and what was lent comes back when it has been read.
+//! Sent bytes arrive, and lent pages come back when they have been read.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -75,14 +75,14 @@ fn lent_memory_is_back_when_the_engine_has_read_it() {
     assert!(cqueue::notif(back.flags()));
     assert_eq!(back.result(), 0, "copied");
     assert!(begin.elapsed() >= DELAY, "back after {:?}", begin.elapsed());
-    // Whoever still read it would read this.
+    // A reader that still had it would read this.
     lent.fill(0);
     let mut received = vec![0; 65_536];
     let length = to.recv(&mut received).expect("arrives");
     assert!(received[..length] == stream_of(32_768), "what arrived differs");
 }
 
-/// Sends from left to right what the kernel is to cut into datagrams of `piece` bytes.
+/// Sends from left to right a message that the kernel must cut into datagrams of `piece` bytes.
 pub(super) fn send_cut(pair: &Pair, to: &UdpSocket, piece: u16, bytes: &[u8]) {
     let to = to.local_addr().expect("bound");
     let any: IpAddr =
@@ -129,7 +129,7 @@ fn datagrams_sent_as_one_are_cut_by_the_nic() {
         }
         let [packets, frames] = [sum("tx_packets") - before[0], sum("tx_gso_packets") - before[1]];
         assert_eq!(frames, FRAMES as u64, "frames that the NIC cut");
-        // Neighbours are looked for meanwhile.
+        // Neighbours are resolved meanwhile.
         let cut = (FRAMES * sent.chunks(PIECE).len()) as u64;
         assert!((cut..cut + FRAMES as u64).contains(&packets), "{packets} packets of {cut}");
     }

@@ -29,7 +29,7 @@ fn a_rule_names_the_queue() {
             assert!(arrived(other) < 4_096, "queue {other} got {}", arrived(other));
         }
     }
-    // The second took the place of the first, which is for the same packets.
+    // The second replaced the first, which is for the same packets.
     let said = run(&pair.right, &format!("ethtool -n {}", pair.right.device()));
     assert!(said.contains("Total 1 rules"), "{said}");
 }
@@ -47,7 +47,7 @@ fn contexts_and_tables_spread_flows() {
     exchange(&pair, pair.right.v6(), MIB);
     let count = counters(&pair.right);
     assert!(bytes_of(&count, 2) > MIB as u64, "{count:?}");
-    // The rule is about IPv6; all the rest goes where the table says.
+    // The rule is about IPv6; all other packets go where the table says.
     run(&pair.right, &format!("ethtool -X {device} start 1 equal 1"));
     let before = counters(&pair.right);
     exchange(&pair, pair.right.v4(), MIB);
@@ -74,11 +74,11 @@ fn a_rule_and_its_context_name_queues_that_there_are() {
     assert!(why.contains("Invalid argument"), "{why}");
     run(end, &format!("ethtool -N {device} {RULE} context {context} action 0"));
     run(end, &format!("ethtool -N {device} delete 0"));
-    // Neither does the context grow past them under a rule.
+    // Nor does the context grow past them under a rule.
     run(end, &format!("ethtool -X {device} context {context} start 0 equal 2"));
     run(end, &format!("ethtool -N {device} {RULE} context {context} action 2"));
     refused(end, &format!("ethtool -X {device} context {context} start 1 equal 2"));
-    // Nor do queues go that both together name.
+    // Nor do queues go that both name together.
     refused(end, &format!("ethtool -L {device} combined 3"));
     exchange(&pair, pair.right.v4(), MIB);
     run(end, &format!("ethtool -N {device} delete 0"));
@@ -96,7 +96,7 @@ fn what_the_hash_is_made_of_can_be_chosen() {
         let to = to.expect("enters").expect("binds").local_addr().expect("bound");
         let before = counters(end);
         for _ in 0..64 {
-            // Each from a port, and with a label, of its own.
+            // Each from its own port, and with its own label.
             let from = pair.left.namespace().run(|| UdpSocket::bind((pair.left.v6(), 0)));
             from.expect("enters").expect("binds").send_to(&[0; 600], to).expect("sends");
         }
@@ -107,7 +107,7 @@ fn what_the_hash_is_made_of_can_be_chosen() {
                 let name = format!("queue{queue}_rx_bytes");
                 now[&name] - before[&name]
             };
-            // Neighbours are looked for by a few small packets.
+            // A few small packets resolve neighbours.
             if (0..4).map(arrived).sum::<u64>() >= 64 * 600 {
                 return (0..4).filter(|&queue| arrived(queue) > 600).count();
             }
@@ -126,7 +126,7 @@ fn what_the_hash_is_made_of_can_be_chosen() {
     refused(end, &format!("ethtool -N {device} rx-flow-hash udp4 v"));
 }
 
-/// The interrupts that the netdev family names for the interface at this end.
+/// The interrupts that the netdev family reports for the interface at this end.
 fn napi_interrupts(end: &PairEnd) -> Vec<u32> {
     let index = interface_index(end);
     let asked = end.namespace().run(|| {
@@ -141,7 +141,7 @@ fn napi_interrupts(end: &PairEnd) -> Vec<u32> {
 
 /// The interrupt of this queue, and how often each processor has taken it.
 fn interrupts(end: &PairEnd, queue: u32) -> (u32, Vec<u64>) {
-    // An interface of another test, which is still going, may have had the same name.
+    // An interface of another test, not yet gone, may have had the same name.
     let ours = napi_interrupts(end);
     let name = format!("{}-{queue}", end.device());
     let table = fs::read_to_string("/proc/interrupts").expect("reads");
@@ -162,7 +162,7 @@ fn an_interrupt_of_each_queue_runs_where_it_is_told() {
     for cpu in [1, 0] {
         let (irq, before) = interrupts(end, 2);
         fs::write(format!("/proc/irq/{irq}/smp_affinity"), format!("{:x}", 1 << cpu)).expect("set");
-        // It stays through all that makes rings anew.
+        // It stays through everything that remakes rings.
         run(end, &format!("ethtool -L {device} combined 3 && ethtool -G {device} rx 64"));
         run(end, &format!("ip link set {device} down && ip link set {device} up"));
         exchange(&pair, pair.right.v4(), MIB);
@@ -172,7 +172,7 @@ fn an_interrupt_of_each_queue_runs_where_it_is_told() {
             after.iter().zip(&before).map(|(after, before)| after - before).collect();
         assert!(taken[cpu] > 0 && taken[1 - cpu] == 0, "CPU {cpu}: {taken:?}");
     }
-    // Of several it is one, as with a card.
+    // It is one of several, as with a card.
     let (irq, before) = interrupts(end, 2);
     fs::write(format!("/proc/irq/{irq}/smp_affinity"), "3").expect("set");
     exchange(&pair, pair.right.v4(), MIB);

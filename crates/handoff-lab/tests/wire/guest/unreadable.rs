@@ -51,7 +51,7 @@ fn dma_buf(bytes: &[u8]) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(made) }
 }
 
-/// Lets this end's interface send from it, as long as what is returned first lives.
+/// Lets this end's interface send from it, as long as the first returned value lives.
 fn bind(end: &PairEnd, memory: &OwnedFd) -> (Netlink, u32) {
     let index = interface_index(end);
     let asked = end.namespace().run(|| {
@@ -86,7 +86,7 @@ fn allow_zerocopy(socket: &TcpStream) {
 
 /// Sends these bytes of the binding's memory; returns how many were taken.
 fn send(socket: c_int, binding: u32, offset: usize, bytes: usize) -> usize {
-    // Where an address would be is the place in the memory.
+    // The place in the memory stands where an address would be.
     let mut piece = libc::iovec { iov_base: ptr::without_provenance_mut(offset), iov_len: bytes };
     // SAFETY: computes a length.
     let space = unsafe { libc::CMSG_SPACE(size_of::<u32>() as u32) } as usize;

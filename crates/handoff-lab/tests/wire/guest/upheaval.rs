@@ -1,4 +1,4 @@
-//! What goes or changes under traffic: processes, settings, namespaces, the module.
+//! Changes under traffic: processes, settings, namespaces, the module.
 
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -12,7 +12,7 @@ use handoff_lab::topology::PairEnd;
 use super::bound::{ready_to_bind, receive_bound};
 use crate::bed::{MIB, PORT, connect, pair, run, stream_of};
 
-/// Holds the queue in a process of its own, which says so and then waits.
+/// Holds the queue in a process of its own, which reports that and then waits.
 fn holder(end: &PairEnd) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("our path"));
     child.args(["--exact", "--ignored", "--nocapture", "guest::fixture::holds_a_queue"]);
@@ -40,7 +40,7 @@ fn a_killed_receiver_gives_its_queue_back() {
         child.kill().expect("kills");
         child.wait().expect("ends");
     }
-    // The kernel lets go of a dead ring from a worker of its own.
+    // A worker of the kernel lets go of a dead ring.
     thread::sleep(Duration::from_millis(300));
     assert_eq!(receive_bound(&pair, MIB, 2_048, 4_096), (0, 0));
 }
@@ -71,7 +71,7 @@ fn everything_may_change_under_traffic() {
         run(&pair.right, &format!("ip link set {far} down && ip link set {far} up"));
         run(&pair.left, &format!("ip link set {near} down && ip link set {near} up"));
     }
-    // What it may not: the queue that is held cannot be taken away.
+    // What is not allowed: the held queue cannot be taken away.
     let mut refused = Command::new("ethtool");
     refused.args(["-L", far, "combined", "3"]).stderr(Stdio::null());
     let status = pair.right.namespace().attach(&mut refused).status().expect("starts");

@@ -1,4 +1,4 @@
-//! `handoff meter`, by its words.
+//! `handoff meter`, by its command line.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -16,7 +16,7 @@ struct Cli {
     meter: MeterArgs,
 }
 
-/// What `handoff meter` does with these words.
+/// Runs `handoff meter` with these words.
 fn meter(words: &[&str]) -> (Result<(), MeterError>, serde_json::Value) {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let words = ["meter"].iter().chain(words);

@@ -25,7 +25,7 @@ fn who_makes_huge_pages_of_small_ones_copies_for_no_tree() {
     assert!(of_machine.copied_bytes >= SIZE as u64 / 2, "{of_machine:?}");
 }
 
-/// Has `khugepaged` copy most of [`SIZE`] bytes of this process into huge pages.
+/// Makes `khugepaged` copy most of [`SIZE`] bytes of this process into huge pages.
 fn collapse() {
     let _hurry = ["scan_sleep_millisecs", "alloc_sleep_millisecs"].map(Hurried::new);
     let memory = SmallPages::new();
@@ -37,7 +37,7 @@ fn collapse() {
     }
 }
 
-/// A setting of `khugepaged` at its least, and as it was again when dropped.
+/// A setting of `khugepaged` at its minimum; dropping this restores it.
 struct Hurried {
     path: String,
     before: String,

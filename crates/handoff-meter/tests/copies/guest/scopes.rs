@@ -1,4 +1,4 @@
-//! For whom is counted: a tree, a control group, the machine; one at a time.
+//! Whose copies are counted: a tree, a control group, the machine; one at a time.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use crate::files::{file_in, write_all};
 
 #[test]
 fn the_tree_has_all_that_it_starts_and_no_neighbour() {
-    // It is there from the beginning, and copies once it is told to.
+    // It exists from the beginning, and copies when told to.
     let mut neighbour = Command::new("sh")
         .args(["-c", "read _ && exec dd if=/dev/urandom of=/dev/null bs=64k"])
         .stdin(Stdio::piped())
@@ -42,7 +42,7 @@ fn the_tree_has_all_that_it_starts_and_no_neighbour() {
             let mut shell = Command::new("sh");
             shell.args(["-c", &script]).stderr(Stdio::null());
             assert!(shell.status().expect("sh").success());
-            // Not counted: it was not started by us, it is us.
+            // Not counted: we did not start it, it is us.
             write_all(&mut file_in(TMPFS));
             while read_by_neighbour(neighbour.id()) - before < SIZE as u64 {
                 assert!(neighbour.try_wait().expect("ours").is_none(), "the neighbour is gone");
@@ -74,7 +74,7 @@ fn a_pid_namespace_has_its_tree_with_the_namespaces_below() {
 /// Words for unshare(1).
 const IN_PID_NAMESPACE: [&str; 3] = ["--pid", "--fork", "--mount-proc"];
 
-/// Started in a PID namespace, where no process has the number by which the kernel knows it.
+/// Started in a PID namespace, where no process has the kernel's number for it.
 mod fixture {
     use super::*;
 
@@ -88,7 +88,7 @@ mod fixture {
         command.spawn().expect("starts")
     }
 
-    /// Has it copy, and waits for its end.
+    /// Makes it copy, and waits for its end.
     fn copied_by(mut child: Child, counting: &Counting) -> u64 {
         let mut input = child.stdin.take().expect("piped");
         let counted = counting.during(|| {
@@ -113,7 +113,7 @@ mod fixture {
             ("a new one in a namespace below", waiting(&unshare)),
         ];
         for (which, child) in started {
-            // Into a pipe and out of it; what programs copy as they start is little.
+            // Into a pipe and out of it; programs copy little as they start.
             let copied = copied_by(child, &counting);
             assert!(copied.abs_diff(2 * SIZE as u64) < SIZE as u64 / 16, "{which}: {copied} bytes");
         }

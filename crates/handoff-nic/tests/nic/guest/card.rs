@@ -46,7 +46,7 @@ impl Card {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// All that ethtool shows of what preparing may change.
+    /// Everything ethtool shows that preparing may change.
     pub(super) fn settings(&self) -> String {
         let name = self.name();
         self.sh(&format!(

@@ -1,4 +1,4 @@
-//! Which queues are taken, and that everything comes back.
+//! Which queues are chosen, and that everything comes back.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,4 @@
-//! Interfaces that are not fit, and users who may not: told, with what helps.
+//! Unfit interfaces and users without permission: the answer says what helps.
 
 use handoff_lab::topology::Pair;
 use handoff_nic::{Error, Nic, Prepared, Weight};
@@ -6,7 +6,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::card::{Card, plan};
 
-/// Cause and remedy of what cannot be helped.
+/// Cause and remedy of obstacles that nothing removes.
 #[track_caller]
 fn blocking(nic: &Nic) -> (String, String) {
     let mut all = nic.obstacles().into_iter().filter(|other| other.weight == Weight::Blocks);
@@ -48,7 +48,7 @@ fn bonds_vlans_and_bridges_name_what_they_stand_on() {
         let error = card.inside(|| Prepared::new(upper, &plan(1), &card.directory()));
         assert!(matches!(error, Err(Error::NotPossible(_))), "{error:?}");
     }
-    // The card itself can be prepared, and what that means is told.
+    // The card itself can be prepared, and the answer says what that means.
     let before = card.settings();
     let beware: Vec<_> = card.look().obstacles().into_iter().collect();
     let beware = beware.iter().find(|other| other.weight == Weight::Beware).expect("is told");

@@ -7,7 +7,7 @@ use handoff_nic::{Directory, Prepared};
 
 use super::card::{Card, plan};
 
-/// One that is about to.
+/// A process that is about to prepare one.
 pub(super) fn preparing(card: &Card) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("our path"));
     command.args(["--exact", "--ignored", "--nocapture", "guest::fixture::prepares_and_stays"]);
@@ -41,7 +41,7 @@ fn prepares_and_stays() {
     println!("BEGINS");
     let prepared = Prepared::new(&device, &plan(1), &Directory::at(place)).expect("is fit");
     println!("PREPARED");
-    // Until whoever started us is gone too.
+    // Until its starter is gone too.
     let _ = std::io::stdin().read(&mut [0]);
     drop(prepared);
 }

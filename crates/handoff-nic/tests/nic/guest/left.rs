@@ -1,4 +1,4 @@
-//! What was left or kept is put back by `restore`, whatever has happened meanwhile.
+//! `restore` puts back what was left or kept, whatever has happened meanwhile.
 
 use std::fs;
 

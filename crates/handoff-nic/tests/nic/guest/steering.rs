@@ -1,4 +1,4 @@
-//! What was led to a queue arrives there, and nothing else does.
+//! Steered packets arrive at their queue, and no others.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -51,7 +51,7 @@ fn a_port_of_both_versions_arrives_at_its_queue() {
         assert!(count[3] > MIB as u64, "{address}: {count:?}");
         assert!(count[..3].iter().all(|bytes| *bytes < 4_096), "{address}: {count:?}");
     }
-    // Whatever has no rule stays away from it.
+    // Packets without a rule stay away from it.
     let before = card.counters();
     for port in 9_000..9_016 {
         let (left, right) = connect(&card, right.v4().into(), port);
@@ -91,12 +91,12 @@ fn a_port_is_spread_over_queues_by_a_context_and_the_host_keeps_to_its_own() {
         let count = arrived(&before, &card.counters());
         assert_eq!(count[2..4], [0, 0], "{address}: {count:?}");
     }
-    // Another who looks for queues finds them taken.
+    // Another plan that looks for queues finds them taken.
     for queue in [2, 3] {
         let why = card.look().use_of(queue).expect("taken");
         assert!(why.contains("is what rule"), "{why}");
     }
-    // After a kill, as after this, the record alone is there.
+    // As after a kill, only the record is left.
     prepared.keep().expect("writes");
     let undone = card.restore(card.name()).expect("is there");
     assert!(undone.put_back.iter().any(|what| what == "RSS context 1"), "{undone:?}");
@@ -197,7 +197,7 @@ fn what_arrives_at_a_prepared_queue_is_not_copied() {
     assert_eq!(card.settings(), set_aside);
     let error = card.prepare(&plan(1)).expect_err("is not put back").to_string();
     assert!(error.contains("handoff nic restore"), "{error}");
-    // The kernel lets go of a ring in its own time, which putting back waits for.
+    // The kernel lets go of a ring later; putting back waits for that.
     drop(receiver);
     let undone = card.restore(card.name()).expect("is free");
     assert_eq!((undone.left.len(), undone.gone), (0, false));
