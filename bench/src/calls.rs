@@ -24,11 +24,11 @@ pub struct Enters {
 }
 
 impl Enters {
-    /// Counts those of the threads with these ids from here on.
+    /// Counts the calls of the threads with these ids from here on.
     ///
     /// # Errors
     ///
-    /// Why they can't be counted, in one line.
+    /// Why they cannot be counted, in one line.
     pub fn of(threads: impl IntoIterator<Item = i32>) -> Result<Self, String> {
         let wrong = |error: io::Error| format!("{TRACEPOINT}: {error}");
         let number = fs::read_to_string(TRACEPOINT).map_err(wrong)?;
@@ -44,7 +44,7 @@ impl Enters {
     ///
     /// # Errors
     ///
-    /// What reading says, in one line.
+    /// The error of reading, in one line.
     pub fn count(&self) -> Result<u64, String> {
         let read = |mut event: &File| {
             let mut count = [0; 8];

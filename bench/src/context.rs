@@ -1,4 +1,4 @@
-//! How a bench is called, and how it ends when it does not end well.
+//! How a bench is called, and how it fails.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub struct Context<'a> {
     pub out: &'a mut dyn io::Write,
 }
 
-/// How a bench ends when it does not end well. Each text is one line with the cause and what to do.
+/// Why a bench fails. Each text is one line with the cause and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The command line makes no sense: exit code 2.
@@ -23,7 +23,7 @@ pub enum BenchError {
     /// This machine cannot do it: exit code 3.
     #[error("{0}")]
     NotPossible(String),
-    /// It was tried and failed: exit code 1.
+    /// The attempt failed: exit code 1.
     #[error("{0}")]
     Failed(String),
     /// The user ended it; nothing is left behind.

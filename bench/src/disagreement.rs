@@ -1,4 +1,4 @@
-//! What a report says about its disagreements, in lines.
+//! A report's disagreements, in lines.
 
 use crate::{
     quantity::percent,
@@ -32,8 +32,8 @@ fn line(found: &Disagreement) -> String {
     text
 }
 
-/// What a report says about it, a line for each row below one that says what follows; that all agree is
-/// one line. Nothing where nothing could be compared.
+/// The report's disagreements, a line for each such row, after one line that explains them; if all agree,
+/// one line. Nothing if nothing could be compared.
 pub fn lines(report: &Report) -> Vec<String> {
     let Some(disagreements) = &report.disagreements else { return Vec::new() };
     let compared = |row: &&Row| row.copied_share.is_some() && row.copied_share_witness.is_some();
@@ -89,7 +89,7 @@ mod tests {
         })
     }
 
-    /// Of rows with what is implied by their reports.
+    /// For rows with the counts that their reports imply.
     fn report(rows: Vec<(Row, f64)>) -> Report {
         let (rows, found): (Vec<_>, Vec<_>) =
             rows.into_iter().map(|(row, implied)| (row.clone(), found(&row, implied))).unzip();

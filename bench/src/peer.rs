@@ -1,16 +1,16 @@
-//! Other programs, run beside us in the same network and in turns with our rows. Those that serve live as
-//! long as their row does: see `network::program`.
+//! Other programs, run beside us in the same network and in turns with our rows. Programs that serve live
+//! as long as their row: see `network::program`.
 //!
-//! A peer is `NAME=COMMAND`. The command runs through the shell, after the placeholders in it were
-//! replaced. One that sends runs once per round, inside the bench's namespace and on its processor;
-//! `{addr}`, `{port}`, `{bytes}`, `{seconds}` and `{cpu}` stand for what it needs. Its figure is the
-//! last match of a regular expression in what it prints:
+//! A peer is `NAME=COMMAND`. The shell runs the command, after its placeholders were replaced. A sending
+//! peer runs once per round, inside the bench's namespace and on its processor; `{addr}`, `{port}`,
+//! `{bytes}`, `{seconds}` and `{cpu}` stand for what it needs. Its figure is the last match of a regular
+//! expression in its output:
 //!
 //! - the group `value`, or the first group, is the number;
-//! - the group `unit`, or the second group, is its unit, unless a unit was given by hand, which is
-//!   for programs that print MB and mean MiB, or print no unit;
-//! - a unit per second is a rate. A unit without `/s` is a total, and is divided by the time that
-//!   the program really ran, so that one that runs longer than asked is not favoured.
+//! - the group `unit`, or the second group, is its unit, unless you gave a unit; that is for programs that
+//!   print MB and mean MiB, or print no unit;
+//! - a unit per second is a rate. A unit without `/s` is a total, and is divided by the time that the
+//!   program really ran, so a program that runs longer than asked is not favoured.
 
 use std::{
     fs::File,
@@ -36,24 +36,24 @@ use crate::{
     quantity::bytes_per_unit,
 };
 
-/// The last number that a rate's unit follows: `12.5 MB/s`, `9.42 Gbits/sec`.
+/// The last number with the unit of a rate: `12.5 MB/s`, `9.42 Gbits/sec`.
 const DEFAULT_PATTERN: &str =
     r"([0-9]+(?:\.[0-9]+)?)\s*((?:[kKMG]i?)?B/s(?:ec)?|(?:[kKMG]i?)?Bps|[kKMG]?bits?/s(?:ec)?)";
 
-/// How often a running peer is looked at: it shares its processor with us.
+/// How often to look at a running peer: it shares its processor with us.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// How long a receiver takes to begin to listen.
 const START_UP: Duration = Duration::from_millis(300);
 
-/// The options of benches beside whose rows other programs run.
+/// The options of benches that run other programs beside their rows.
 #[derive(Debug, Args)]
 pub struct ProgramOptions {
     /// Another program to run in turns with the rows, as below
     #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named)]
     pub peer: Vec<(String, String)>,
 
-    /// What its guest is given, with --lab.
+    /// What to give its guest, with --lab.
     #[command(flatten)]
     pub carried: Carried,
 }
@@ -101,7 +101,7 @@ impl Figure {
         Ok(Self { pattern, unit: unit.map(str::to_owned) })
     }
 
-    /// Finds the figure in what the program printed.
+    /// Finds the figure in the program's output.
     ///
     /// # Errors
     ///
@@ -126,12 +126,12 @@ impl Figure {
     }
 }
 
-/// What replaces the placeholders of a command: `{name}` by its value.
+/// Values for the placeholders of a command: `{name}`.
 #[derive(Debug, Clone, Default)]
 pub struct Placeholders(pub Vec<(&'static str, String)>);
 
 impl Placeholders {
-    /// The command with all of them replaced.
+    /// The command with all placeholders replaced.
     pub(crate) fn fill(&self, command: &str) -> String {
         self.0.iter().fold(command.to_owned(), |command, (name, value)| {
             command.replace(&format!("{{{name}}}"), value)
@@ -139,7 +139,7 @@ impl Placeholders {
     }
 }
 
-/// What a program prints, kept in memory.
+/// A program's output, kept in memory.
 #[derive(Debug)]
 pub struct Output(File);
 
@@ -155,12 +155,12 @@ impl Output {
         Ok(Self(file.into()))
     }
 
-    /// Where the program is to print to.
+    /// Where the program must print to.
     pub fn sink(&self) -> Stdio {
         self.0.try_clone().map_or_else(|_| Stdio::null(), Stdio::from)
     }
 
-    /// What it has printed so far.
+    /// Its output so far.
     ///
     /// # Errors
     ///
@@ -202,15 +202,15 @@ pub struct Peer {
     pub command: String,
     /// How to read its figure.
     pub figure: Figure,
-    /// What replaces the placeholders.
+    /// Values for the placeholders.
     pub placeholders: Placeholders,
     /// Where it runs.
     pub namespace: Namespace,
-    /// The program that receives, where the bench's own receiver will not do.
+    /// The program that receives, if the bench's own receiver does not suffice.
     pub receiver: Option<Receiver>,
 }
 
-/// A program at the far end, for as long as this lives. It may use all processors.
+/// A program at the far end, as long as this lives. It may use all processors.
 #[derive(Debug)]
 pub struct Receiver {
     _running: Running,
@@ -236,7 +236,7 @@ impl Receiver {
 /// Which processors a program may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Affinity {
-    /// That of the bench.
+    /// The bench's processor.
     Inherited,
     /// These.
     Only(CpuSet),
@@ -253,7 +253,7 @@ pub(crate) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            // The group is gone if this fails, which is what was wanted.
+            // The group is gone if this fails, which is fine.
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             let _ = self.child.wait();
         }
@@ -261,7 +261,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts a command through the shell; in the caller's namespace where none is given.
+    /// Starts a command through the shell, by default in the caller's namespace.
     pub(crate) fn start(
         command: &str,
         namespace: Option<&Namespace>,
@@ -316,12 +316,12 @@ impl Running {
         let begin = Instant::now();
         let mut time = Time::default();
         loop {
-            // The last look is a little early: a thread that has ended tells nothing any more.
+            // The last look is a little early: a thread that has ended reports nothing any more.
             let kept_waiting = kept_waiting_of_process(self.child.id());
             time.kept_waiting = time.kept_waiting.max(kept_waiting);
             let mut ended = [PollFd::new(&handle, PollFlags::IN)];
             match poll(&mut ended, Some(&BETWEEN_LOOKS)) {
-                // A signal; whether it ends the bench is looked at below.
+                // A signal; the check below sees whether it ends the bench.
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(line(errno.into())),
             }
@@ -357,7 +357,7 @@ impl Engine for Peer {
         }
         let text = output.text()?;
         let bytes = match self.figure.read(&text)? {
-            // Its own clock went on while it was kept waiting, and so does this one.
+            // Its own clock ran on while it was kept waiting, and so does this one.
             Reading::Rate(rate) => rate * time.elapsed.as_secs_f64(),
             Reading::Total(total) => total,
         };

@@ -1,4 +1,4 @@
-//! The processor that the measuring thread runs on, and the time that others hold it.
+//! The processor of the measuring thread, and the time that others hold it.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -19,7 +19,7 @@ impl Pinned {
     ///
     /// # Errors
     ///
-    /// A line that names the processors there are.
+    /// A line that names the available processors.
     pub fn to(cpu: Option<usize>) -> Result<Self, String> {
         let before = sched_getaffinity(None)
             .map_err(|errno| format!("the usable processors are unknown: {errno}"))?;
@@ -36,14 +36,14 @@ impl Pinned {
         Ok(Self { before, cpu })
     }
 
-    /// The processors for who works beside the thread: all others, if there are any.
+    /// The processors for helpers of the thread: all others, if there are any.
     pub fn others(&self) -> CpuSet {
         let mut others = self.before;
         others.unset(self.cpu);
         if others.count() > 0 { others } else { self.before }
     }
 
-    /// Which processor it is.
+    /// The processor's number.
     pub fn cpu(&self) -> usize {
         self.cpu
     }
@@ -56,9 +56,9 @@ impl Drop for Pinned {
     }
 }
 
-/// How long the calling thread was ready to run so far, and others ran instead. Zero where the
-/// kernel does not tell (CONFIG_SCHED_INFO), and where instructions are counted: there all that runs
-/// on the one processor belongs to the work.
+/// How long the calling thread was ready to run so far, and others ran instead. Zero if the kernel does not
+/// report it (CONFIG_SCHED_INFO), and where instructions are counted: there everything on the one processor
+/// belongs to the work.
 pub fn kept_waiting() -> Duration {
     if handoff_lab::instructions::counting() {
         return Duration::ZERO;
@@ -66,14 +66,14 @@ pub fn kept_waiting() -> Duration {
     kept_waiting_of(Path::new("/proc/thread-self"))
 }
 
-/// The same of another process and its descendants: of that of their threads that waited longest,
-/// since threads that wait at a time must not be counted twice.
+/// The same for another process and its descendants: for the thread among theirs that waited longest, since
+/// simultaneous waits must not count twice.
 pub fn kept_waiting_of_process(process: u32) -> Duration {
     let threads = tasks::of_tree(process);
     threads.iter().map(|thread| kept_waiting_of(thread)).max().unwrap_or_default()
 }
 
-/// The same of one thread, given as its directory.
+/// The same for one thread, given as its directory.
 pub(crate) fn kept_waiting_of(task: &Path) -> Duration {
     // Nanoseconds on the processor, nanoseconds ready to run, number of time slices.
     let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();

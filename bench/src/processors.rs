@@ -1,7 +1,7 @@
 //! How busy all processors of this host are.
 //!
-//! Kernel interface: the first line of `/proc/stat`, in ticks of the clock, as top(1) and mpstat(1) read
-//! it: what is shorter than a tick is sampled, or accounted exactly, as the kernel was built.
+//! Kernel interface: the first line of `/proc/stat`, in clock ticks, as top(1) and mpstat(1) read it: times
+//! shorter than a tick are sampled, or accounted exactly, depending on the kernel's build.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 use rustix::param::clock_ticks_per_second;
 
-/// What they have spent since the start, as a sum over all of them.
+/// Their times since the start, as a sum over all of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Processors {
     ticks: Ticks,
@@ -35,7 +35,7 @@ pub struct Busy {
 impl Processors {
     /// # Errors
     ///
-    /// Where the kernel does not tell, in one line.
+    /// If the kernel does not report it, in one line.
     pub(crate) fn now() -> Result<Self, String> {
         let text =
             fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
@@ -44,7 +44,7 @@ impl Processors {
         Ok(Self { ticks, at: Instant::now() })
     }
 
-    /// Between an earlier look and this; none where no time has passed.
+    /// Between an earlier look and this; none if no time has passed.
     pub(crate) fn since(&self, earlier: &Self) -> Option<Busy> {
         let time = self.at.duration_since(earlier.at);
         let share = |now: u64, then: u64| {
@@ -67,7 +67,7 @@ impl Ticks {
             .map(str::parse)
             .collect::<Result<_, _>>()
             .ok()?;
-        // Time of guests is in that of users, too.
+        // Guests' time is in users' time, too.
         let [user, nice, system, _idle, _waiting, irq, softirq, steal, ..] = fields[..] else {
             return None;
         };

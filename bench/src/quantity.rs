@@ -21,7 +21,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is out of range"))
 }
 
-/// Reads how many there are to be: a number from 1, with an optional `k` for a thousand.
+/// Reads a count: a number from 1, with an optional `k` for a thousand.
 ///
 /// # Errors
 ///

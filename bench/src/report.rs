@@ -1,4 +1,4 @@
-//! What a bench found, in the form that `--json` prints and `--compare` reads.
+//! The results of a bench, in the form that `--json` prints and `--compare` reads.
 
 mod config;
 mod disagreement;
@@ -24,15 +24,15 @@ use crate::machine::Machine;
 
 /// The name of the bench of block devices. Its operations are requests, not messages.
 pub(crate) const BLOCK: &str = "block";
-/// The name of the bench of what is served over HTTP. Its operations are requests, whose costs compare.
+/// The name of the bench of HTTP servers. Its operations are requests, whose costs compare.
 pub(crate) const HTTP: &str = "http";
 /// The name of the bench of messages. The names of its rows have the sizes of the messages.
 pub(crate) const RDS: &str = "rds";
-/// The name of the bench of a stream that is received, which has no operations.
+/// The name of the bench of a received stream, which has no operations.
 pub(crate) const RECV: &str = "recv";
-/// The name of the bench of what is sent from user memory.
+/// The name of the bench of sends from user memory.
 pub(crate) const SEND: &str = "send";
-/// The name of the bench of pages that are passed on. Its requests take a thousand instructions or two.
+/// The name of the bench that passes pages on. Its requests take a thousand instructions or two.
 pub(crate) const SPLICE: &str = "splice";
 
 /// One run of one bench.
@@ -46,13 +46,13 @@ pub struct Report {
     pub date: String,
     /// Where it ran.
     pub machine: Machine,
-    /// True under software emulation of the processor: then costs and ratios are of instructions, or
-    /// there are none, and never stand beside native ones.
+    /// True under software emulation of the processor: then costs and ratios are of instructions, or there
+    /// are none, and they never stand beside native ones.
     pub emulated: bool,
     /// What was measured, on what and how often, and what disturbed it: the lines above the table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
-    /// Rows whose reports and witness disagree on what was copied; none where no row has a witness.
+    /// Rows whose report and witness disagree about copies; none if no row has a witness.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disagreements: Option<Vec<Disagreement>>,
     /// The table's rows.
@@ -60,7 +60,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// That of a run on this machine.
+    /// The machine of a run here.
     pub(crate) fn new(bench: &str, date: String, machine: Machine, mut rows: Vec<Row>) -> Self {
         let emulated = machine.is_emulated();
         for row in &mut rows {

@@ -1,13 +1,12 @@
-//! One run of one bench: what every table is asked for, where it runs, and how its report reaches
-//! the user.
+//! One run of one bench: the options of every table, where it runs, and how its report reaches the user.
 //!
 //! Contracts:
 //!
-//! 1. What is wrong with the command line shows before anything is made or booted.
-//! 2. With `--lab` the same bench runs in a guest, and the table is drawn here from its report; files
-//!    of the user stay on this side.
-//! 3. A copy meter that is asked for and can't be had ends it before anything is measured.
-//! 4. Under emulation there are instructions, where they are counted, or no speeds and ratios.
+//! 1. Errors in the command line show before anything is made or booted.
+//! 2. With `--lab` the same bench runs in a guest, and the table is drawn here from its report; the user's
+//!    files stay on this side.
+//! 3. If the copy meter is requested and not available, the bench ends before anything is measured.
+//! 4. Under emulation there are only instructions, if they are counted, or no speeds and ratios.
 
 use std::{fs, path::PathBuf, time::Duration, time::SystemTime};
 
@@ -72,29 +71,29 @@ fn parse_slot(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What makes one bench another than the next.
+/// The differences between benches.
 pub trait Bench {
-    /// As it is called on the command line.
+    /// Its name on the command line.
     const NAME: &'static str;
 
-    /// How many pairs of virtio-net devices its guest is to have.
+    /// How many pairs of virtio-net devices its guest needs.
     const VIRTIO_NET: u8 = 0;
 
     /// The options of every bench.
     fn options(&self) -> &RunOptions;
 
-    /// The bench's own options, as the guest's is to be given them.
+    /// The bench's own options, to be given to its guest.
     fn arguments(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What the guest is given besides.
+    /// What else to give the guest.
     fn carried(&self) -> Carried {
         Carried::default()
     }
 
-    /// Length and number of slots where the user gives none; for so many `rows`, peers apart;
-    /// `counted`: where instructions are, not time.
+    /// Length and number of slots by default; for so many `rows`, without peers; `counted`: whether
+    /// instructions are counted, not time.
     fn slots(&self, rows: usize, counted: bool) -> (Duration, u32);
 
     /// Measures on this machine; with remarks for above the table, in lines.
@@ -104,13 +103,13 @@ pub trait Bench {
     /// See [`BenchError`].
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError>;
 
-    /// What was measured and on what, in the words for the table's first line.
+    /// What was measured and on what, for the table's first line.
     fn subject(&self, report: &Report) -> String;
 
     /// Further conditions, in lines.
     fn conditions(&self, report: &Report) -> String;
 
-    /// What follows from the table, in lines below it.
+    /// Conclusions from the table, in lines below it.
     fn verdict(&self, _report: &Report) -> String {
         String::new()
     }
@@ -122,7 +121,7 @@ impl RunOptions {
         self.only.as_ref().is_none_or(|only| only.is_match(name))
     }
 
-    /// Leaves the rows that are wanted, and those that they compare with.
+    /// Leaves the wanted rows, and those that they compare with.
     pub(crate) fn keep_wanted(&self, subjects: &mut Vec<Subject<'_>>) {
         let wanted = subjects.iter().filter(|it| self.wants(&it.name));
         let compared: Vec<Config> = wanted.map(|it| it.config.clone()).collect();
@@ -138,7 +137,7 @@ impl RunOptions {
         (slot, self.rounds.unwrap_or(default.1))
     }
 
-    /// For the guest's bench: all but what stays on this side.
+    /// For the guest's bench: everything except what stays on this side.
     fn arguments(&self) -> Vec<String> {
         let mut arguments = Vec::new();
         let mut add = |name: &str, value: Option<String>| {
@@ -162,7 +161,7 @@ impl RunOptions {
 
 /// What follows `handoff` on the guest's command line.
 pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
-    // The meter is at hand there.
+    // The meter is available there.
     let words = ["bench", B::NAME, "--json", "--meter"].map(str::to_owned);
     words.into_iter().chain(bench.options().arguments()).chain(bench.arguments()).collect()
 }
@@ -184,8 +183,8 @@ pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchEr
         let limit = lab::limit(options.quick);
         lab::run(&arguments_in_guest(bench), &carried, B::VIRTIO_NET, limit, context)?
     } else {
-        // Where instructions are counted, it is the lab's kernel, which has what it takes; and what
-        // detaching leaves the kernel to do would show in the first slots.
+        // Where instructions are counted, it is the lab's kernel, which has everything needed; and the work
+        // that detaching leaves to the kernel would show in the first slots.
         if options.meter && !instructions::counting() {
             witness::try_out()?;
         }
@@ -218,7 +217,7 @@ pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchEr
     failure.map_or(Ok(()), |failure| Err(BenchError::Failed(failure)))
 }
 
-/// What the figures were measured under, above the table.
+/// The conditions of the measurement, above the table.
 fn heading<B: Bench>(bench: &B, report: &Report) -> String {
     let counted = report.counts_instructions();
     let rows = report.rows.iter().filter(|row| !row.peer).count();

@@ -1,6 +1,6 @@
 //! Medians and paired ratios.
 
-/// The middle of a set of figures, and how far they spread.
+/// The middle of a set of figures, and their spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// The median.
@@ -12,7 +12,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// None of no figures. Figures that are no numbers are left out.
+    /// None without figures. Ignores figures that are no numbers.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> =
             figures.into_iter().filter(|figure| figure.is_finite()).collect();

@@ -12,7 +12,7 @@ use crate::{
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// What stands in a table: titles, the cells below them, and why rows have none.
+/// The content of a table: titles, the cells below them, and why rows have none.
 pub struct Sheet {
     /// Of the columns; the first names the row.
     pub titles: Vec<&'static str>,
@@ -49,7 +49,7 @@ pub fn sheet(report: &Report) -> Sheet {
     Sheet { titles, rows, footnotes: skipped.into_iter().map(footnote).collect() }
 }
 
-/// Draws the rows of a report; with an `earlier` one, each ratio stands beside that of then.
+/// Draws the rows of a report; with an `earlier` one, each ratio stands beside the earlier one.
 pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
     let Sheet { mut titles, rows, footnotes } = sheet(report);
     let mut table = Table::new();
@@ -83,7 +83,7 @@ fn passes_pages(row: &Row) -> bool {
     row.config.op.as_deref() == Some(PASS)
 }
 
-/// A title, and what stands below it in a row.
+/// A title, and its cell in a row.
 type Column = (&'static str, fn(&Row) -> String);
 
 fn figures(report: &Report) -> Vec<Column> {
@@ -133,7 +133,7 @@ fn figures(report: &Report) -> Vec<Column> {
         }));
     }
     columns.extend(ratio);
-    // Of a stream nobody knows where a message ends.
+    // Nobody knows where a message of a stream ends.
     let streams = report.bench == RECV && report.rows.iter().all(|row| row.config.bytes.is_none());
     let told_of = |title: &str| if title.ends_with("GiB") { sized } else { !streams };
     columns.extend(costs.into_iter().filter(|(title, _)| told_of(title)));
@@ -185,7 +185,7 @@ fn figures(report: &Report) -> Vec<Column> {
     columns
 }
 
-/// Stands where there is no figure.
+/// Shown where there is no figure.
 const NONE: &str = "-";
 
 fn show(figure: Option<f64>, write: impl Fn(f64) -> String) -> String {

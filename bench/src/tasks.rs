@@ -1,4 +1,4 @@
-//! What the kernel says that threads have spent.
+//! The kernel's counts of threads' costs.
 //!
 //! Kernel interface: `/proc/PID/task/TID/schedstat` (CONFIG_SCHED_INFO) and `status`.
 
@@ -11,11 +11,11 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Of a thread or several, since they were started.
+/// For a thread or several, since they were started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     pub(crate) cpu: Duration,
-    /// How often they were switched away from, by their own wish or not.
+    /// How often they were switched away from, voluntarily or not.
     pub(crate) switches: u64,
 }
 
@@ -30,7 +30,7 @@ impl Sub for Spent {
     }
 }
 
-/// The sum over threads, given as their directories. One that is gone has spent nothing.
+/// The sum over threads, given as their directories. A thread that is gone counts as nothing.
 pub(crate) fn spent(threads: &[PathBuf]) -> Spent {
     let each = threads.iter().map(|thread| {
         let text = |name: &str| fs::read_to_string(thread.join(name)).unwrap_or_default();
@@ -56,7 +56,7 @@ pub(crate) fn own_cpu() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Of this, what it spent outside the kernel: sampled, where the kernel does not account each entry.
+/// Of this, the part outside the kernel: sampled, unless the kernel accounts each entry.
 pub(crate) fn own_user() -> Duration {
     // SAFETY: all zeros is a valid structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -94,12 +94,12 @@ pub(crate) fn sleeps(thread: &Path) -> bool {
     state.is_none_or(|state| "SIZX".contains(state))
 }
 
-/// The kernel's workers that serve work of all kinds.
+/// The kernel's workers for work of all kinds.
 pub(crate) fn workers() -> Vec<PathBuf> {
     named("kworker/")
 }
 
-/// The processes, and threads of the kernel, whose name begins so.
+/// The processes, and threads of the kernel, whose name begins with this.
 pub(crate) fn named(beginning: &str) -> Vec<PathBuf> {
     let mut found = below("/proc");
     found.retain(|task| name(task).starts_with(beginning));

@@ -1,4 +1,4 @@
-//! What tests of several benches do.
+//! Common parts of the tests of several benches.
 
 use std::sync::{Arc, atomic::AtomicBool};
 
@@ -20,12 +20,12 @@ struct Cli<A: Args> {
 ///
 /// # Errors
 ///
-/// What clap says of them.
+/// clap's error.
 pub(crate) fn parse<A: Args>(line: &str) -> Result<A, clap::Error> {
     Cli::try_parse_from(format!("x {line}").split_whitespace()).map(|cli| cli.args)
 }
 
-/// The report of a bench, which runs in a thread of its own, since it moves its thread about.
+/// The report of a bench, which runs in its own thread, since it moves that thread to other namespaces.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ pub(crate) fn report_of(
     std::thread::spawn(work).join().unwrap()
 }
 
-/// The report that a test looks at; skips the test where the bench can't run here.
+/// The report that a test checks; skips the test if the bench cannot run here.
 macro_rules! report_or_skip {
     ($measured:expr) => {
         match $measured {

@@ -1,12 +1,12 @@
-//! Which share of a row's work is outside the kernel, by samples of where the measuring thread is. Threads of
-//! a NIC that count for the row are the kernel's.
+//! The share of a row's work outside the kernel, by samples of where the measuring thread is. A NIC's threads
+//! that count for the row belong to the kernel.
 //!
 //! Minimum kernel: 2.6.32. Capability: CAP_PERFMON, or `kernel.perf_event_paranoid` below 2. Kernel
 //! interface: `perf_event_open(2)` with PERF_COUNT_SW_CPU_CLOCK, whose samples are equally far apart on the
 //! thread's clock: in time, and where instructions are counted, in instructions.
 //!
-//! A sample costs some thousand instructions, so this runs apart from the timed slots. What the kernel does
-//! with interrupts off is counted where it switches them on again.
+//! A sample costs some thousand instructions, so this runs apart from the timed slots. Kernel work with
+//! interrupts off is counted where it switches them on again.
 
 use std::{
     fs::File,
@@ -39,10 +39,10 @@ const PAGE: usize = 4_096;
 /// Room for samples: a power of two pages.
 const ROOM: usize = 64 * PAGE;
 
-/// Fills in the rows of `subjects`, in their order, and tells on stderr why some have no such figure.
+/// Fills in the rows of `subjects`, in order, and says on stderr why some have no such figure.
 pub fn attest(subjects: &[Subject<'_>], rows: &mut [Row], stop: &AtomicBool) {
     for (subject, row) in subjects.iter().zip(rows) {
-        // Of one thread there are samples.
+        // There are samples of only one thread.
         let threads = subject.config.rings.unwrap_or(1);
         if row.skipped.is_some() || subject.peer || threads > 1 || stop.load(Ordering::Relaxed) {
             continue;
@@ -56,13 +56,13 @@ pub fn attest(subjects: &[Subject<'_>], rows: &mut [Row], stop: &AtomicBool) {
     }
 }
 
-/// The share of one slot; none where no sample was taken.
+/// The share in one slot; none without a sample.
 fn of(engine: &mut dyn Engine, stop: &AtomicBool) -> Result<Option<f64>, String> {
     engine.run(&Slot::new(SLOT / 20, stop))?;
     let samples = Samples::begin().map_err(|error| format!("perf_event_open: {error}"))?;
     let tally = engine.run(&Slot::new(SLOT, stop))?;
     let (user, all) = samples.count();
-    // Of other threads that count there are no samples.
+    // There are no samples of other threads that count.
     let all = match tally.cpu {
         Cpu::Known(cpu) => all.max(cpu.as_nanos() as u64 / PERIOD),
         Cpu::ThisProcess | Cpu::Unknown => all,
@@ -110,7 +110,7 @@ impl Samples {
         // What lies before the head is read after it.
         fence(Ordering::Acquire);
         let (mut at, mut user, mut all) = (0, 0, 0);
-        // Nothing is taken out, so that records end where the room does.
+        // Nothing is taken out, so records end where the room does.
         while at + size_of::<perf_event_header>() as u64 <= head.min(ROOM as u64) {
             // SAFETY: the record lies in the mapping before the head; headers are aligned to 8 bytes.
             let header =

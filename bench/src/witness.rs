@@ -1,13 +1,13 @@
-//! What each row costs besides time, seen by others than its engine: bytes that the kernel's CPU
-//! copied while it worked, by the copy meter, and system calls.
+//! The costs of each row besides time, seen by others than its engine: bytes that the kernel's CPU copied
+//! while it worked, by the copy meter, and system calls.
 //!
 //! Contracts:
 //!
 //! 1. It runs apart from the timed rows, since counting costs, and on engines of its own; the meter is
 //!    attached only while no clock runs.
-//! 2. The meter counts for this process and all that it starts, and whatever the kernel's own threads
-//!    copy meanwhile: they work for rows, too, and for others.
-//! 3. A row that cannot be counted has no such figure and the reason is told.
+//! 2. The meter counts for this process and all that it starts, and whatever the kernel's own threads copy
+//!    meanwhile: they work for rows, too, and for others.
+//! 3. A row that cannot be counted has no such figure, and the reason is given.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -23,17 +23,16 @@ use crate::{
     report::{CopiedAt, Disagreement, Row, disagree},
 };
 
-/// Long enough for some megabytes, beside which the few bytes that the meter's own reading costs do
-/// not show.
+/// Long enough for some megabytes; beside those, the few bytes for reading the meter do not show.
 const SLOT: Duration = Duration::from_millis(10);
-/// Threads of the kernel copy for strangers too. That only adds, and not twice the same: counting ends
-/// when the two least counts are this close.
+/// Kernel threads copy for strangers too. That only adds, and never the same twice: counting ends when the
+/// two smallest counts are this close.
 const CLOSE: f64 = 0.01;
-/// How often to count when they never are, each time a pause later.
+/// How often to count if they never are, each time a pause later.
 const RUNS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Whether there can be a witness: attaches the meter and detaches it.
+/// Whether a witness is possible: attaches the meter and detaches it.
 ///
 /// # Errors
 ///
@@ -49,12 +48,12 @@ fn attach() -> Result<Meter, BenchError> {
     })
 }
 
-/// Fills in the rows of `subjects`, in their order, what was copied only with the `meter`, and tells on
-/// stderr what could not be counted.
+/// Fills in the rows of `subjects`, in order (copied bytes only with the `meter`), and says on stderr what
+/// could not be counted.
 ///
 /// # Errors
 ///
-/// [`BenchError::NotPossible`] where the meter can't be had, [`BenchError::Stopped`].
+/// [`BenchError::NotPossible`] if the meter is not available, [`BenchError::Stopped`].
 pub fn attest(
     subjects: &[Subject<'_>],
     rows: &mut [Row],
@@ -81,7 +80,7 @@ fn attest_row(
     stop: &AtomicBool,
 ) -> Result<(), String> {
     let mut engine = (subject.make)()?;
-    // Memory that is touched for the first time makes it slow, and queues long.
+    // The first touch of memory makes it slow, and queues long.
     engine.run(&Slot::new(SLOT, stop))?;
     engine.begin_witness()?;
     let mut shares = Vec::with_capacity(RUNS);
@@ -116,7 +115,7 @@ fn attest_row(
 }
 
 fn work(engine: &mut dyn Engine, stop: &AtomicBool) -> Result<Tally, String> {
-    // On a busy machine a slot may be over before its first message is begun, so each is twice as long.
+    // On a busy machine a slot may be over before its first message begins, so each is twice as long.
     for doubled in 0..RUNS as u32 {
         let tally = engine.run(&Slot::new(SLOT * (1 << doubled), stop))?;
         if tally.bytes > 0 {
@@ -133,7 +132,7 @@ fn count_calls(row: &mut Row, tally: &Tally) {
     }
 }
 
-/// By this process, those that it has started, and whoever worked in the kernel's name.
+/// By this process, those that it has started, and kernel threads.
 fn copied(totals: Totals) -> u64 {
     totals.copied_bytes + totals.unattributed_bytes
 }
@@ -150,7 +149,7 @@ fn places(
     Ok(CopiedAt::of(&read()?.since(&before), tally.bytes))
 }
 
-/// Sorts the counts, the least first, and says whether that one stands.
+/// Sorts the counts, smallest first, and returns whether that one stands.
 fn settled(shares: &mut [f64]) -> bool {
     shares.sort_by(f64::total_cmp);
     let close = matches!(shares, [least, next, ..] if *next - *least <= CLOSE);

@@ -1,7 +1,7 @@
-//! The tables in `docs/figures` are those of the runs in `docs/figures/data`.
+//! The tables in `docs/figures` match the runs in `docs/figures/data`.
 //!
-//! `<!-- figures: NAME.json -->` stands above such a table, `<!-- figures: end -->` below it. Behind the
-//! file's name may stand the beginnings of the rows' names that the table has, parted by commas.
+//! `<!-- figures: NAME.json -->` stands above such a table, `<!-- figures: end -->` below it. After the
+//! file's name you may list, separated by commas, the beginnings of the rows' names for the table.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use handoff_bench::report::Report;
 use handoff_bench::table::{Sheet, sheet};
 
-/// Set, it has the tables written anew.
+/// If set, rewrites the tables.
 const UPDATE: &str = "UPDATE_FIGURES";
 const BEGIN: &str = "<!-- figures: ";
 const BEGIN_ENDS: &str = " -->\n";
@@ -37,7 +37,7 @@ fn table(report: &Report, of_rows: &str) -> String {
     text + "\n"
 }
 
-/// The page with its tables made anew; `read` gives the run of a name.
+/// The page with its tables made anew; `read` returns the run of a name.
 fn with_tables(page: &str, read: impl Fn(&str) -> Report) -> String {
     let mut parts = page.split(BEGIN);
     let mut text = parts.next().unwrap_or_default().to_owned();

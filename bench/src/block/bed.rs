@@ -1,4 +1,4 @@
-//! What the devices of the bench are served from.
+//! The files and disks behind the devices of the bench.
 
 use std::{
     fs::File,
@@ -15,15 +15,15 @@ use handoff_lab::{
 use super::BlockArgs;
 use crate::context::BenchError;
 
-/// Bytes of each file where none are given.
+/// Bytes of each file by default.
 const FILE: u64 = 256 << 20;
 /// MiB of each disk without memory.
 const DISK: u64 = 1 << 10;
 
-/// What they are where instructions are counted.
+/// The same where instructions are counted.
 const WITHOUT_MEMORY: &str = "two disks without memory (null_blk)";
 
-/// Two files or block devices. Those that were made for it go with it.
+/// Two files or block devices. Those made for the bench go with it.
 pub(super) struct Bed {
     pub(super) paths: [PathBuf; 2],
     pub(super) kind: &'static str,
@@ -37,8 +37,8 @@ enum Made {
 }
 
 impl Bed {
-    /// What the user gives; else disks without memory where instructions are counted, since what a
-    /// file system does for a file is no engine's doing, and files where time is measured.
+    /// The user's; by default disks without memory where instructions are counted, since a file system's
+    /// work belongs to no engine, and files where time is measured.
     pub(super) fn new(args: &BlockArgs) -> Result<Self, BenchError> {
         match <[PathBuf; 2]>::try_from(args.backing.clone()) {
             Ok(paths) => Ok(Self { paths, kind: "what was given", _made: Made::Nothing }),
@@ -76,7 +76,7 @@ impl Bed {
     }
 }
 
-/// With all its blocks, so that the file system has nothing to look for.
+/// With all its blocks, so that the file system has nothing to look up.
 fn fill(path: &Path) -> io::Result<()> {
     let file = File::create(path)?;
     let zeroes = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! Random requests to a block device, so many at a time, and so many a second if that is limited.
+//! Random requests to a block device: so many at a time, and at most so many a second, if limited.
 
 use std::{
     fs::{File, OpenOptions},
@@ -32,15 +32,15 @@ pub(super) struct Load {
 struct Memory {
     address: *mut u8,
     len: usize,
-    /// A ring that failed may still have requests under way: it stays mapped.
+    /// A ring that failed may still have requests under way: the memory then stays mapped.
     lost: bool,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         if !self.lost {
-            // SAFETY: the mapping is ours, and no request is under way: a run waits for all, or
-            // leaves the memory lost.
+            // SAFETY: the mapping is ours, and no request is under way: a run waits for all, or leaks the
+            // memory.
             let _ = unsafe { munmap(self.address.cast(), self.len) };
         }
     }
@@ -72,7 +72,7 @@ impl Load {
         Ok(Self { ring, file, memory, job, places, random: 0x2545_f491_4f6c_dd1d })
     }
 
-    /// Requests until the slot is over; returns how many were answered.
+    /// Sends requests until the slot is over; returns how many were answered.
     pub(super) fn run(&mut self, slot: &Slot<'_>) -> io::Result<u64> {
         let begin = Instant::now();
         let mut free: Vec<u32> = (0..self.job.depth).collect();
@@ -110,7 +110,7 @@ impl Load {
         }
     }
 
-    /// Submits what is queued and waits for an answer, not for longer than is said.
+    /// Submits queued requests and waits for an answer, at most for the given time.
     fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
         let waited = match limit {
             None => self.ring.submit_and_wait(1),
@@ -144,8 +144,8 @@ impl Load {
             true => opcode::Write::new(fd, buffer, self.job.bytes).offset(offset).build(),
             false => opcode::Read::new(fd, buffer, self.job.bytes).offset(offset).build(),
         };
-        // SAFETY: the buffer is this request's alone until its answer, which `run` waits for; where it
-        // cannot, the memory stays.
+        // SAFETY: until its answer the buffer belongs to this request alone; `run` waits for the answer, or
+        // leaks the memory.
         unsafe { self.ring.submission().push(&entry.user_data(index.into())) }
             .expect("room for the depth");
     }

@@ -1,13 +1,13 @@
-//! `handoff bench block`: what it takes to serve a block device, by each engine.
+//! `handoff bench block`: the cost of serving a block device, by each engine.
 //!
 //! Contracts:
 //!
-//! 1. A row is a device of its own, served by threads of this process, by the kernel or by another
-//!    program, and a load on it through O_DIRECT; its costs are those of the serving threads and the
-//!    kernel's workers for them.
+//! 1. A row is a device of its own, served by threads of this process, by the kernel or by another program,
+//!    and a load on it through O_DIRECT; its costs are those of the serving threads and the kernel's
+//!    workers for them.
 //! 2. The load is the same for all: random places, so many requests at a time.
-//! 3. Where instructions are counted, speeds and ratios are of the server's instructions: those of
-//!    the load are no engine's doing.
+//! 3. Where instructions are counted, speeds and ratios are of the server's instructions: the load's belong
+//!    to no engine.
 
 mod bed;
 mod kernel_loop;
@@ -42,7 +42,7 @@ use crate::{
 
 /// The name of the kernel's driver among the engines.
 const KERNEL_LOOP: &str = "kernel-loop";
-/// Requests that a device takes at a time: more than any load has, so that none waits for a tag.
+/// The requests that a device takes at a time: more than any load has, so none waits for a tag.
 const DEPTH: u16 = 32;
 
 const EXAMPLES: &str = "\
@@ -78,7 +78,7 @@ Needs root and the module ublk_drv; with --lab, what the lab needs.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct BlockArgs {
-    /// What every bench takes.
+    /// Options of every bench.
     #[command(flatten)]
     pub run: RunOptions,
 
@@ -102,7 +102,7 @@ struct Job {
     writes: bool,
     bytes: u32,
     depth: u32,
-    /// Bytes per second that it does not exceed.
+    /// The most bytes per second.
     rate: Option<u64>,
 }
 
@@ -126,7 +126,7 @@ impl Job {
         if self.writes { "write" } else { "read" }
     }
 
-    /// When a request is due after the first, if so many were before it.
+    /// When a request after so many others is due, from the first on.
     fn due(&self, before: u64) -> Duration {
         let bytes = before * u64::from(self.bytes);
         self.rate.map_or(Duration::ZERO, |rate| {
@@ -202,13 +202,13 @@ impl Bench for Block<'_> {
         let subjects = subjects(self.args, &bed, context.stop);
         let counted = instructions::counting();
         let (slot, rounds) = self.args.run.slots(self.slots(subjects.len(), counted));
-        // A file or device serves one at a time.
+        // A file or device serves only one at a time.
         let plan =
             Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Speed };
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
             .ok_or(BenchError::Stopped)?;
         for row in &mut measured.rows {
-            // A speed that all have, or the server's instructions where there is no server.
+            // A speed that all rows have, or the server's instructions if there is a server.
             let limited = row.config.rate.is_some() && !counted;
             if limited || row.engine == KERNEL_LOOP && counted {
                 (row.ratio, row.ratio_min, row.ratio_max) = (None, None, None);
@@ -230,14 +230,14 @@ impl Bench for Block<'_> {
     }
 }
 
-/// All rows that `--only` lets through, and those that they compare with, in the table's order.
+/// All rows that match `--only`, and those that they compare with, in the table's order.
 fn subjects<'a>(args: &'a BlockArgs, bed: &'a Bed, stop: &'a AtomicBool) -> Vec<Subject<'a>> {
     let limited_to_loop = |job: &Job, target: &str| job.rate.is_none() || target == "loop";
     let mut subjects = Vec::new();
     for job in JOBS {
         for (target, kind, files) in TARGETS.into_iter().filter(|it| limited_to_loop(&job, it.0)) {
             let files = &bed.paths[..files];
-            // Best last: the first is what the others are compared with.
+            // Best last: the others are compared with the first.
             for engine in Engine::ALL.into_iter().rev() {
                 let spec = Spec {
                     target: kind,
@@ -256,7 +256,7 @@ fn subjects<'a>(args: &'a BlockArgs, bed: &'a Bed, stop: &'a AtomicBool) -> Vec<
                 let make = move || KernelLoop::new(&files[0]);
                 subjects.push(subject(job, target, KERNEL_LOOP, make));
             }
-            // What other programs call linear, nobody knows.
+            // What other programs mean by linear is unknown.
             for (name, command) in args.programs.peer.iter().filter(|_| kind != Kind::Linear) {
                 let paths: Vec<String> =
                     files.iter().map(|path| path.display().to_string()).collect();

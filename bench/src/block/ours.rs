@@ -54,7 +54,7 @@ impl Drop for Ours {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(serving) = self.serving.take() {
-            // A server that failed has shown in the load.
+            // The load has shown if a server failed.
             let _ = serving.join();
         }
     }

@@ -1,8 +1,8 @@
 //! Another program that serves a ublk device, under our load.
 //!
-//! The command is run through the shell and may stay or go into the background: whose device is new
-//! after it was started is taken for its own, and the process that the driver knows as its server
-//! for the one that serves. The device is removed here.
+//! The shell runs the command, which may stay or go into the background. The device that is new after its
+//! start counts as its device, and the process that the driver knows as the server counts as the serving
+//! one. The bench removes the device.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ use crate::{
     tasks,
 };
 
-/// How long it may take until the device is there.
+/// How long the device may take to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
@@ -31,7 +31,7 @@ pub(super) struct Program {
     _running: Running,
 }
 
-/// A device of somebody else, removed on drop.
+/// Somebody else's device, removed on drop.
 struct Taken {
     control: Control,
     id: u32,
@@ -52,7 +52,7 @@ impl Program {
         let begin = Instant::now();
         let mut device = None;
         loop {
-            // Looked at before the device is: its last act may have been to make it.
+            // Checked before the device: making it may have been its last act.
             let ended = running.ended()?;
             if device.is_none()
                 && let Some(&id) = devices().difference(&before).next()
@@ -83,7 +83,7 @@ impl Taken {
         format!("/dev/ublkb{}", self.id).into()
     }
 
-    /// The process that serves it, once it can be used.
+    /// The serving process, once the device can be used.
     fn server(&mut self) -> Result<Option<u32>, String> {
         let found = self.control.find(self.id).map_err(|error| error.to_string())?;
         let live = found.filter(|found| found.state == DeviceState::Live);

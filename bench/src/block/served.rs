@@ -19,23 +19,23 @@ pub(super) trait Device {
     /// Its device file.
     fn path(&self) -> PathBuf;
 
-    /// The threads that serve it, as their directories in `/proc`, workers of the kernel included.
+    /// The threads that serve it, as their directories in `/proc`, including workers of the kernel.
     fn threads(&self) -> Vec<PathBuf>;
 
-    /// Whether they are all that serves it. A driver also works in the thread that asks.
+    /// Whether these are all its servers. A driver also works in the calling thread.
     fn is_served_by_threads_alone(&self) -> bool {
         true
     }
 }
 
 pub(super) struct Served<D> {
-    /// Lets go of the device before that ends.
+    /// Lets go of the device before it ends.
     load: Load,
     device: D,
     job: Job,
     enters: Option<Enters>,
-    /// Whether it is the witness's turn: what the threads spent is not asked for then, since the
-    /// answers are copied too.
+    /// Whether it is the witness's turn: then the threads' costs are not asked for, since the answers are
+    /// copied too.
     attested: bool,
 }
 
@@ -68,8 +68,8 @@ impl<D: Device> Engine for Served<D> {
 
         let alone = self.device.is_served_by_threads_alone();
         let share = || spent.cpu.as_secs_f64() / elapsed.as_secs_f64();
-        // Where each instruction takes a nanosecond, the server's are what counts. And time in which
-        // the load does not run is no others' doing: the server has it.
+        // Where each instruction takes a nanosecond, the server's count. Time in which the load does not
+        // run belongs to the server, not to others.
         let server_counts = instructions::counting() && alone;
         let time = Time {
             elapsed: if server_counts { spent.cpu } else { elapsed },
@@ -78,7 +78,7 @@ impl<D: Device> Engine for Served<D> {
         Ok(Tally {
             bytes: operations * u64::from(self.job.bytes),
             operations: Some(operations),
-            // What is copied on the way nobody reports.
+            // Nobody reports what is copied on the way.
             copied: None,
             cpu: if alone { Cpu::Known(spent.cpu) } else { Cpu::Unknown },
             cpu_with_load: Some(own + spent.cpu),

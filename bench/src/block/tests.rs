@@ -1,4 +1,4 @@
-//! Tests of the block bench that need no driver: those with devices are where the command is tested.
+//! Tests of the block bench that need no driver; tests with devices are beside the command's.
 
 use super::*;
 use crate::{run::arguments_in_guest, testing};

@@ -1,9 +1,10 @@
-//! One connection that asks so many times, and discards what comes.
+//! One connection that sends so many requests, and discards the answers.
 //!
 //! Contracts:
 //!
-//! 1. The first answer has status 200 and the length that is awaited, else it is an error. Others are as long.
-//! 2. What comes is not copied to user memory (MSG_TRUNC of tcp(7)).
+//! 1. The first answer must have status 200 and the expected length; otherwise it is an error. The others
+//!    are as long.
+//! 2. Answers are not copied to user memory (MSG_TRUNC of tcp(7)).
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -23,7 +24,7 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 /// More than any head has.
 const LONGEST_HEAD: usize = 1 << 10;
 
-/// Who asks, from the far end.
+/// The client, at the far end.
 pub(super) struct Asking {
     namespace: Namespace,
     address: (Ipv4Addr, u16),
@@ -35,12 +36,12 @@ impl Asking {
         Self { namespace, address }
     }
 
-    /// Asks so often for the file of so many bytes, as soon as somebody listens; with the bytes of an
+    /// Requests the file of so many bytes this often, as soon as somebody listens; returns the bytes of an
     /// answer's head.
     ///
     /// # Errors
     ///
-    /// What is no such answer, in one line.
+    /// What is wrong with an answer, in one line.
     pub(super) fn ask(&self, size: u64, times: u64) -> Result<u64, String> {
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(line)?;
@@ -77,7 +78,7 @@ fn line(error: io::Error) -> String {
     format!("the server does not answer: {error}")
 }
 
-/// Reads a head and nothing behind it; with its length.
+/// Reads a head and nothing behind it; returns its length.
 fn take_head(stream: &mut TcpStream, size: u64) -> Result<u64, String> {
     let mut space = [0; LONGEST_HEAD];
     let begin = Instant::now();
@@ -105,7 +106,7 @@ fn take_head(stream: &mut TcpStream, size: u64) -> Result<u64, String> {
 fn discard(stream: &TcpStream, mut left: u64) -> io::Result<()> {
     while left > 0 {
         let most = left.min(1 << 20) as usize;
-        // SAFETY: with MSG_TRUNC, TCP writes nothing, so that no buffer is needed.
+        // SAFETY: with MSG_TRUNC, TCP writes nothing, so no buffer is needed.
         let taken =
             unsafe { libc::recv(stream.as_raw_fd(), ptr::null_mut(), most, libc::MSG_TRUNC) };
         match u64::try_from(taken) {

@@ -1,4 +1,4 @@
-//! What all rows are served on: a network, and files of all sizes in a directory.
+//! The common bed of all rows: a network, and files of all sizes in a directory.
 
 use std::{
     fs::{self, File},
@@ -21,7 +21,7 @@ use crate::{
 
 /// Of the network.
 pub(super) const MTU: u32 = 1_500;
-/// That a server must take at a time.
+/// That a server must serve at a time.
 pub(super) const MOST_CONNECTIONS: u32 = 1_000;
 /// A file system with a page cache and a disk behind it.
 const DIRECTORY: &str = "/var/tmp";
@@ -32,7 +32,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// Over software NICs, or veth where there are none, with wrk on these processors.
+    /// Over software NICs, or veth without them, with wrk on these processors.
     ///
     /// # Errors
     ///
@@ -55,27 +55,27 @@ impl Bed {
         &self.network
     }
 
-    /// Where the files are, and what servers need besides.
+    /// Where the files are, and what else servers need.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The file of so many bytes. Its name is what a request asks for.
+    /// The file of so many bytes. Requests ask for its name.
     pub(super) fn path(&self, size: u64) -> PathBuf {
         self.directory().join(size.to_string())
     }
 
-    /// A port for one server alone: the kernel lets go of one that is killed a while later.
+    /// A port for one server only: the kernel frees the port of a killed server a while later.
     ///
     /// # Errors
     ///
-    /// Where all are taken, in one line.
+    /// When all are taken, in one line.
     pub(super) fn port(&self) -> Result<Port<'_>, String> {
         Ok(Port { own: self.network.own_port()?, network: &self.network })
     }
 }
 
-/// Where one server listens.
+/// The address of one server.
 pub(super) struct Port<'a> {
     own: OwnQueue<'a>,
     network: &'a bed::Bed,
@@ -90,7 +90,7 @@ impl Port<'_> {
     ///
     /// # Errors
     ///
-    /// What is in the way, in one line.
+    /// What is wrong, in one line.
     pub(super) fn listen(&self) -> Result<TcpListener, String> {
         self.network.listen(self.own.number())
     }

@@ -1,4 +1,4 @@
-//! hyper's own server, on a thread of tokio's.
+//! hyper's own server, on a thread of tokio's runtime.
 
 use std::{
     convert::Infallible,
@@ -24,7 +24,7 @@ use super::{
     served::{Copies, Server},
 };
 
-/// Bytes that are read of a file at a time.
+/// Bytes of a file that are read at a time.
 const READ: u64 = 64 << 10;
 
 /// Answers all requests alike.
@@ -69,7 +69,7 @@ impl Hyper {
     ///
     /// # Errors
     ///
-    /// What is in the way, in one line.
+    /// What is wrong, in one line.
     pub(super) fn new(
         bed: &Bed,
         port: &Port<'_>,
@@ -99,7 +99,7 @@ impl Hyper {
 }
 
 async fn serve(listener: TcpListener, answers: Answers) {
-    // Who asks tells what does not work.
+    // The client reports what does not work.
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
         let answers = answers.clone();

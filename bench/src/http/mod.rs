@@ -1,15 +1,15 @@
-//! `handoff bench http`: what it takes to serve files and bytes over HTTP, beside hyper's own server and
+//! `handoff bench http`: the cost of serving files and bytes over HTTP, beside hyper's own server and
 //! nginx.
 //!
 //! Contracts:
 //!
-//! 1. A row is a server of one thread, on a processor of its own, asked by wrk from the other end of a
+//! 1. A row is a server of one thread, on its own processor, with wrk as the client at the other end of a
 //!    network. Its costs are those of its thread, of the ring's workers for it, and of its NIC's threads.
-//! 2. A slot begins and ends while answers are under way, so that connections made and ended are in no
-//!    figure. Requests are the bytes that arrived in it, by the length of an answer.
+//! 2. A slot begins and ends while answers are under way, so no figure includes making and ending
+//!    connections. Requests are the bytes that arrived in the slot, divided by the length of an answer.
 //! 3. Ratios are of the server's cost for each request, here as in the lab.
-//! 4. For the witness one connection asks, and discards what comes: what the witness sees was copied
-//!    for the server.
+//! 4. For the witness one connection sends requests and discards the answers: whatever the witness sees was
+//!    copied for the server.
 
 mod asking;
 mod bed;
@@ -74,14 +74,14 @@ const SIZES: [u64; 5] = [1 << 10, 16 << 10, 64 << 10, 1 << 20, 16 << 20];
 const QUICK_SIZES: [u64; 2] = [1 << 10, 256 << 10];
 const CONNECTIONS: [u32; 2] = [1, 64];
 
-/// What rows do, as their configuration has it.
+/// What rows do, in the words of their configuration.
 const GET: &str = "get";
 
 /// Options of `handoff bench http`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct HttpArgs {
-    /// What every bench takes.
+    /// Options of every bench.
     #[command(flatten)]
     pub run: RunOptions,
 
@@ -89,7 +89,7 @@ pub struct HttpArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_size)]
     pub sizes: Vec<u64>,
 
-    /// How many connections ask at a time [default: 1,64]
+    /// How many connections send requests at a time [default: 1,64]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_connections)]
     pub connections: Vec<u32>,
 
@@ -106,7 +106,7 @@ fn parse_connections(text: &str) -> Result<u32, String> {
     Ok(count)
 }
 
-/// What is asked for.
+/// What is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
     size: u64,
@@ -185,7 +185,7 @@ impl Bench for HttpBench<'_> {
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
             .ok_or(BenchError::Stopped)?;
         for row in &mut measured.rows {
-            // Bytes are counted, and each answer has as many.
+            // Bytes are counted, and all answers are as long.
             let size = row.config.bytes.map(|bytes| bytes as f64);
             row.ops_per_s = row.bytes_per_s.zip(size).map(|(rate, size)| rate / size);
             row.cpu_ns_per_op = row.cpu_ns_per_byte.zip(size).map(|(cost, size)| cost * size);
@@ -207,7 +207,7 @@ impl Bench for HttpBench<'_> {
     }
 }
 
-/// All rows that `--only` lets through, and those that they compare with, in the table's order.
+/// All rows that match `--only`, and those that they compare with, in the table's order.
 fn subjects<'a>(
     options: &RunOptions,
     jobs: &[Job],

@@ -24,10 +24,10 @@ use super::{
     served::{Copies, Counts, Server},
 };
 
-/// That the server has room for.
+/// For as many connections the server has room.
 const CONNECTIONS: usize = 1024;
 
-/// What an answer's body is made of.
+/// The kind of an answer's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     File,
@@ -74,7 +74,7 @@ impl Ours {
     ///
     /// # Errors
     ///
-    /// What is in the way, in one line.
+    /// What is wrong, in one line.
     pub(super) fn new(
         bed: &Bed,
         port: &Port<'_>,
@@ -92,7 +92,7 @@ impl Ours {
             let driver = Driver::builder()
                 .ring(RingUse::Require)
                 .entries(1024)
-                // As `handoff serve` does by default.
+                // As `handoff serve` by default.
                 .in_flight(64 + CONNECTIONS * 24)
                 .registered_buffers(16_384)
                 .registered_files(64 + CONNECTIONS as u32 * 4)

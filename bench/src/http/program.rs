@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{measure::Slot, network, peer::Placeholders};
 
-/// As its manual has it, and no more.
+/// As its manual says, and no more.
 const CONFIGURATION: &str = "\
 daemon off;
 master_process off;
@@ -43,7 +43,7 @@ impl<'a> Program<'a> {
     ///
     /// # Errors
     ///
-    /// That it is not installed, in one line.
+    /// If it is not installed, in one line.
     pub(super) fn nginx(
         bed: &'a Bed,
         port: &Port<'_>,
@@ -65,7 +65,7 @@ impl<'a> Program<'a> {
     ///
     /// # Errors
     ///
-    /// Where this program is not `handoff`, in one line.
+    /// If this program is not `handoff`, in one line.
     pub(super) fn serve(
         bed: &'a Bed,
         port: &Port<'_>,

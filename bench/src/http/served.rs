@@ -1,4 +1,4 @@
-//! A server that is asked, as an engine of the measuring frame.
+//! A server and its client, as an engine of the measuring frame.
 
 use std::{
     thread,
@@ -16,42 +16,42 @@ use crate::{
     network::{PATIENCE, account::Account},
 };
 
-/// How long a server serves between two looks at who asks.
+/// How long a server serves between two looks at its client.
 const TURN: Duration = Duration::from_millis(2);
-/// In which what was under way ends with its connections.
+/// Time for what is under way to end with its connections.
 const AFTERMATH: Duration = Duration::from_millis(10);
-/// Bytes that the witness sees at least.
+/// The least number of bytes for the witness.
 const WITNESSED: u64 = 4 << 20;
 
 /// A server at work.
 pub(super) trait Server {
-    /// Serves for so long; on the calling thread where it is not another program.
+    /// Serves for this long; on the calling thread unless it is another program.
     ///
     /// # Errors
     ///
     /// What ends it, in one line.
     fn serve_for(&mut self, time: Duration) -> Result<(), String>;
 
-    /// The process, where it is another program.
+    /// The process, if it is another program.
     fn process(&self) -> Option<u32> {
         None
     }
 
-    /// What became of the bytes that it served.
+    /// What happened to the bytes that it served.
     fn copies(&self) -> Copies;
 }
 
-/// Makes a server that listens there, or says in one line why there is none.
+/// Makes a server that listens there, or says in one line why it cannot.
 pub(super) type MakeServer<'a> =
     Box<dyn Fn(&Port<'a>) -> Result<Box<dyn Server + 'a>, String> + 'a>;
 
-/// What is known of the copies that a server makes.
+/// What is known about a server's copies.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Copies {
     Unknown,
     /// So many of each byte.
     OfEach(u64),
-    /// What it counted so far.
+    /// Its counts so far.
     Counted(Counts),
 }
 
@@ -62,12 +62,12 @@ pub(super) struct Counts {
     pub(super) sent: u64,
     /// Copied, for each hop.
     pub(super) copied: u64,
-    /// Of which nobody says whether they were copied.
+    /// Bytes that may have been copied; nobody says.
     pub(super) unknown: u64,
 }
 
 impl Copies {
-    /// Of so many bytes, since then.
+    /// For so many bytes, since then.
     fn since(self, earlier: Self, bytes: u64) -> Option<u64> {
         match (earlier, self) {
             (_, Self::OfEach(copies)) => Some(bytes * copies),
@@ -94,11 +94,11 @@ pub(super) struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    /// Makes a server, and asks it once.
+    /// Makes a server, and sends it one request.
     ///
     /// # Errors
     ///
-    /// Why there is none, or what it answers instead, in one line.
+    /// Why there is no server, or what it answers instead, in one line.
     pub(super) fn new(make: &MakeServer<'a>, bed: &'a Bed, job: Job) -> Result<Self, String> {
         let (port, network) = (bed.port()?, bed.network());
         let mut server = make(&port)?;
@@ -112,7 +112,7 @@ impl<'a> Served<'a> {
         Ok(Self { server, port, bed, job, head, account, attested: false })
     }
 
-    /// For the witness: so many answers, whole.
+    /// For the witness: so many whole answers.
     fn answer(&mut self) -> Result<Tally, String> {
         let times = WITNESSED.div_ceil(self.job.size);
         let before = self.server.copies();
@@ -123,7 +123,7 @@ impl<'a> Served<'a> {
         Ok(Tally { bytes, copied, ..Tally::default() })
     }
 
-    /// Serves until what is asked for comes.
+    /// Serves until the requested bytes come.
     fn get_going(&mut self, wrk: &mut Wrk, slot: &Slot<'_>) -> Result<(), String> {
         let (begin, enough) = (Instant::now(), u64::from(self.job.connections) * self.head);
         let before = wrk.arrived()?;
@@ -138,7 +138,7 @@ impl<'a> Served<'a> {
     }
 }
 
-/// Asks a server that serves meanwhile; with the bytes of an answer's head.
+/// Sends requests to a server that serves meanwhile; returns the bytes of an answer's head.
 fn ask(server: &mut dyn Server, asking: Asking, size: u64, times: u64) -> Result<u64, String> {
     thread::scope(|scope| {
         let asked = scope.spawn(move || asking.ask(size, times));

@@ -1,4 +1,4 @@
-//! What is measured: engines, the slots that they get, and what they say of one.
+//! What is measured: engines, their slots, and their reports.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -12,36 +12,35 @@ use crate::{
 
 /// One engine at work. Made before its first slot and dropped after its last.
 pub trait Engine {
-    /// Works until the slot is over and everything lent is back, and says what was done.
+    /// Works until the slot is over and every lent buffer is back, and reports what it did.
     ///
     /// # Errors
     ///
     /// What ends this engine's measurements, in one line.
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String>;
 
-    /// Whether it works better after a while. What begins anew with each slot does not.
+    /// Whether it works better after a while. State that is new in each slot does not count.
     fn warms_up(&self) -> bool {
         true
     }
 
-    /// How the memory that a NIC puts payload into grew so far.
+    /// How the memory that a NIC puts payload into has grown so far.
     fn growth(&self) -> Vec<Growth> {
         Vec::new()
     }
 
-    /// From here on it works for the witness, not for the clock, and counts its system calls if it
-    /// can: see [`Tally::enters`].
+    /// From here on it works for the witness, not for the clock, and counts its system calls if it can: see
+    /// [`Tally::enters`].
     ///
     /// # Errors
     ///
-    /// Why they can't be counted, in one line.
+    /// Why they cannot be counted, in one line.
     fn begin_witness(&mut self) -> Result<(), String> {
         Ok(())
     }
 
-    /// How many copies of each payload byte the witness has to see where `reported` is what
-    /// [`Tally::copied`] comes to and nobody errs: more, where bytes are also copied at an end of which
-    /// nothing reports.
+    /// How many copies of each payload byte the witness must see if [`Tally::copied`] comes to `reported`
+    /// and nobody errs. More than `reported` if bytes are also copied at an end without a report.
     fn implied(&self, reported: f64) -> f64 {
         reported
     }
@@ -52,44 +51,44 @@ pub trait Engine {
 pub struct Tally {
     /// Payload bytes moved.
     pub bytes: u64,
-    /// Operations done; none where the engine cannot tell.
+    /// Operations done; none if the engine cannot tell.
     pub operations: Option<u64>,
-    /// Of the payload bytes, those that the CPU copied; none where nothing reports it.
+    /// Payload bytes that the CPU copied; none if nothing reports it.
     pub copied: Option<u64>,
-    /// CPU time used, where the engine knows better than the frame (other processes).
+    /// CPU time used, if the engine knows better than the frame (other processes).
     pub cpu: Cpu,
-    /// CPU time used together with that of the load, where the above is of a server alone.
+    /// CPU time used together with the load's, if the above is a server's alone.
     pub cpu_with_load: Option<Duration>,
-    /// Share of one processor's time that the server took, where the load has a limit.
+    /// Share of one processor's time that the server took, if the load has a limit.
     pub cpu_share: Option<f64>,
-    /// Calls of io_uring_enter(2) by the server, where they are counted.
+    /// Calls of io_uring_enter(2) by the server, if they are counted.
     pub enters: Option<u64>,
-    /// Lends that were made for it, by the module's own count.
+    /// Lends made for it, by the module's own count.
     pub lends: Option<u64>,
     /// Context switches of the server's threads.
     pub switches: Option<u64>,
     /// Bytes that a software NIC's engine moved meanwhile.
     pub simulated_dma: Option<u64>,
-    /// What all processors of this host did meanwhile.
+    /// Use of all processors of this host meanwhile.
     pub busy: Option<Busy>,
     /// Times from a request to its answer.
     pub latency: Option<Latency>,
-    /// Of the CPU time, that of the measured thread outside the kernel.
+    /// CPU time of the measured thread outside the kernel.
     pub user: Option<Duration>,
-    /// What taking completions cost.
+    /// Cost of taking completions.
     pub reaped: Option<Reaped>,
-    /// The time it took, and was kept waiting, where the engine knows better than the frame.
+    /// The time that it took, and was kept waiting, if the engine knows better than the frame.
     pub time: Option<Time>,
 }
 
-/// What taking completions cost in one slot.
+/// Cost of taking completions in one slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Reaped {
     /// Completions taken.
     pub completions: u64,
-    /// System calls that were made for them alone.
+    /// System calls made for them alone.
     pub calls: u64,
-    /// Time spent in taking them.
+    /// Time spent on taking them.
     pub time: Duration,
 }
 
@@ -111,7 +110,7 @@ impl Time {
 /// Where a slot's CPU time comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Cpu {
-    /// All threads of this process but those that only stand for the far end.
+    /// All threads of this process except those that only serve as the far end.
     #[default]
     ThisProcess,
     /// Not known.
@@ -120,7 +119,7 @@ pub enum Cpu {
     Known(Duration),
 }
 
-/// The time that an engine has.
+/// The time of an engine.
 #[derive(Debug, Clone, Copy)]
 pub struct Slot<'a> {
     deadline: Instant,
@@ -134,7 +133,7 @@ impl<'a> Slot<'a> {
         Self { deadline: Instant::now() + length, length, stop }
     }
 
-    /// The same from now on, for an engine that has to prepare what the slot is not for.
+    /// The same from now on, for an engine that must prepare something outside the slot.
     pub fn anew(&self) -> Self {
         Self::new(self.length, self.stop)
     }
@@ -169,7 +168,7 @@ pub struct Subject<'a> {
     pub name: String,
     /// The engine's name.
     pub engine: String,
-    /// What is asked of it.
+    /// The work that it must do.
     pub config: Config,
     /// Whether ratios refer to it.
     pub baseline: bool,

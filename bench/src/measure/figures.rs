@@ -1,4 +1,4 @@
-//! What one slot came to.
+//! The figures of one slot.
 
 use std::{
     sync::atomic::AtomicBool,
@@ -29,7 +29,7 @@ pub(super) struct Figures {
     pub(super) reap_ns: Option<f64>,
 }
 
-/// Runs an engine for one slot; none where it moved nothing.
+/// Runs an engine for one slot; none if it moved nothing.
 ///
 /// # Errors
 ///

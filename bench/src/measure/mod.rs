@@ -4,8 +4,8 @@
 //!
 //! 1. Every subject runs one slot in each round; every other round goes through the subjects
 //!    backwards, so that a drift of the machine's speed favours none.
-//! 2. A slot's clock stops when everything that was lent is back. Time in which the thread was ready
-//!    to run and other programs held the processor does not count.
+//! 2. A slot's clock stops when every lent buffer is back. Time in which the thread was ready to run and
+//!    other programs held the processor does not count.
 //! 3. A subject that cannot run or fails keeps its row, with the reason; the others go on.
 
 mod engine;
@@ -25,7 +25,7 @@ use crate::{
     statistics::Spread,
 };
 
-/// How the time is cut.
+/// How the time is divided.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Length of one slot.
@@ -34,14 +34,14 @@ pub struct Plan {
     pub peer_slot: Duration,
     /// How many slots each subject gets.
     pub rounds: u32,
-    /// Whether engines live from their first slot to their last. Otherwise each is made anew for
-    /// every slot, so that only one at a time holds its memory.
+    /// Whether engines live from their first slot to their last. Otherwise each is made anew for every
+    /// slot, so that only one at a time holds its memory.
     pub keep_engines: bool,
-    /// What ratios are of.
+    /// What ratios compare.
     pub compare: Compare,
 }
 
-/// What ratios are of; above 1 is better than the baseline.
+/// What ratios compare; above 1 is better than the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compare {
     /// Bytes in a time.
@@ -73,8 +73,8 @@ struct Track<'a> {
     failed: bool,
 }
 
-/// Measures all subjects. `far_end_cpu` gives the CPU time so far of those threads of this process
-/// that stand for the far end. None if the user ended it.
+/// Measures all subjects. `far_end_cpu` returns the CPU time so far of this process's threads that serve as
+/// the far end. None if the user ended it.
 pub fn measure(
     subjects: &[Subject<'_>],
     plan: Plan,
@@ -302,7 +302,7 @@ mod tests {
 
         let [base, twice, broken] = &measured.rows[..] else { panic!("a row is missing") };
         assert_eq!((base.ratio, twice.ratio), (Some(1.0), Some(2.0)));
-        // 150 ms of which others took 50.
+        // 150 ms, of which others took 50.
         assert_eq!(twice.bytes_per_s.map(f64::round), Some(20_000.0));
         assert_eq!(twice.ops_per_s.map(f64::round), Some(2_000.0));
         assert_eq!(twice.copied_share, Some(0.25));

@@ -1,11 +1,11 @@
-//! What one end of a connection spends: its thread and the ring's workers of that thread, or all threads
-//! of another program; and the threads of its NICs where those have some.
+//! The costs of one end of a connection: its thread and the ring's workers of that thread, or all threads
+//! of another program; and the threads of its NICs if those have some.
 //!
 //! Contracts:
 //!
-//! 1. What the other end spends, and the engine of a software NIC, are in no figure.
-//! 2. For the witness nothing is asked, since answers are copied too.
-//! 3. A thread of another program that ended takes what it has spent along: that is an error.
+//! 1. No figure includes the other end, nor the engine of a software NIC.
+//! 2. For the witness nothing is asked, since the answers would be copied too.
+//! 3. A thread of another program that ended takes its count along: that is an error.
 
 use std::{
     path::PathBuf,
@@ -32,7 +32,7 @@ enum Worker {
     Program(u32),
 }
 
-/// Of who works over these networks.
+/// For a worker over these networks.
 pub(crate) struct Account<'a> {
     worker: Worker,
     napi: Vec<PathBuf>,
@@ -41,7 +41,7 @@ pub(crate) struct Account<'a> {
     attested: bool,
 }
 
-/// How things stood when the clock started.
+/// The counts when the clock started.
 pub(crate) struct Begun {
     simulated_dma: Option<u64>,
     waited: (Duration, Duration),
@@ -53,18 +53,18 @@ pub(crate) struct Begun {
 }
 
 impl<'a> Account<'a> {
-    /// Of the calling thread, with these threads of NICs, over these networks.
+    /// For the calling thread, with these threads of NICs, over these networks.
     pub(crate) fn new(napi: impl IntoIterator<Item = PathBuf>, beds: Vec<&'a Bed>) -> Self {
         let napi = napi.into_iter().collect();
         Self { worker: Worker::Caller, napi, beds, with_processors: false, attested: false }
     }
 
-    /// With what all processors of this host do meanwhile.
+    /// With the use of all processors of this host meanwhile.
     pub(crate) fn with_processors(self) -> Self {
         Self { with_processors: true, ..self }
     }
 
-    /// The same of another program.
+    /// The same for another program.
     pub(crate) fn of_program(self, process: u32) -> Self {
         Self { worker: Worker::Program(process), ..self }
     }
@@ -78,7 +78,7 @@ impl<'a> Account<'a> {
     ///
     /// # Errors
     ///
-    /// What can't be asked, in one line.
+    /// What cannot be asked, in one line.
     pub(crate) fn begin(&self, far_waited: Duration) -> Result<Begun, String> {
         let (simulated_dma, threads) = (self.simulated_dma()?, self.threads());
         Ok(Begun {
@@ -92,7 +92,7 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// Stops the clock: a tally of all but what was moved.
+    /// Stops the clock: a tally of everything except what was moved.
     ///
     /// # Errors
     ///
@@ -113,10 +113,10 @@ impl<'a> Account<'a> {
                 "a thread of the program ended, and nobody knows what it has spent".to_owned()
             );
         }
-        // Where each instruction takes a nanosecond, those of this end are what counts.
+        // Where each instruction takes a nanosecond, those of this end count.
         let time = match instructions::counting() {
             true => Time { elapsed: cpu, kept_waiting: Duration::ZERO },
-            // Each of the two is waited for by the other.
+            // Each of the two waits for the other.
             false => Time {
                 elapsed,
                 kept_waiting: self
@@ -135,7 +135,7 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// CPU time of the calling thread, if it works.
+    /// CPU time of the calling thread, if it is the worker.
     fn own(&self) -> Duration {
         match self.worker {
             Worker::Caller => own_cpu(),
@@ -143,7 +143,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// How long who works was ready to run so far, and others ran instead.
+    /// How long the worker was ready to run so far, and others ran instead.
     fn waited(&self) -> Duration {
         match self.worker {
             Worker::Caller => kept_waiting(),
@@ -152,7 +152,7 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// All threads that count but the calling one.
+    /// All counted threads except the calling one.
     fn threads(&self) -> Vec<PathBuf> {
         if self.attested {
             return Vec::new();
@@ -170,12 +170,12 @@ impl<'a> Account<'a> {
         threads
     }
 
-    /// How all processors stand, where that is asked for.
+    /// The counts of all processors, if wanted.
     fn processors(&self) -> Result<Option<Processors>, String> {
         (self.with_processors && !self.attested).then(Processors::now).transpose()
     }
 
-    /// Over all networks; none where a network tells nothing.
+    /// Over all networks; none if a network reports nothing.
     fn simulated_dma(&self) -> Result<Option<u64>, String> {
         if self.attested || self.beds.is_empty() {
             return Ok(None);

@@ -9,14 +9,14 @@ use std::{
     ptr,
 };
 
-/// The first one, of IPv4 if it has any; none that is valid on its link alone.
+/// The first one, of IPv4 if it has any; none of its link alone.
 ///
 /// # Errors
 ///
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn of_interface(name: &str) -> io::Result<Option<IpAddr>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: the pointer is there to be written to.
+    // SAFETY: the pointer may be written to.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -38,22 +38,22 @@ pub(crate) fn of_interface(name: &str) -> io::Result<Option<IpAddr>> {
     Ok(found.into_iter().next())
 }
 
-/// The address in a structure of whatever family.
+/// The address in a structure of any family.
 ///
 /// # Safety
 ///
-/// It is null, or a valid socket address of the family that it says.
+/// It must be null, or a valid socket address of the family that it says.
 unsafe fn address(any: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: as the caller promises.
     let family = i32::from(unsafe { any.as_ref() }?.sa_family);
     match family {
         libc::AF_INET => {
-            // SAFETY: one of this family has this layout.
+            // SAFETY: addresses of this family have this layout.
             let four = unsafe { any.cast::<libc::sockaddr_in>().read_unaligned() };
             Some(Ipv4Addr::from_bits(u32::from_be(four.sin_addr.s_addr)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: one of this family has this layout.
+            // SAFETY: addresses of this family have this layout.
             let six = unsafe { any.cast::<libc::sockaddr_in6>().read_unaligned() };
             let six = Ipv6Addr::from(six.sin6_addr.s6_addr);
             (!six.is_unicast_link_local()).then_some(six.into())

@@ -1,4 +1,4 @@
-//! What has arrived at a far end: its threads tell, the measuring thread waits for it.
+//! What has arrived at a far end: its threads report, the measuring thread waits.
 
 use std::{
     path::PathBuf,
@@ -11,18 +11,18 @@ use rustix::thread::gettid;
 use super::PATIENCE;
 use crate::processor::kept_waiting_of;
 
-/// Shared by the threads of one far end and who waits for them.
+/// Shared by the threads of one far end and the waiter.
 #[derive(Default)]
 pub(crate) struct Arrivals {
     state: Mutex<State>,
-    /// As much has arrived as is wanted, or the end has come.
+    /// Everything wanted has arrived, or the end has come.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     received: u64,
-    /// Who waits wants to hear of it at this count.
+    /// The count that the waiter waits for.
     wanted: u64,
     tasks: Vec<PathBuf>,
     ended: Option<String>,
@@ -33,7 +33,7 @@ impl Arrivals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread is one of the far end's.
+    /// The calling thread belongs to the far end.
     pub(crate) fn join(&self) {
         let task = format!("/proc/self/task/{}", gettid().as_raw_nonzero());
         self.state().tasks.push(task.into());
@@ -55,7 +55,7 @@ impl Arrivals {
         self.changed.notify_all();
     }
 
-    /// Why no more will arrive, if that is so.
+    /// Why no more will arrive, if so.
     pub(crate) fn ended(&self) -> Option<String> {
         self.state().ended.clone()
     }
@@ -64,7 +64,7 @@ impl Arrivals {
     ///
     /// # Errors
     ///
-    /// Where the end comes before, nothing arrives for too long, or more has arrived, in one line.
+    /// If the end comes before, nothing arrives for too long, or more has arrived, in one line.
     pub(crate) fn await_total(&self, bytes: u64) -> Result<(), String> {
         let mut state = self.state();
         state.wanted = bytes;
@@ -86,7 +86,7 @@ impl Arrivals {
         }
     }
 
-    /// How long the threads were ready to run so far, and others ran instead: of the one that waited
+    /// How long the threads were ready to run so far, and others ran instead: for the one that waited
     /// longest.
     pub(crate) fn kept_waiting(&self) -> Duration {
         let tasks = self.state().tasks.clone();

@@ -1,4 +1,4 @@
-//! The wire of one load: two namespaces, a pair of NICs between them, and connections.
+//! The network of one load: two namespaces, a pair of NICs between them, and connections.
 
 use std::{
     io,
@@ -20,9 +20,9 @@ use super::{
 };
 use crate::{context::BenchError, peer::Placeholders};
 
-/// Packets for a port behind it go to the queue of a NIC that is as far behind the first.
+/// The first port; the queue of a port is as many places behind the first queue.
 const PORT: u16 = 4_000;
-/// The queue of connections that do not need one of their own.
+/// The queue for connections that do not need their own.
 pub(crate) const SHARED: u16 = 1;
 
 /// What arrives.
@@ -53,7 +53,7 @@ impl Joint {
         }
     }
 
-    /// How often the kernel copies each byte that was lent at the other end before it arrives.
+    /// How often the kernel copies each byte lent at the other end before it arrives.
     pub(crate) fn copies_of_lent(self) -> f64 {
         match self {
             Self::Wire => 0.0,
@@ -61,8 +61,8 @@ impl Joint {
         }
     }
 
-    /// How often the kernel copies each byte on its way to the device, of which nothing reports: where it
-    /// cuts what is sent into frames in place of the device.
+    /// How often the kernel copies each byte on its way to the device without a report: where it cuts
+    /// frames in place of the device.
     pub(crate) fn copies_of_sent(self) -> f64 {
         match self {
             Self::Wire | Self::Veth => 0.0,
@@ -73,13 +73,13 @@ impl Joint {
 
 /// The network of one load. It goes when this is dropped.
 pub(crate) struct Bed {
-    // Before the pair: it puts back what it has set there.
+    // Dropped before the pair: it puts back what it has set there.
     prepared: Vec<Prepared>,
     pair: Pair,
     joint: Joint,
     load: Load,
     queues: Queues,
-    /// Of the end that connects, and of the one that is connected to.
+    /// Of the connecting end, and of the listening end.
     napi: [Vec<PathBuf>; 2],
     pattern: Arc<Pattern>,
     /// The processors of the threads at far ends.
@@ -87,7 +87,7 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Joins two hosts by software NICs, or by veth where the kernel has none.
+    /// Joins two hosts by software NICs, or by veth if the kernel has none.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl Bed {
         Self::of(joint, pair, load, pattern, others)
     }
 
-    /// Joins two hosts by virtio-net devices, whose frames are as long as the MTU whatever is sent.
+    /// Joins two hosts by virtio-net devices; frames are as long as the MTU, whatever is sent.
     ///
     /// # Errors
     ///
@@ -121,7 +121,8 @@ impl Bed {
         Self::of(Joint::VirtioNet, pair, Load { mtu, gro: false }, pattern, others)
     }
 
-    /// The same once more, behind this one: what this one connects to is what connects there. Only once.
+    /// The same once more, behind this one: the host that this one connects to is the one that connects
+    /// there. Works once.
     ///
     /// # Errors
     ///
@@ -169,22 +170,22 @@ impl Bed {
         Arc::clone(&self.pattern)
     }
 
-    /// The threads in which packets arrive at the end that connects, as their directories in `/proc`;
-    /// none where they arrive in whatever thread is at hand.
+    /// The threads that handle packets arriving at the connecting end, as their directories in `/proc`;
+    /// none if that happens in any thread.
     pub(crate) fn napi_of_connecting(&self) -> &[PathBuf] {
         &self.napi[0]
     }
 
-    /// The same of the end that is connected to.
+    /// The same for the listening end.
     pub(crate) fn napi_of_connected(&self) -> &[PathBuf] {
         &self.napi[1]
     }
 
-    /// Has frames arrive at the end that connects as they do at the other, for answers that are long.
+    /// Makes frames arrive at the connecting end as they do at the other, for long answers.
     ///
     /// # Errors
     ///
-    /// What stands in the way.
+    /// What is wrong.
     pub(crate) fn receive_at_both_ends(&mut self) -> Result<(), BenchError> {
         match self.joint {
             Joint::Wire => {
@@ -199,12 +200,12 @@ impl Bed {
         }
     }
 
-    /// The end that connects.
+    /// The connecting end.
     pub(crate) fn connecting(&self) -> &PairEnd {
         &self.pair.left
     }
 
-    /// The end that is connected to.
+    /// The listening end.
     pub(crate) fn connected(&self) -> &PairEnd {
         &self.pair.right
     }
@@ -219,16 +220,16 @@ impl Bed {
         self.pair.right.device()
     }
 
-    /// Does something in the receiver's namespace.
+    /// Runs something in the receiver's namespace.
     ///
     /// # Errors
     ///
-    /// Where the thread cannot go there, in one line.
+    /// If the thread cannot go there, in one line.
     pub(crate) fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
         self.pair.right.namespace().run(work).map_err(|error| error.to_string())
     }
 
-    /// A queue for one alone.
+    /// A queue for one user.
     ///
     /// # Errors
     ///
@@ -244,16 +245,16 @@ impl Bed {
         self.own_port()
     }
 
-    /// A port for one alone; where the NIC has queues, with the queue that its packets come by.
+    /// A port for one user; if the NIC has queues, with the queue that its packets come by.
     ///
     /// # Errors
     ///
-    /// Where all are taken, in one line.
+    /// When all are taken, in one line.
     pub(crate) fn own_port(&self) -> Result<OwnQueue<'_>, String> {
         self.queues.take()
     }
 
-    /// What a program is told that receives at this port of its own.
+    /// What to tell a program that receives at this port of its own.
     pub(crate) fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders {
         let queue = if self.joint == Joint::Wire { own.number() } else { 0 };
         Placeholders(vec![
@@ -265,8 +266,8 @@ impl Bed {
         ])
     }
 
-    /// A new connection that is received from, whose packets come by this queue: its receiving end, and
-    /// the thread at the other.
+    /// A new connection to receive from, whose packets come by this queue: its receiving end, and the
+    /// thread at the other.
     ///
     /// # Errors
     ///
@@ -276,7 +277,7 @@ impl Bed {
         Ok((connected, self.sender(connecting)?))
     }
 
-    /// A new connection that is sent to: its sending end, and the thread at the other.
+    /// A new connection to send to: its sending end, and the thread at the other.
     ///
     /// # Errors
     ///
@@ -286,7 +287,7 @@ impl Bed {
         Ok((connecting, self.drain(connected)?))
     }
 
-    /// A new connection: the end that connects, and the other.
+    /// A new connection: the connecting end, and the other.
     ///
     /// # Errors
     ///
@@ -303,18 +304,18 @@ impl Bed {
         Ok((connecting, connected))
     }
 
-    /// Listens at the end that is connected to, for connections whose packets come by this queue.
+    /// Listens at the listening end, for connections whose packets come by this queue.
     ///
     /// # Errors
     ///
-    /// What is in the way, in one line.
+    /// What is wrong, in one line.
     pub(crate) fn listen(&self, queue: u16) -> Result<TcpListener, String> {
         let (address, port) = self.far_address(queue);
         let listening = self.inside(|| TcpListener::bind((address, port)))?;
         listening.map_err(|error| format!("cannot listen at port {port}: {error}"))
     }
 
-    /// Connects to whoever listens there; none where nobody does.
+    /// Connects to the listener there; none if nobody listens.
     ///
     /// # Errors
     ///
@@ -329,22 +330,22 @@ impl Bed {
         }
     }
 
-    /// Where connections go whose packets come by this queue.
+    /// Where connections must go for their packets to come by this queue.
     pub(crate) fn far_address(&self, queue: u16) -> (Ipv4Addr, u16) {
         (self.pair.right.v4(), PORT + queue)
     }
 
-    /// For a connection that a program was brought to: the thread at this end.
+    /// For a connection to a program: the thread at this end.
     ///
     /// # Errors
     ///
-    /// Where no thread can be started, in one line.
+    /// If no thread can be started, in one line.
     pub(crate) fn sender(&self, connecting: TcpStream) -> Result<Sender, String> {
         let sender = Sender::new(connecting, self.pattern(), self.others);
         sender.map_err(|error| format!("no sender: {error}"))
     }
 
-    /// The thread at the far end of a connection that is sent to.
+    /// The thread at the far end of a connection to send to.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Memory of ours that a queue of the receiving NIC puts payload into.
+//! Our memory, which a queue of the receiving NIC puts payload into.
 
 use std::{
     thread,
@@ -16,22 +16,22 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 const CANNOT_GROW: &str =
     "this kernel can't give a queue more memory later (Linux 7.3 can): leave --grow out";
 
-/// What a queue is given.
+/// The memory of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     /// Bytes of a chunk.
     pub(crate) chunk: usize,
     pub(crate) connections: usize,
-    /// Whether it begins with what the NIC keeps for itself.
+    /// Whether it begins with only the NIC's own reserve.
     pub(crate) grows: bool,
 }
 
-/// Gives a queue of the receiving NIC memory of a driver's, as soon as the kernel has taken it from its last user. It
+/// Gives a queue of the receiving NIC memory of a driver, as soon as the kernel has taken it from its last user. It
 /// goes with the driver.
 ///
 /// # Errors
 ///
-/// Why it can't have it, in one line.
+/// Why it cannot have it, in one line.
 pub(crate) fn bind(
     network: &impl Network,
     queue: &OwnQueue<'_>,

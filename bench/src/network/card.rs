@@ -1,12 +1,12 @@
-//! A NIC of this host as it is, received on from another host.
+//! A NIC of this host as it is, receiving from another host.
 //!
 //! Contracts:
 //!
-//! 1. Its queues are set aside by `handoff-nic`, and everything is put back when this goes; after a kill
-//!    `handoff nic restore` does it.
-//! 2. A NIC that can't set queues aside is received on all the same: only who needs a queue has the
-//!    reason for an answer.
-//! 3. At ports for data nobody listens but while a connection is made, so that programs can.
+//! 1. `handoff-nic` sets its queues aside, and everything is put back when this goes; after a kill `handoff
+//!    nic restore` does it.
+//! 2. A NIC that cannot set queues aside still receives; only rows that need a queue get the reason as an
+//!    answer.
+//! 3. Nobody listens at ports for data except while a connection is made, so that programs can.
 
 use std::{
     io, iter,
@@ -31,14 +31,14 @@ use crate::{context::BenchError, peer::Placeholders};
 
 /// The NIC, and the host that sends to it.
 pub(crate) struct Card {
-    // Before what is prepared: a queue is given back once nobody is led to it.
+    // Dropped before what is prepared: a queue is given back once nothing is steered to it.
     host: Rc<SendingHost>,
     prepared: Option<Prepared>,
-    /// Why no queue can be had.
+    /// Why there are no queues.
     unfit: Option<String>,
     queues: Queues,
     address: IpAddr,
-    /// Of connections without a queue of their own.
+    /// For connections without a queue of their own.
     shared: u16,
     device: String,
     kind: String,
@@ -47,9 +47,9 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// Sets up to so many queues aside as there are to be with the NIC's load, besides one for all
-    /// connections without one of their own; then waits for the host that sends, which is told on stderr
-    /// how to come to this port. Data comes to the ports behind it.
+    /// Sets aside up to as many queues as the NIC's load needs, and one for all connections without their
+    /// own. Then waits for the sending host; a line on stderr says how to make it connect to this port.
+    /// Data comes to the ports behind it.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Card {
                 format!("--port {port} leaves no ports behind it for data: take a lower one");
             return Err(BenchError::Usage(cause));
         }
-        // Those for data are listened at later; nobody else may have them now.
+        // Listeners for data come later; nobody else may have the ports now.
         let listen = |&port: &u16| listen(address, port).map_err(BenchError::NotPossible);
         let first = listen(&ports[0])?;
         ports[1..].iter().try_for_each(|port| listen(port).map(drop))?;
@@ -84,10 +84,10 @@ impl Card {
         let host = SendingHost::accept(first, stop).map_err(BenchError::Failed)?;
         let host = Rc::new(host.ok_or(BenchError::Stopped)?);
         let set_aside = prepared.as_ref().map_or(&[][..], Prepared::queues);
-        // Where there are none, programs have ports all the same.
+        // Without queues, programs still get ports.
         let no_queues = iter::repeat_n(0, if prepared.is_some() { 0 } else { ports.len() - 1 });
         let numbers = set_aside.iter().map(|&queue| queue as u16).chain(no_queues);
-        // The first is for who needs none; a NIC with one alone has none for them.
+        // The first is for connections that need none; a NIC with only one has none for them.
         let alone = set_aside.len() == 1;
         let with_ports = numbers.zip(ports[1..].iter().copied());
         let queues = Queues::new(with_ports.skip(usize::from(!alone)));
@@ -97,21 +97,21 @@ impl Card {
         Ok(Self { host, prepared, unfit, queues, address, shared, device, kind, load, pattern })
     }
 
-    /// Where it is sent from.
+    /// The host that sends.
     pub(crate) fn sent_from(&self) -> IpAddr {
         self.host.address()
     }
 
-    /// Why nothing comes from there any more, if that is so.
+    /// Why nothing comes from there any more, if so.
     pub(crate) fn lost(&self) -> Option<String> {
         self.host.lost()
     }
 
-    /// Takes leave of the other host, and puts everything back: what was left as it is, in lines.
+    /// Says goodbye to the other host, and puts everything back; returns in lines what was left as it is.
     ///
     /// # Errors
     ///
-    /// What could not be put back, and how it can be.
+    /// What could not be put back, and how to do it.
     pub(crate) fn put_back(self) -> Result<Vec<String>, BenchError> {
         self.host.leave();
         let Some(prepared) = self.prepared else { return Ok(Vec::new()) };
@@ -119,7 +119,7 @@ impl Card {
     }
 }
 
-/// The address that another host can send to.
+/// The address for another host to send to.
 fn usable(nic: &Nic) -> Result<IpAddr, BenchError> {
     let name = &nic.name;
     if !nic.up {
@@ -162,7 +162,7 @@ fn prepare(nic: &Nic, address: IpAddr, ports: &[u16]) -> Result<Prepared, Error>
     Prepared::new(&nic.name, &plan(count), &Directory::default())
 }
 
-/// What the user does next.
+/// What the user must do next.
 fn invitation(address: IpAddr, port: u16) -> String {
     let target = match port {
         DEFAULT_PORT => address.to_string(),
@@ -171,7 +171,7 @@ fn invitation(address: IpAddr, port: u16) -> String {
     format!("waiting for the host that sends; run there: handoff bench recv --send-to {target}")
 }
 
-/// Where the sending host comes to unless told otherwise.
+/// The port where the sending host connects by default.
 pub(crate) const DEFAULT_PORT: u16 = 4_000;
 
 fn of_nic(error: Error) -> BenchError {

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Allows `more` descriptors than now, since other rows have theirs open already; where that is refused, as many
-/// as the hard limit allows. Whoever opens them tells if that is too little.
+/// Allows `more` descriptors than now, since other rows have theirs open already; if that is refused, as many as
+/// the hard limit allows. Whoever opens them reports if that is too little.
 pub(crate) fn allow(more: u64) {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.current.map(|current| current + more);

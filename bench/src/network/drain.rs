@@ -1,4 +1,4 @@
-//! The far end of a connection that is sent to: a thread that takes in all there is.
+//! The far end of a connection to send to: a thread that takes everything.
 //!
 //! Contracts:
 //!
@@ -36,7 +36,7 @@ struct Shared {
 impl Shared {
     fn serve(&self) -> String {
         loop {
-            // SAFETY: with MSG_TRUNC, TCP writes nothing, so that no buffer is needed.
+            // SAFETY: with MSG_TRUNC, TCP writes nothing, so no buffer is needed.
             let taken = unsafe {
                 libc::recv(self.stream.as_raw_fd(), ptr::null_mut(), AT_ONCE, libc::MSG_TRUNC)
             };
@@ -59,7 +59,7 @@ impl Drain {
     ///
     /// # Errors
     ///
-    /// Where no thread can be started.
+    /// If no thread can be started.
     pub(crate) fn new(stream: TcpStream, processors: CpuSet) -> io::Result<Self> {
         let shared = Arc::new(Shared { stream, arrivals: Arrivals::default() });
         let its = Arc::clone(&shared);
@@ -69,7 +69,7 @@ impl Drain {
                 Ok(()) => its.serve(),
                 Err(errno) => format!("the receiver has no processor: {errno}"),
             });
-            // Whoever sends more learns that nobody takes it.
+            // A sender that sends more learns that nobody takes it.
             let _ = its.stream.shutdown(Shutdown::Both);
         })?;
         Ok(Self { shared, thread: Some(thread) })
@@ -79,8 +79,7 @@ impl Drain {
     ///
     /// # Errors
     ///
-    /// Where the connection ends before, nothing arrives for too long, or more has arrived, in one
-    /// line.
+    /// If the connection ends before, nothing arrives for too long, or more has arrived, in one line.
     pub(crate) fn await_total(&self, bytes: u64) -> Result<(), String> {
         self.shared.arrivals.await_total(bytes)
     }
@@ -96,7 +95,7 @@ impl Drop for Drain {
         // The peer may have ended it first.
         let _ = self.shared.stream.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
-            // A panic in it was told on stderr.
+            // Its panic was reported on stderr.
             let _ = thread.join();
         }
     }

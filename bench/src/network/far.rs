@@ -1,5 +1,5 @@
-//! What receivers are received from over, and the end of a connection that sends: a thread of ours in
-//! another namespace, or a program on another host.
+//! The sending end of a measured connection: a thread of ours in another namespace, or a program on another
+//! host.
 
 use std::{net::TcpStream, sync::Arc, time::Duration};
 
@@ -16,29 +16,29 @@ use crate::peer::Placeholders;
 
 /// The end of a connection that sends. Dropping it ends the connection.
 pub(crate) trait FarEnd {
-    /// Has it send until it is told to rest.
+    /// Makes it send until it is told to rest.
     ///
     /// # Errors
     ///
-    /// Where it cannot be told, in one line.
+    /// If it cannot be told, in one line.
     fn begin(&self) -> Result<(), String>;
 
-    /// Has it go to the pattern's end and rest there: what it will have sent then, from the beginning of
-    /// the stream. Only for one that was told to begin.
+    /// Makes it continue to the pattern's end and rest there; returns how much it will have sent then, from
+    /// the beginning of the stream. Only after it was told to begin.
     ///
     /// # Errors
     ///
     /// As [`begin`](Self::begin).
     fn rest(&self) -> Result<u64, String>;
 
-    /// Of what it has sent, what the receiving end's TCP has acknowledged.
+    /// How much of what it sent the receiving end's TCP has acknowledged.
     ///
     /// # Errors
     ///
     /// Why that is not known, in one line.
     fn acknowledged(&self) -> Result<u64, String>;
 
-    /// How long it was ready to run so far, and others ran instead. Zero where it does not tell.
+    /// How long it was ready to run so far, and others ran instead. Zero if it does not report that.
     fn kept_waiting(&self) -> Duration;
 
     /// Why it has ended, if it has.
@@ -68,14 +68,14 @@ impl FarEnd for Sender {
     }
 }
 
-/// A connection: the end that is received from, and the other.
+/// A connection: the receiving end, and the other.
 pub(crate) type Connection = (TcpStream, Box<dyn FarEnd>);
 
-/// A network whose connections are received from at this end.
+/// A network with the receiving end here.
 pub(crate) trait Network {
     fn load(&self) -> Load;
 
-    /// What kind of device it is received on.
+    /// The kind of the receiving device.
     fn kind(&self) -> &str;
 
     fn pattern(&self) -> Arc<Pattern>;
@@ -83,58 +83,58 @@ pub(crate) trait Network {
     /// The name of the receiving device, for those [`inside`](Self::inside).
     fn device(&self) -> &str;
 
-    /// Does something in the receiver's namespace.
+    /// Runs something in the receiver's namespace.
     ///
     /// # Errors
     ///
-    /// Where the thread cannot go there, in one line.
+    /// If the thread cannot go there, in one line.
     fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String>;
 
-    /// A queue for one alone.
+    /// A queue for one user.
     ///
     /// # Errors
     ///
     /// Why there is none, in one line.
     fn own_queue(&self) -> Result<OwnQueue<'_>, String>;
 
-    /// A new connection, whose packets come by this queue, or by the one for all others.
+    /// A new connection, whose packets come by this queue, or by the common one.
     ///
     /// # Errors
     ///
     /// Why there is none, in one line.
     fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String>;
 
-    /// A port for a program alone; where the NIC has queues, with the queue that its packets come by.
+    /// A port for one program; if the NIC has queues, with the queue that its packets come by.
     ///
     /// # Errors
     ///
     /// Why there is none, in one line.
     fn own_port(&self) -> Result<OwnQueue<'_>, String>;
 
-    /// What a program is told that receives at this port of its own.
+    /// What to tell a program that receives at this port of its own.
     fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders;
 
-    /// Where such a program runs, if that is not where we do.
+    /// Where such a program runs, if not where we do.
     fn namespace(&self) -> Option<&Namespace>;
 
-    /// A new connection to the program that listens at this port; none where it does not yet.
+    /// A new connection to the program that listens at this port; none if it does not yet.
     ///
     /// # Errors
     ///
     /// Why there is none, in one line.
     fn reach(&self, own: &OwnQueue<'_>) -> Result<Option<Box<dyn FarEnd>>, String>;
 
-    /// The queue that packets of such a connection come by.
+    /// The queue for packets of such a connection.
     ///
     /// # Errors
     ///
-    /// Where they come by any, in one line.
+    /// If they come by any queue, in one line.
     fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String>;
 
-    /// Of what the receiving thread, and its NIC, spend.
+    /// The costs of the receiving thread, and its NIC.
     fn account(&self) -> Account<'_>;
 
-    /// How often the kernel copies each byte that was lent at the other end before it arrives.
+    /// How often the kernel copies each byte lent at the other end before it arrives.
     fn copies_of_lent(&self) -> f64;
 }
 

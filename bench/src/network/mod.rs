@@ -1,6 +1,6 @@
-//! The network that streams are measured over: software NICs, veth or virtio-net between two namespaces,
-//! or a NIC of this host and another host; what is sent and received at the end that is not measured, and
-//! what it costs at the end that is.
+//! The network for measuring streams: software NICs, veth or virtio-net between two namespaces, or a NIC of
+//! this host and another host; the sender or receiver at the unmeasured end, and the costs of the measured
+//! end.
 
 pub(crate) mod account;
 mod addresses;
@@ -22,5 +22,5 @@ pub(crate) mod talk;
 
 use std::time::Duration;
 
-/// After which a connection counts as dead.
+/// After this time a connection counts as dead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Settings of the devices that the bench receives on, and threads of their own for what arrives.
+//! Settings of the devices that the bench receives on, and threads of their own for arriving packets.
 //!
 //! Capability: CAP_NET_ADMIN over the namespace, and CAP_SYS_ADMIN to see its devices in sysfs.
 
@@ -10,15 +10,15 @@ use handoff_sys::ethtool;
 
 use crate::tasks;
 
-/// Of a software NIC. Queue 0 takes what no rule names.
+/// For a software NIC. Queue 0 takes packets without a rule.
 pub(crate) const LAST_QUEUE: u16 = 7;
 
-/// Sets the queues behind the first aside, has what is sent to `port` and a queue's number arrive at
-/// that queue, and frames as the sender passed them on if they are to be `whole`.
+/// Sets the queues after the first aside, steers packets for `port` plus a queue's number to that queue,
+/// and makes frames arrive as the sender passed them on if they must be `whole`.
 ///
 /// # Errors
 ///
-/// What stands in the way, in one line.
+/// What is wrong, in one line.
 pub(crate) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<Prepared, String> {
     let queues = 1..=LAST_QUEUE;
     let to_queue = |queue: u16| (Flow::port(Ip::V4, port + queue), usize::from(queue - 1));
@@ -33,12 +33,12 @@ pub(crate) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<Pre
     prepared.map_err(|error| format!("the NIC cannot be set up: {error}"))
 }
 
-/// Gives NAPI threads of its own, so that its work is told from that of others; with their
-/// directories in `/proc`.
+/// Gives NAPI threads of its own, so that its work can be told from others'; returns their directories in
+/// `/proc`.
 ///
 /// # Errors
 ///
-/// What the kernel says, in one line.
+/// The kernel's error, in one line.
 pub(crate) fn give_napi_threads(end: &PairEnd) -> Result<Vec<PathBuf>, String> {
     let device = end.device();
     // Namespaces have devices of the same names.
@@ -54,7 +54,7 @@ pub(crate) fn give_napi_threads(end: &PairEnd) -> Result<Vec<PathBuf>, String> {
     Ok(ours)
 }
 
-/// Runs a script of the shell in the namespace of this end, and in mounts of its own.
+/// Runs a shell script in the namespace of this end, and in mounts of its own.
 fn run(end: &PairEnd, script: &str) -> Result<String, String> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-euc", script]);
@@ -67,11 +67,11 @@ fn run(end: &PairEnd, script: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Has the stack cut what is sent into packets of the MTU's size before the device gets it.
+/// Makes the stack cut what is sent into packets of the MTU's size before the device gets it.
 ///
 /// # Errors
 ///
-/// What the kernel says, in one line.
+/// The kernel's error, in one line.
 pub(crate) fn send_in_packets(end: &PairEnd) -> Result<(), String> {
     /// `ETHTOOL_STSO` and `ETHTOOL_SGSO` of `linux/ethtool.h`.
     const SWITCHES: [u32; 2] = [0x1f, 0x24];

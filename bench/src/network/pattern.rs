@@ -1,12 +1,12 @@
-//! What is sent, and whether it has arrived.
+//! What is sent, and the check that it has arrived.
 //!
-//! The stream repeats a pattern of a prime number of pages. Its words of 8 bytes are all different, and
-//! sizes of chunks and areas are powers of two, so what was lost, doubled or put elsewhere shows.
+//! The stream repeats a pattern of a prime number of pages. Its 8-byte words all differ, and sizes of
+//! chunks and areas are powers of two, so lost, doubled or misplaced bytes show.
 
 use std::sync::Arc;
 
 const PAGE: usize = 4_096;
-/// Bytes after which the stream repeats: small enough for caches, so that looking at it costs little.
+/// Bytes after which the stream repeats: they fit into caches, so checking costs little.
 pub(crate) const PERIOD: usize = 61 * PAGE;
 /// Odd, so that no two words are the same.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -34,7 +34,7 @@ impl Pattern {
     }
 }
 
-/// The receiving end of a stream, which every engine hands its spans to.
+/// The receiving end of a stream; every engine hands its spans to it.
 pub(crate) struct Stream {
     pattern: Arc<Pattern>,
     check: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// At the beginning; with `check`, every byte is looked at.
+    /// At the beginning; with `check`, it compares every byte.
     pub(crate) fn new(pattern: Arc<Pattern>, check: bool) -> Self {
         Self { pattern, check, position: 0, wrong: None }
     }
@@ -84,7 +84,7 @@ impl Stream {
 
     /// # Errors
     ///
-    /// Where a span was not what was sent, in one line.
+    /// If a span was not what was sent, in one line.
     pub(crate) fn verdict(&self) -> Result<(), String> {
         let told = |at| format!("what arrived at byte {at} or soon behind is not what was sent");
         self.wrong.map_or(Ok(()), |at| Err(told(at)))

@@ -1,9 +1,9 @@
-//! Where the receiving thread runs, seen from the processor on which a queue's packets arrive.
+//! Where the receiving thread runs, relative to the processor on which a queue's packets arrive.
 //!
 //! Contracts:
 //!
-//! 1. Nothing is moved but the receiving thread: where packets arrive is looked up before each slot, and
-//!    has to be one processor.
+//! 1. Only the receiving thread moves: before each slot it looks up where packets arrive, which must be one
+//!    processor.
 //!
 //! Kernel interface: the netdev family for a queue's interrupt or thread, `/proc/irq/N`, and
 //! `/sys/devices/system/cpu/cpuN/topology`.
@@ -40,7 +40,7 @@ impl Placement {
         }
     }
 
-    /// Which processor that is; the last one, where there are several.
+    /// The number of that processor; the last one, if there are several.
     fn beside(self, arrives: usize, usable: &[usize]) -> Result<usize, String> {
         let core = core(arrives)?;
         let fits = |processor: usize| match self {
@@ -60,7 +60,7 @@ impl Placement {
     }
 }
 
-/// A queue that somebody is placed by.
+/// A queue that a thread is placed by.
 pub(crate) struct Placed {
     pub(crate) placement: Placement,
     pub(crate) device: String,
@@ -68,7 +68,7 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// By the queue that connections of this network come by: one's own, or the one for all others.
+    /// By the queue that connections of this network come by: their own, or the common one.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Placed {
         placed.go().map(|_there| placed)
     }
 
-    /// Puts the calling thread there, until what is returned is dropped.
+    /// Puts the calling thread there, until the returned guard is dropped.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ fn of_thread(thread: u32) -> Result<Vec<usize>, String> {
         .ok_or_else(|| format!("the processors of thread {thread} are not known"))
 }
 
-/// Where it comes to in effect, if the kernel says so.
+/// The effective one, if the kernel says so.
 fn of_interrupt(irq: u32) -> Result<Vec<usize>, String> {
     let list = |name: &str| fs::read_to_string(format!("/proc/irq/{irq}/{name}_list"));
     let text = list("effective_affinity").or_else(|_| list("smp_affinity"));

@@ -2,14 +2,12 @@
 //!
 //! Contracts:
 //!
-//! 1. It runs through the shell, on the bench's processor, in the namespace of the end that it stands
-//!    for, and for as long as this lives.
-//! 2. It listens when the first connection to it is made, so it is tried until then: no connection but
-//!    the measured one ever reaches it.
-//! 3. It is done when all its threads sleep, at two looks between which none has run: a thread may
-//!    have woken one that was looked at before it. A slot in which it then has left anything unread has
-//!    failed. That is looked at when the clock stands, since the kernel goes through all its
-//!    connections for it.
+//! 1. The shell runs it on the bench's processor, in the namespace of its end, as long as this lives.
+//! 2. It listens by the time of the first connection to it, which is tried until then: only the measured
+//!    connection ever reaches it.
+//! 3. It is done when all its threads sleep, at two looks between which none has run: a thread may have
+//!    woken another that was looked at before. A slot in which it then has left anything unread has failed.
+//!    That is checked when the clock stands, since the kernel goes through all its connections for it.
 //!
 //! Kernel interface: `/proc/PID/net/tcp` and `tcp6`, and `stat`, `schedstat` and `children` of its
 //! threads (CONFIG_PROC_CHILDREN).
@@ -31,11 +29,11 @@ use crate::{
     tasks,
 };
 
-/// How often a program that starts is looked at.
+/// How often to look at a starting program.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
-/// How often the end of its work is looked for, within the time that is measured.
+/// How often to look for the end of its work, within the measured time.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
-/// How often a program that works is looked at: it shares its processor with us.
+/// How often to look at a working program: it shares its processor with us.
 const BETWEEN_LOOKS_AT_WORK: Duration = Duration::from_millis(20);
 
 /// A program that was started.
@@ -50,7 +48,7 @@ impl<'a> Program<'a> {
     ///
     /// # Errors
     ///
-    /// Where there is no shell, in one line.
+    /// If there is no shell, in one line.
     pub(crate) fn start(
         command: &str,
         placeholders: &Placeholders,
@@ -69,11 +67,11 @@ impl<'a> Program<'a> {
         self.running.id()
     }
 
-    /// Makes the connection to it, as soon as it listens; until then `reach` gives none.
+    /// Makes the connection to it, as soon as it listens; until then `reach` returns none.
     ///
     /// # Errors
     ///
-    /// Where it does not, in one line.
+    /// If it does not, in one line.
     pub(crate) fn connect<T>(
         &mut self,
         reach: impl FnMut() -> Result<Option<T>, String>,
@@ -81,11 +79,11 @@ impl<'a> Program<'a> {
         self.every(BETWEEN_TRIES, "does not listen", reach)
     }
 
-    /// Takes in the connection that it makes in its turn.
+    /// Accepts the connection that it makes in its turn.
     ///
     /// # Errors
     ///
-    /// Where it makes none, in one line.
+    /// If it makes none, in one line.
     pub(crate) fn accept(&mut self, listener: &TcpListener) -> Result<TcpStream, String> {
         let line = |error: io::Error| format!("no connection from it: {error}");
         listener.set_nonblocking(true).map_err(line)?;
@@ -100,7 +98,7 @@ impl<'a> Program<'a> {
     ///
     /// # Errors
     ///
-    /// Where it ends before, in one line.
+    /// If it ends before, in one line.
     pub(crate) fn work(&mut self, slot: &Slot<'_>) -> Result<(), String> {
         while !slot.is_over() {
             thread::sleep(slot.left().min(BETWEEN_LOOKS_AT_WORK));
@@ -113,7 +111,7 @@ impl<'a> Program<'a> {
     ///
     /// # Errors
     ///
-    /// Where it does not, in one line.
+    /// If it does not, in one line.
     pub(crate) fn rest(&mut self) -> Result<(), String> {
         let process = self.id();
         let mut before = None;
@@ -127,11 +125,11 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// Of one that rests: whether it has read all that came to this port of it.
+    /// For a resting program: checks that it has read everything that came to this port.
     ///
     /// # Errors
     ///
-    /// Where it has not, in one line.
+    /// If it has not, in one line.
     pub(crate) fn must_have_read(&self, port: u16) -> Result<(), String> {
         match unread(self.id(), port)? {
             0 => Ok(()),
@@ -139,11 +137,11 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Looks again and again until there is what is wanted, for as long as the program runs.
+    /// Looks again and again until `look` returns something, as long as the program runs.
     ///
     /// # Errors
     ///
-    /// Where it ends or takes too long, or the bench is to end, in one line.
+    /// If it ends or takes too long, or the bench must end, in one line.
     pub(crate) fn until<T>(
         &mut self,
         otherwise: &str,
@@ -187,7 +185,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Bytes that have arrived at a port of a process's network, and that nobody has read.
+/// Bytes that have arrived at a port of a process's network and are unread.
 fn unread(process: u32, port: u16) -> Result<u64, String> {
     let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{process}/net/{table}"));
     let read = |table: &String| {
@@ -197,8 +195,8 @@ fn unread(process: u32, port: u16) -> Result<u64, String> {
     tables.iter().map(read).sum()
 }
 
-/// Of one line of such a table, unless it is of another port, or of a socket that listens, where the
-/// number is that of connections that wait.
+/// From one line of such a table, unless it is of another port, or of a listening socket, where the number
+/// counts waiting connections.
 fn unread_of(line: &str, port: u16) -> Option<u64> {
     const LISTENS: &str = "0A";
     let mut fields = line.split_whitespace().skip(1);
@@ -223,7 +221,7 @@ mod tests {
     fn what_nobody_has_read_is_found_by_its_port() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // One that waits to be accepted is no byte.
+        // A connection that waits to be accepted is no byte.
         let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(unread(process::id(), port), Ok(0));
         far.write_all(&[7; 300]).unwrap();

@@ -1,14 +1,14 @@
-//! Queues of a receiving NIC, each for one alone.
+//! Queues of a receiving NIC, each for one user.
 
 use std::{cell::RefCell, collections::VecDeque};
 
-/// Queues that nobody has, with the ports whose packets come by them; the longest free first.
+/// Free queues, with the ports whose packets come by them; the longest free first.
 pub(crate) struct Queues {
     free: RefCell<VecDeque<(u16, u16)>>,
 }
 
-/// A queue of the receiving NIC, or a port alone where that has no queues, that nobody else has until
-/// this is dropped.
+/// A queue of the receiving NIC, or only a port if it has no queues, that nobody else has until this is
+/// dropped.
 pub(crate) struct OwnQueue<'a> {
     number: u16,
     port: u16,
@@ -21,11 +21,11 @@ impl Queues {
         Self { free: RefCell::new(all.into_iter().collect()) }
     }
 
-    /// One for one alone.
+    /// A queue for one user.
     ///
     /// # Errors
     ///
-    /// Where all are taken, in one line.
+    /// When all are taken, in one line.
     pub(crate) fn take(&self) -> Result<OwnQueue<'_>, String> {
         let taken = "all queues of the NIC are taken: measure fewer rows at a time (--only)";
         let (number, port) = self.free.borrow_mut().pop_front().ok_or(taken)?;

@@ -2,10 +2,10 @@
 //!
 //! Contracts:
 //!
-//! 1. It lends its memory (MSG_ZEROCOPY of socket(7)), so that no copy is made on its side of the wire.
-//! 2. It sends something each time it is told to begin, and rests at the end of a pattern only. Who tells
-//!    it to rest learns at once how much it will have sent, before the last of it is: who waits for that
-//!    much never waits for nothing.
+//! 1. It lends its memory (MSG_ZEROCOPY of socket(7)), so its side of the wire copies nothing.
+//! 2. It sends something each time it is told to begin, and rests only at the end of a pattern. Whoever
+//!    tells it to rest learns at once how much it will have sent, before it has sent the last of it: so
+//!    nobody waits for bytes that never come.
 //! 3. Dropping it ends the connection and the thread, even one that waits for room.
 
 use std::{
@@ -33,7 +33,7 @@ use rustix::{
 use super::pattern::{PERIOD, Pattern};
 use crate::processor::kept_waiting_of;
 
-/// How long it waits for memory that was lent before it looks again.
+/// How long it waits for lent memory before it looks again.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Bytes of a call, which ends with the pattern: many frames, so that few of them are not full.
 const PIECE: usize = 8 * PERIOD;
@@ -44,14 +44,14 @@ const NO_LIMIT: u64 = u64::MAX;
 pub(crate) struct Sender {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// What TCP counts as acknowledged of a stream that has not begun.
+    /// TCP's count of acknowledged bytes for a stream that has not begun.
     base: u64,
 }
 
 struct Shared {
     stream: TcpStream,
     orders: Mutex<Orders>,
-    /// There is more to be sent, or the end has come.
+    /// There is more to send, or the end has come.
     changed: Condvar,
     task: Mutex<PathBuf>,
     failure: Mutex<Option<String>>,
@@ -59,7 +59,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Orders {
-    /// Pieces that it has sent, with the one that it is at.
+    /// Pieces that it has sent, including the current one.
     begun: u64,
     /// Pieces after which it rests.
     limit: u64,
@@ -71,7 +71,7 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// Where no thread can be started.
+    /// If no thread can be started.
     pub(crate) fn new(
         stream: TcpStream,
         pattern: Arc<Pattern>,
@@ -93,38 +93,38 @@ impl Sender {
             if let Err(error) = prepared.and_then(|()| its.serve(&pattern)) {
                 let text = format!("the sender failed: {error}");
                 *its.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-                // Whoever waits for more learns that there will be none.
+                // A waiter for more learns that there will be none.
                 let _ = its.stream.shutdown(Shutdown::Both);
             }
         })?;
         Ok(Self { shared, thread: Some(thread), base })
     }
 
-    /// Has it send until it is told to rest.
+    /// Makes it send until it is told to rest.
     pub(crate) fn begin(&self) {
         self.shared.orders().limit = NO_LIMIT;
         self.shared.changed.notify_one();
     }
 
-    /// Has it go to the pattern's end and rest there: what it will have sent then, from the beginning of
-    /// the stream. Only for one that was told to begin.
+    /// Makes it continue to the pattern's end and rest there; returns how much it will have sent then, from
+    /// the beginning of the stream. Only after it was told to begin.
     pub(crate) fn rest(&self) -> u64 {
         let mut orders = self.shared.orders();
         orders.limit = orders.begun + 1;
         orders.limit * PIECE as u64
     }
 
-    /// Ends the stream behind what was sent. Only for one that rests, and has arrived.
+    /// Ends the stream behind what was sent. Only when it rests, and everything has arrived.
     pub(crate) fn end_stream(&self) {
         // The peer may have ended the connection.
         let _ = self.shared.stream.shutdown(Shutdown::Write);
     }
 
-    /// Of what it has sent, what the other end's TCP has acknowledged.
+    /// How much of what it sent the other end's TCP has acknowledged.
     ///
     /// # Errors
     ///
-    /// What the kernel says, in one line.
+    /// The kernel's error, in one line.
     pub(crate) fn acknowledged(&self) -> Result<u64, String> {
         let count = tcp::bytes_acked(self.shared.stream.as_fd());
         let count = count.map_err(|error| format!("what has arrived is not known: {error}"))?;
@@ -155,7 +155,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until there is one to be sent, and begins it; false when the end has come.
+    /// Waits until a piece must be sent, and begins it; false when the end has come.
     fn next_piece(&self) -> bool {
         let rests = |orders: &mut Orders| !orders.ended && orders.begun >= orders.limit;
         let waited = self.changed.wait_while(self.orders(), rests);
@@ -202,7 +202,7 @@ impl Drop for Sender {
         // The peer may have ended it first.
         let _ = self.shared.stream.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
-            // A panic in it was told on stderr.
+            // Its panic was reported on stderr.
             let _ = thread.join();
         }
     }
@@ -259,7 +259,7 @@ mod tests {
         let mut read = 0;
         while sender.acknowledged().unwrap() != total {
             assert!(std::time::Instant::now() < deadline, "{:?}", sender.acknowledged());
-            // What was read is acknowledged, but as long as the sender is in a call its TCP has not looked.
+            // Read bytes are acknowledged, but while the sender is in a call its TCP has not looked.
             if sender.acknowledged().unwrap() >= read {
                 read += near.read(&mut [0; 50_000]).unwrap() as u64;
             } else {

@@ -1,10 +1,10 @@
-//! The other host, as who receives from it has to do with it: it does what it is told over a connection
-//! of its own, for as long as that lives.
+//! The other host, as its receiver sees it: it does what it is told over a control connection, as long as
+//! that lives.
 //!
 //! Contracts:
 //!
-//! 1. Only one is taken in; whoever comes later is refused by the kernel.
-//! 2. Once it is gone or silent it stays so: nobody waits for it once more.
+//! 1. It accepts only one; the kernel refuses later ones.
+//! 2. Once it is gone or silent it stays so: nobody waits for it again.
 
 use std::{
     cell::{Cell, RefCell},
@@ -24,7 +24,7 @@ use super::{
     talk::{Answer, Hello, Order, Silence, Talk},
 };
 
-/// How often a listener is looked at.
+/// How often to look at a listener.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 /// It makes a connection in half of this, or gives up.
 const FOR_AN_ANSWER: Duration = PATIENCE.saturating_mul(2);
@@ -32,18 +32,18 @@ const FOR_AN_ANSWER: Duration = PATIENCE.saturating_mul(2);
 pub(crate) struct SendingHost {
     address: IpAddr,
     talk: RefCell<Talk>,
-    /// Why nothing is to be had of it any more.
+    /// Why it can do nothing any more.
     lost: RefCell<Option<String>>,
     connections: Cell<u64>,
     stop: StopFlag,
 }
 
 impl SendingHost {
-    /// Waits until one comes that speaks as we do; none if the user wants the end before.
+    /// Waits until one comes that speaks our protocol; none if the user ends it before.
     ///
     /// # Errors
     ///
-    /// What the kernel says, in one line.
+    /// The kernel's error, in one line.
     pub(crate) fn accept(listener: TcpListener, stop: &StopFlag) -> Result<Option<Self>, String> {
         let line = |error: io::Error| format!("the sending host cannot be waited for: {error}");
         listener.set_nonblocking(true).map_err(line)?;
@@ -78,7 +78,7 @@ impl SendingHost {
         self.address
     }
 
-    /// Has it connect to this listener.
+    /// Makes it connect to this listener.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl SendingHost {
         Err(format!("the connection of the sending host did not arrive for {PATIENCE:?}"))
     }
 
-    /// Has it connect to whoever listens at this port; none where nobody does.
+    /// Makes it connect to the listener at this port; none if nobody listens.
     ///
     /// # Errors
     ///
@@ -118,14 +118,14 @@ impl SendingHost {
         Ok(made.then(far))
     }
 
-    /// Why nothing is to be had of it any more, if that is so.
+    /// Why it can do nothing any more, if so.
     pub(crate) fn lost(&self) -> Option<String> {
         self.lost.borrow().clone()
     }
 
-    /// Tells it that no more is to come.
+    /// Tells it that nothing more follows.
     pub(crate) fn leave(&self) {
-        // It may be gone, which those have told that needed it.
+        // If it is gone, those that needed it have said so.
         let _ = self.ask(Order::Leave);
     }
 
@@ -146,7 +146,7 @@ impl SendingHost {
     }
 }
 
-/// Hears what has come, and answers.
+/// Reads what has come, and answers.
 fn greet(talk: &mut Talk) -> Result<(), String> {
     let hello: Hello = talk.hear(Some(PATIENCE)).map_err(|silence| silence.to_string())?;
     let fits = hello.must_fit();
@@ -155,7 +155,7 @@ fn greet(talk: &mut Talk) -> Result<(), String> {
     fits
 }
 
-/// Nothing to be accepted yet, or what was has ended since.
+/// Nothing to accept yet, or it has ended since.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | ConnectionAborted | Interrupted)
@@ -192,7 +192,7 @@ impl FarEnd for Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // A host that is gone has ended it; one that we leave does, too.
+        // A host that is gone has ended it; one that we leave ends it, too.
         if !self.host.stop.load(Ordering::Relaxed) {
             let _ = self.host.ask(Order::End { connection: self.connection });
         }

@@ -1,11 +1,11 @@
-//! What the receiving host and the sending one say to each other: one JSON value a line, over a
-//! connection of their own.
+//! The protocol between the receiving host and the sending one: one JSON value a line, over a control
+//! connection.
 //!
 //! Contracts:
 //!
-//! 1. The sending host speaks first: what it is. The other answers that, and from then on asks; each
+//! 1. The sending host speaks first and says what it is. The other answers, and from then on asks; each
 //!    [`Order`] has one [`Answer`].
-//! 2. A line has a limit, and who waits for one also looks whether the user wants the end.
+//! 2. A line has a limit, and a wait for a line also checks whether the user wants the end.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -23,11 +23,11 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::PATIENCE;
 
-/// Of what is said here, and of the pattern that is sent.
+/// Version of this protocol, and of the pattern.
 const EDITION: u32 = 2;
-/// Bytes of a line at most.
+/// The most bytes of a line.
 const LONGEST: usize = 4 << 10;
-/// How often who waits looks whether the user wants the end.
+/// How often a wait checks whether the user wants the end.
 pub(crate) const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// What the sending host is.
@@ -44,7 +44,7 @@ impl Hello {
 
     /// # Errors
     ///
-    /// Where it speaks otherwise, in one line.
+    /// If it speaks another version, in one line.
     pub(crate) fn must_fit(&self) -> Result<(), String> {
         match self.handoff_bench_recv {
             EDITION => Ok(()),
@@ -57,10 +57,10 @@ impl Hello {
     }
 }
 
-/// What the sending host is to do.
+/// What the sending host must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Make this connection, to this port. If nobody listens there, the answer is 0, otherwise 1.
+    /// Make this connection, to this port. The answer is 0 if nobody listens there, otherwise 1.
     Connect { connection: u64, port: u16 },
     /// Send over it until told to rest.
     Begin { connection: u64 },
@@ -79,12 +79,12 @@ pub(crate) enum Order {
 /// How it went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// With what was asked for, or 0.
+    /// With the requested number, or 0.
     Done(u64),
     Failed(String),
 }
 
-/// Why nothing was heard.
+/// Why nothing was read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Silence {
     #[error("it is gone")]
@@ -102,7 +102,7 @@ pub(crate) enum Silence {
 /// One end of it.
 pub(crate) struct Talk {
     stream: TcpStream,
-    /// Heard, and not understood yet.
+    /// Read, and not parsed yet.
     heard: Vec<u8>,
     stop: StopFlag,
 }
@@ -110,7 +110,7 @@ pub(crate) struct Talk {
 impl Talk {
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn new(stream: TcpStream, stop: &StopFlag) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
@@ -127,7 +127,7 @@ impl Talk {
         })
     }
 
-    /// The next value, for which this is waited at most.
+    /// The next value; waits at most this long.
     pub(crate) fn hear<T: DeserializeOwned>(
         &mut self,
         patience: Option<Duration>,
@@ -151,7 +151,7 @@ impl Talk {
         }
     }
 
-    /// Takes in what there is, or comes within a while.
+    /// Reads what there is, or comes within a while.
     fn listen(&mut self) -> Result<(), Silence> {
         let mut events = [PollFd::new(&self.stream, PollFlags::IN)];
         match poll(&mut events, Some(&BETWEEN_LOOKS)) {

@@ -23,19 +23,19 @@ use crate::{
     tasks::{self, own_user, spent},
 };
 
-/// Answers of a slot at least: the first of a connection that was idle may wait for a timer of TCP.
+/// The least number of answers in a slot: the first on an idle connection may wait for a timer of TCP.
 const LEAST: usize = 9;
 
-/// A way to send messages: what tells one row from another.
+/// A way to send messages: the difference between rows.
 pub(super) trait Way {
-    /// Sends messages until it is `over` and everything lent is back; returns how many.
+    /// Sends messages until it is `over` and every lent buffer is back; returns how many.
     ///
     /// # Errors
     ///
-    /// What ends it, and a peer that is silent for too long, in one line.
+    /// What ends it, also a peer that is silent for too long, in one line.
     fn stream(&mut self, over: &dyn Fn() -> bool) -> Result<u64, String>;
 
-    /// Sends a message, and returns when one as long is back.
+    /// Sends a message, and returns when one of the same length is back.
     ///
     /// # Errors
     ///
@@ -46,17 +46,17 @@ pub(super) trait Way {
     fn returned(&self) -> Returned;
 }
 
-/// What came back, and what that took.
+/// What came back, and the time it took.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Returned {
-    /// Bytes that the kernel says were copied; none where it does not say.
+    /// Bytes that the kernel reports as copied; none if it does not report.
     pub(super) copied: Option<u64>,
-    /// None where nothing comes back.
+    /// None if nothing comes back.
     pub(super) reaped: Option<Reaped>,
 }
 
 pub(super) struct Exchange<'a, W> {
-    // Before the far end, which may end with it.
+    // Dropped before the far end, which may end with it.
     way: W,
     far: Far,
     job: Job,
@@ -69,7 +69,7 @@ pub(super) struct Exchange<'a, W> {
 }
 
 impl<'a, W: Way> Exchange<'a, W> {
-    /// With these threads' CPU time beside that of the calling one and its NIC's.
+    /// With these threads' CPU time beside that of the calling thread and its NIC's.
     pub(super) fn new(bed: &'a Bed, job: Job, (way, far): (W, Far), workers: Vec<PathBuf>) -> Self {
         let napi = bed.napi_of_connecting().iter().cloned();
         let account = Account::new(napi.chain(workers), vec![bed]);
@@ -80,7 +80,7 @@ impl<'a, W: Way> Exchange<'a, W> {
         Self { way, far, job, account, simulated_dma, sent: 0, enters: None, attested: false }
     }
 
-    /// How many messages went, and the times that answers took.
+    /// The number of messages, and the times of their answers.
     fn work(&mut self, slot: &Slot<'_>) -> Result<(u64, Vec<Duration>), String> {
         let mut times = Vec::new();
         let count = match self.job.op {
@@ -150,7 +150,7 @@ impl<W: Way> Engine for Exchange<'_, W> {
         Ok(())
     }
 
-    /// What is reported is of sends. Who receives copies out, and answers as we ask.
+    /// The report is about sends. The receiver copies messages out, and answers as we ask.
     fn implied(&self, reported: f64) -> f64 {
         match self.job.op {
             Op::Stream => reported + 1.0,

@@ -1,8 +1,8 @@
-//! The far end: threads in the other namespace that take messages in, or answer them.
+//! The far end: threads in the other namespace that receive messages, or answer them.
 //!
 //! Contracts:
 //!
-//! 1. A thread has said that it can be reached, or why not, before anything is sent to it.
+//! 1. Before anything is sent to a thread, it has said that it can be reached, or why not.
 //! 2. Dropping the handle ends the threads; those of a connection end with it.
 
 use std::{
@@ -26,16 +26,16 @@ pub(super) struct Far {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a thread is told by and tells to.
+/// How a thread gets and gives news.
 #[derive(Clone)]
 pub(super) struct Post {
     pub(super) arrivals: Arc<Arrivals>,
-    /// Readable when the thread is to end.
+    /// Readable when the thread must end.
     pub(super) end: Arc<OwnedFd>,
 }
 
 impl Post {
-    /// Whether the thread is to end.
+    /// Whether the thread must end.
     pub(super) fn is_over(&self) -> bool {
         let mut end = [PollFd::new(&self.end, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -55,7 +55,7 @@ impl Far {
     ///
     /// # Errors
     ///
-    /// Why they can't be made, in one line.
+    /// Why they cannot be made, in one line.
     pub(super) fn start<T>(
         &mut self,
         bed: &Bed,
@@ -102,7 +102,7 @@ impl Drop for Far {
         // Has room: nobody has written to it before.
         let _ = retry_on_intr(|| write(&self.post.end, &1_u64.to_ne_bytes()));
         for thread in self.threads.drain(..) {
-            // A panic in it was told on stderr.
+            // Its panic was reported on stderr.
             let _ = thread.join();
         }
     }

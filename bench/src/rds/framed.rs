@@ -1,4 +1,4 @@
-//! The baseline: messages over TCP, a length before each, one write for both.
+//! The baseline: messages over TCP, each behind its length, one write for both.
 
 use std::{
     io::{self, IoSlice, Read as _, Write as _},
@@ -14,7 +14,7 @@ use crate::network::{PATIENCE, bed::Bed};
 
 /// Of the length.
 const HEAD: usize = 4;
-/// Bytes read at a time; longer messages are read to where they stay.
+/// Bytes read at a time; longer messages are read directly into their place.
 const BUFFER: usize = 64 << 10;
 
 /// A connection of messages.
@@ -46,7 +46,7 @@ impl Framed {
         }
     }
 
-    /// Whether a whole head or message of so many bytes can be had without a call.
+    /// Whether a whole head or message of so many bytes is there without a call.
     fn has(&self, bytes: usize) -> bool {
         self.end - self.begin >= bytes
     }
@@ -78,7 +78,7 @@ impl Framed {
     }
 }
 
-/// With a time-out set, calls are not made again by the kernel after a signal or a ring's work.
+/// With a time-out set, the kernel does not restart calls after a signal or a ring's work.
 fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {

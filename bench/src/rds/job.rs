@@ -1,18 +1,18 @@
-//! What rows are asked to do.
+//! The work of rows.
 
 use handoff::{Buffer, Region};
 
 use crate::{network::bed::Bed, quantity::format_size, report::Config};
 
-/// Bytes under way at most, whatever the depth: what our own engine accepts for one peer.
+/// The most bytes under way, at any depth: our own engine accepts as many for one peer.
 pub(super) const UNDER_WAY: usize = 16 << 20;
 /// The first port of sockets; the others follow.
 pub(super) const PORT: u16 = 4_000;
 
-/// Which way messages go.
+/// The direction of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
-    /// There, and one as long back.
+    /// There, and one of the same length back.
     Ask,
     /// One way, as many as go.
     Stream,
@@ -91,11 +91,11 @@ impl Job {
         }
     }
 
-    /// So many, each on pages of its own; no region for none.
+    /// So many buffers, each on pages of its own; no region for none.
     ///
     /// # Errors
     ///
-    /// Where there is no memory, in one line.
+    /// If there is no memory, in one line.
     pub(super) fn memory(self, buffers: usize) -> Result<(Option<Region>, Vec<Buffer>), String> {
         if buffers == 0 {
             return Ok((None, Vec::new()));

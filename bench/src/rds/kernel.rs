@@ -26,7 +26,7 @@ use crate::{
 /// As much as our own engine holds for a port.
 const RECEIVE: usize = 4 << 20;
 
-/// A socket, and what it has to send.
+/// A socket, and its buffers to send.
 struct Place {
     socket: Socket<Buffer>,
     to: SocketAddr,
@@ -41,7 +41,7 @@ impl Place {
         Ok(Self { socket, to, free })
     }
 
-    /// Sends one of the buffers; `false` where nothing goes now.
+    /// Sends one of the buffers; `false` if nothing goes now.
     fn send(&mut self, to: SocketAddr, mode: Mode) -> Result<bool, String> {
         let Some(buffer) = self.free.pop() else { return Ok(false) };
         match self.socket.send(to, buffer, 0, mode) {
@@ -58,7 +58,7 @@ fn line(error: Error) -> String {
     error.to_string()
 }
 
-/// Waits until one of these may have something, or room; `false` where none has for too long.
+/// Waits until one of these may have something, or room; `false` if none has for too long.
 fn wait(places: &[Place], room: bool, end: Option<&Post>) -> Result<bool, String> {
     let what = if room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
     let ends = end.map(|post| PollFd::new(&post.end, PollFlags::IN));
@@ -68,7 +68,7 @@ fn wait(places: &[Place], room: bool, end: Option<&Post>) -> Result<bool, String
         end.is_none().then_some(Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 });
     match poll(&mut polled, patience.as_ref()) {
         Ok(ready) => Ok(ready > 0),
-        // The caller looks at what the signal has set.
+        // The caller looks at the signal's flag.
         Err(rustix::io::Errno::INTR) => Ok(true),
         Err(errno) => Err(format!("poll: {errno}")),
     }
@@ -107,7 +107,7 @@ impl Kernel {
         Ok((Self { places, mode, buffers, batch, back, reaped: Default::default() }, far))
     }
 
-    /// Takes back what is back; whether there was any.
+    /// Takes returned buffers back; returns whether there were any.
     fn reap(&mut self) -> Result<bool, String> {
         let begin = Instant::now();
         let mut any = false;
@@ -125,7 +125,7 @@ impl Kernel {
     }
 }
 
-/// Takes in what arrives, or answers it, until the end.
+/// Receives messages, or answers them, until the end.
 fn serve(places: &mut [Place], post: &Post, mode: Mode, op: Op) -> Result<(), String> {
     let mut batch = Vec::new();
     // Answers that wait for a buffer, or for room.
@@ -158,13 +158,13 @@ fn serve(places: &mut [Place], post: &Post, mode: Mode, op: Op) -> Result<(), St
     }
 }
 
-/// Waits for what is still lent, so that the sockets can go.
+/// Waits for loans still out, so that the sockets can go.
 fn settle(places: &mut [Place]) -> Result<(), String> {
     let begin = Instant::now();
     while places.iter().any(|place| place.socket.lent() > 0) && begin.elapsed() < PATIENCE {
         for place in places.iter_mut() {
             place.socket.completions(usize::MAX, &mut Vec::new()).map_err(line)?;
-            // What nobody reads would keep the socket readable.
+            // Unread messages would keep the socket readable.
             while place.socket.receive().map_err(line)?.is_some() {}
         }
         if places.iter().any(|place| place.socket.lent() > 0) {

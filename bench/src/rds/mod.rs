@@ -3,15 +3,14 @@
 //!
 //! Contracts:
 //!
-//! 1. All rows of a load send the same messages between the same two namespaces; their far ends do the
-//!    same with them: take each into memory of its own, and send one as long back where that is asked.
-//! 2. A slot of a stream ends when all has arrived and all that was lent is back.
-//! 3. Costs are those of the sending thread and its NIC's NAPI threads; of the kernel's engine, those of
-//!    the kernel's workers too, which serve both ends. What the other end spends is in no figure but
-//!    answers' times.
-//! 4. Nobody can have our own engine answer where the kernel's RDS listens, in any namespace. So rows of
-//!    the kernel's engine come after all others, and the rows of TCP take turns with them once more: a
-//!    ratio is always to rows of the same rounds.
+//! 1. All rows of a load send the same messages between the same two namespaces. Their far ends do the same
+//!    work: they take each message into its own memory, and send one of the same length back if asked.
+//! 2. A slot of a stream ends when all has arrived and every lent buffer is back.
+//! 3. Costs are those of the sending thread and its NIC's NAPI threads; for the kernel's engine, also those
+//!    of the kernel's workers, which serve both ends. The other end's costs are only in the answers' times.
+//! 4. Our own engine cannot answer where the kernel's RDS listens, in any namespace. So rows of the
+//!    kernel's engine come after all others, and the rows of TCP take turns with them once more: a ratio
+//!    always refers to rows of the same rounds.
 
 mod exchange;
 mod far;
@@ -92,7 +91,7 @@ lets every user make user namespaces. With --lab, what the lab needs.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RdsArgs {
-    /// What every bench takes.
+    /// Options of every bench.
     #[command(flatten)]
     pub run: RunOptions,
 
@@ -192,7 +191,7 @@ impl Bench for Rds<'_> {
     }
 }
 
-/// Loads the kernel's RDS, and has it take messages of 1 MiB.
+/// Loads the kernel's RDS, and makes it accept messages of 1 MiB.
 fn prepare_guest() -> Result<(), BenchError> {
     topology::load("rds_tcp", &[]).map_err(|error| BenchError::NotPossible(error.to_string()))?;
     for name in ["wmem_max", "rmem_max"] {
@@ -203,13 +202,13 @@ fn prepare_guest() -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Where a row stands in the table.
+/// A row's position in the table.
 fn place(row: &Row) -> (usize, bool) {
     let job = |job: &Job| row.name.starts_with(&job.name(""));
     (JOBS.iter().position(job).unwrap_or(JOBS.len()), row.engine.starts_with(KERNEL))
 }
 
-/// All rows that `--only` lets through, and those that they compare with.
+/// All rows that match `--only`, and those that they compare with.
 fn subjects<'a>(args: &RdsArgs, bed: &'a Bed) -> Vec<Subject<'a>> {
     let mut subjects: Vec<Subject<'a>> = JOBS
         .into_iter()

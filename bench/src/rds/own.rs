@@ -24,7 +24,7 @@ use handoff_rds::{
     wire::HEADER_LEN,
 };
 
-/// An engine at one end, with its sockets; tasks go before what they use.
+/// An engine at one end, with its sockets; tasks are dropped before what they use.
 struct Host {
     places: Vec<Place>,
     executor: Executor,
@@ -73,7 +73,7 @@ fn line(error: handoff_rds::Error) -> String {
 }
 
 impl Place {
-    /// Sends one of the buffers; `false` where nothing goes now.
+    /// Sends one of the buffers; `false` if nothing goes now.
     fn send(&mut self, to: IpAddr) -> Result<bool, String> {
         let Some(buffer) = self.free.pop() else { return Ok(false) };
         let to = (to, self.socket.local_addr().port()).into();
@@ -107,7 +107,7 @@ struct Back {
 }
 
 impl Back {
-    /// Takes back what is back; whether there was any.
+    /// Takes returned buffers back; returns whether there were any.
     fn reap(&mut self, places: &mut [Place]) -> bool {
         let begin = Instant::now();
         let before = self.completions;
@@ -153,7 +153,7 @@ impl Own {
     }
 }
 
-/// Takes in what arrives, or answers it, until the end.
+/// Receives messages, or answers them, until the end.
 fn serve(mut host: Host, post: &Post, op: Op) -> Result<(), String> {
     let failed = |error: handoff::Error| error.to_string();
     let end = post.end.try_clone().map_err(|error| error.to_string())?;
@@ -218,7 +218,7 @@ impl Way for Own {
                 if busy {
                     patience.renew();
                 }
-                // Whatever changes for one socket is told to all.
+                // A change for one socket wakes all.
                 patience.until(places[0].socket.changed()).await?;
             }
         };
@@ -244,7 +244,7 @@ impl Way for Own {
 
     fn returned(&self) -> Returned {
         let Back { tally, completions, time, .. } = self.back;
-        // The header of each message is copied, and no payload.
+        // The header of each message is copied, payload is not.
         let payload = tally.copied.saturating_sub(completions * HEADER_LEN as u64);
         Returned {
             copied: (tally.unknown == 0).then_some(payload),

@@ -15,7 +15,7 @@ use rustix::time::{
 
 use crate::network::PATIENCE;
 
-/// A timer that ticks as often as patience may end, so that it costs nothing between.
+/// A timer that ticks only as often as patience may end, so it costs nothing in between.
 pub(super) struct Patience {
     tick: Readiness,
     timer: File,
@@ -44,12 +44,12 @@ impl Patience {
     ///
     /// # Errors
     ///
-    /// Where nothing has happened for too long, in one line.
+    /// If nothing has happened for too long, in one line.
     pub(super) async fn until(&mut self, change: impl Future<Output = ()>) -> Result<(), String> {
         if let Either::Left(_) = select(pin!(change), &mut self.tick).await {
             return Ok(());
         }
-        // EAGAIN: it was no tick.
+        // EAGAIN: it was not a tick.
         let _ = rustix::io::read(&self.timer, &mut [0; size_of::<u64>()]);
         self.tick = self.timer.readable().map_err(line)?;
         match self.since.elapsed() < PATIENCE - Duration::from_millis(1) {

@@ -102,7 +102,7 @@ fn the_guest_is_told_all_but_what_stays_here() {
 #[test]
 fn quick_fits_its_time() {
     let args = args("--quick");
-    // TCP once more beside the kernel's.
+    // TCP again beside the kernel's.
     let rows = JOBS.len() as u32 * 6;
     let (slot, rounds) = Rds { args: &args }.slots(rows as usize, false);
     assert!(slot * rounds * rows <= Duration::from_secs(30));

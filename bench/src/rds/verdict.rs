@@ -1,4 +1,4 @@
-//! What the rows say about lending beside copying, and about small messages.
+//! What the rows show about lending instead of copying, and about small messages.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub(super) fn verdict(report: &Report) -> String {
         let pair = |op: &str| {
             Some((row(report, op, MIB, engine, "lent")?, row(report, op, MIB, engine, "copy")?))
         };
-        // Between veth devices nothing is without a copy.
+        // Veth devices always copy.
         let on_wire = |row: &Row| row.config.target.as_deref() == Some(Joint::Wire.name());
         if let Some((lent, copied)) = pair("ask").filter(|(lent, _)| on_wire(lent)) {
             let time = |row: &Row| Some(latency(row)?.without_simulated_dma());

@@ -1,10 +1,10 @@
-//! Rows of many connections: what a message costs when one thread waits for many of them.
+//! Rows of many connections: the cost of a message when one thread waits for many of them.
 //!
 //! Contracts:
 //!
 //! 1. The connections take turns: one message is on its way at a time, and the next connection gets the next
-//!    when it has arrived. So a message is one wait, whatever the number of connections.
-//! 2. Costs are those of the receiving thread; over loopback packets arrive in the sender's.
+//!    when it has arrived. So a message is one wait, for any number of connections.
+//! 2. Costs are those of the receiving thread; over loopback packets arrive in the sender's thread.
 
 use std::{
     cell::{Cell, RefCell},
@@ -42,7 +42,7 @@ const BETWEEN_LOOKS: u64 = 64;
 /// Chunks of the pool that all connections share.
 const CHUNKS: usize = 64;
 
-/// The rows, for each number of connections that is wanted.
+/// The rows, for each wanted number of connections.
 pub(super) fn subjects<'a>(args: &'a RecvArgs, others: CpuSet) -> Vec<Subject<'a>> {
     let rows = args.sockets.iter().flat_map(move |&sockets| {
         let row = |engine: &str, make: MakeEngine<'a>| Subject {
@@ -71,12 +71,12 @@ pub(super) fn subjects<'a>(args: &'a RecvArgs, others: CpuSet) -> Vec<Subject<'a
 
 /// A way to receive from many.
 trait Receive {
-    /// Has `next` send a message, and receives that, so many times.
+    /// Makes `next` send a message, and receives it, so many times.
     fn receive(&mut self, messages: u64, next: &dyn Fn()) -> Result<(), String>;
 }
 
 struct Turns<R> {
-    // The receiving ends go first, and with them the sender's.
+    // The receiving ends go first, and the sender's with them.
     way: R,
     sender: Sender,
     account: Account<'static>,
@@ -116,13 +116,13 @@ impl<R: Receive> Engine for Turns<R> {
         Ok(())
     }
 
-    /// Loopback hands over what was copied once.
+    /// Loopback delivers bytes that were copied once.
     fn implied(&self, reported: f64) -> f64 {
         reported + 1.0
     }
 }
 
-/// So many connections over loopback: the ends that are received from, and the others.
+/// So many connections over loopback: the receiving ends, and the others.
 fn connections(count: u32) -> io::Result<(Vec<TcpStream>, Vec<TcpStream>)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -142,9 +142,9 @@ struct Sender {
 
 #[derive(Default)]
 struct Shared {
-    /// Messages that are to be sent by now.
+    /// Messages to send by now.
     wanted: Wanted,
-    /// Within a slot it looks without pause, so that asking for a message costs the receiver nothing.
+    /// Within a slot it polls without pause, so asking for a message costs the receiver nothing.
     awake: AtomicBool,
     ended: AtomicBool,
     asleep: Mutex<()>,
@@ -165,7 +165,7 @@ impl Sender {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let work = move || {
-            // Without that it shares the receiver's processor, which shows as time that it is kept waiting.
+            // Otherwise it would share the receiver's processor, which shows as waiting time.
             let _ = sched_setaffinity(None, &processors);
             let mut sent = 0;
             while theirs.goes_on() {
@@ -183,7 +183,7 @@ impl Sender {
         Self { shared, thread: Some(thread::spawn(work)) }
     }
 
-    /// It looks for work while what this gives is there.
+    /// It looks for work while the returned guard lives.
     fn wake(&self) -> Awake {
         self.shared.set_awake(true);
         Awake(Arc::clone(&self.shared))
@@ -221,7 +221,7 @@ impl Drop for Sender {
         self.shared.ended.store(true, SeqCst);
         self.shared.set_awake(true);
         if let Some(thread) = self.thread.take() {
-            // A panic of its own was told.
+            // Its own panic was reported.
             let _ = thread.join();
         }
     }
@@ -278,7 +278,7 @@ impl Receive for Epoll {
     }
 }
 
-/// The library's: a task for each connection, on one driver.
+/// The library's row: a task for each connection, on one driver.
 struct Pool {
     executor: Executor,
     arrived: Rc<Arrived>,
@@ -288,7 +288,7 @@ struct Pool {
 #[derive(Default)]
 struct Arrived {
     bytes: Cell<u64>,
-    /// Who waits for more, and until how much has come.
+    /// Who waits for more, and for how much.
     awaited: RefCell<Option<(u64, Waker)>>,
     failure: RefCell<Option<String>>,
 }

@@ -1,4 +1,4 @@
-//! The baseline: epoll_wait(2), level-triggered, and recv(2) into one buffer that is used again.
+//! The baseline: epoll_wait(2), level-triggered, and recv(2) into one reused buffer.
 
 use std::{
     io::{self, ErrorKind, Read as _},
@@ -18,7 +18,7 @@ use crate::network::{
     pattern::Stream,
 };
 
-/// Bytes of the buffer: as many as keep it in a cache, so that calls are few.
+/// Bytes of the buffer: small enough for a cache, large enough for few calls.
 pub(super) const BUFFER: usize = 256 << 10;
 
 pub(super) struct Epoll {
@@ -26,13 +26,13 @@ pub(super) struct Epoll {
     poll: OwnedFd,
     events: Vec<epoll::Event>,
     buffer: Vec<u8>,
-    /// Whether the buffer was filled at last, so that there may be more without waiting.
+    /// Whether the last read filled the buffer, so that more may be there.
     filled: bool,
     received: u64,
 }
 
 impl Epoll {
-    /// A new connection, received from in this way.
+    /// A new connection for this way of receiving.
     pub(super) fn new(network: &impl Network) -> Result<(Self, Box<dyn FarEnd>), String> {
         let (socket, sender) = network.connect(None)?;
         let open = || -> io::Result<OwnedFd> {
@@ -48,14 +48,14 @@ impl Epoll {
 }
 
 impl Epoll {
-    /// Waits until there is something to be read, or a signal comes.
+    /// Waits until something is readable, or a signal comes.
     fn wait(&mut self) -> Result<(), String> {
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         self.events.clear();
         let room = rustix::buffer::spare_capacity(&mut self.events);
         match epoll::wait(&self.poll, room, Some(&patience)) {
             Ok(_) if self.events.is_empty() => Err(format!("nothing arrived for {PATIENCE:?}")),
-            // After a signal nothing is there to be read, and the caller looks at what it has set.
+            // After a signal nothing may be readable, and the caller looks at the signal's flag.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(format!("epoll_wait failed: {errno}")),
         }
@@ -63,7 +63,7 @@ impl Epoll {
 }
 
 impl Receive for Epoll {
-    /// One buffer at most: a sender that is faster than this would never let it go.
+    /// At most one buffer: a faster sender would never let it go.
     fn receive(&mut self, stream: &mut Stream) -> Result<(), String> {
         if !std::mem::take(&mut self.filled) {
             self.wait()?;

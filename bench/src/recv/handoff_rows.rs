@@ -1,5 +1,4 @@
-//! The rows of handoff itself: its ways to receive, as its users call them. They differ in where bytes
-//! go, and in nothing else.
+//! handoff's own rows: its ways to receive, as its users call them. They differ only in where bytes go.
 
 use std::time::Instant;
 
@@ -19,9 +18,9 @@ use crate::{
     report::Growth,
 };
 
-/// Of a pool, and how many.
+/// Of a pool, and their number.
 const POOL: (usize, usize) = (64 << 10, 16);
-/// Bytes of a window's place, and how many.
+/// Bytes of a window's place, and their number.
 const WINDOW: (usize, usize) = (256 << 10, 16);
 
 /// Where bytes go.
@@ -31,9 +30,9 @@ pub(super) enum To {
     Pool,
     /// Into a window of address space, where the kernel maps pages.
     Window,
-    /// Into an area, where the kernel copies them for want of a NIC.
+    /// Into an area, where the kernel copies bytes in place of a NIC.
     AreaWithoutNic,
-    /// Into an area, where the NIC puts them in chunks of so many bytes.
+    /// Into an area, where the NIC puts bytes in chunks of this size.
     Area { chunk: usize, by: By, grows: bool },
 }
 
@@ -42,7 +41,7 @@ pub(super) enum To {
 pub(super) enum By {
     /// While a visitor has them.
     Visit,
-    /// As spans, each of which could be kept or lent on.
+    /// As spans, which could be kept or lent on.
     Spans,
 }
 
@@ -67,18 +66,18 @@ impl To {
 }
 
 pub(super) struct Handoff<'a> {
-    // Before the driver: handles go first.
+    // Dropped before the driver: handles go first.
     receiver: Receiver,
     by: By,
     _socket: Socket,
     bound: Option<RxQueue>,
     driver: Driver,
-    // Behind the driver, with which the kernel lets go of it.
+    // Dropped after the driver; the kernel lets go of it with that.
     queue: Option<OwnQueue<'a>>,
 }
 
 impl<'a> Handoff<'a> {
-    /// A new connection, received from in this way.
+    /// A new connection for this way of receiving.
     pub(super) fn new(
         network: &'a impl Network,
         to: To,
@@ -93,7 +92,7 @@ impl<'a> Handoff<'a> {
             }
             _ => (None, None, shared(to).map_err(line)?),
         };
-        // Only now: what comes to a queue before it is bound is not in the area.
+        // Only now: bytes that come to a queue before it is bound are not in the area.
         let (socket, sender) = network.connect(queue.as_ref())?;
         let socket = driver.socket(socket).map_err(line)?;
         let receiver = socket.receive(intake).map_err(line)?;
@@ -102,7 +101,7 @@ impl<'a> Handoff<'a> {
     }
 }
 
-/// What needs no queue of its own.
+/// Ways that need no queue of their own.
 fn shared(to: To) -> handoff::Result<(Driver, Intake)> {
     let in_area = to == To::AreaWithoutNic;
     let driver = Driver::builder().ring(RingUse::Require).zero_copy_receive(in_area).build()?;

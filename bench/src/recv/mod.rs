@@ -2,16 +2,16 @@
 //!
 //! Contracts:
 //!
-//! 1. A row is a connection of its own over the wire of its load, or to a NIC of this host as it is, from
-//!    a thread that sends without copying to one that receives; all hand what they receive to the same
-//!    function, which compares it with what was sent, or only counts it.
-//! 2. Costs are those of the receiver: its thread, and the threads of its NIC where that has some.
-//!    The sender's are no engine's doing.
-//! 3. Another program has a row for each wire, of what nobody looks at; its costs are those of all its
+//! 1. A row is a connection of its own over the network of its load, or to a NIC of this host as it is,
+//!    from a thread that sends without copying to one that receives. All rows hand received bytes to the
+//!    same function, which compares them with what was sent, or only counts them.
+//! 2. Costs are those of the receiver: its thread, and its NIC's threads if there are any. The sender's
+//!    belong to no engine.
+//! 3. Another program has a row for each network, without comparing bytes; its costs are those of all its
 //!    threads, and of the NIC's.
-//! 4. With a NIC of this host the sender is another host's, and what all processors do is told besides;
+//! 4. With a NIC of this host the sender is another host's, and the use of all processors is shown besides;
 //!    the NIC is put back however the bench ends.
-//! 5. What the software NIC's engine moves is simulated DMA: told by itself, and in no other figure.
+//! 5. What the software NIC's engine moves is simulated DMA: shown by itself, and in no other figure.
 
 mod crowd;
 mod epoll;
@@ -51,7 +51,7 @@ use crate::{
     user_share, witness,
 };
 
-/// Share of the time that others may hold the processors for before the table speaks of it.
+/// Share of the time that others may hold the processors before the table mentions it.
 const BUSY: f64 = 0.02;
 
 const EXAMPLES: &str = "\
@@ -117,7 +117,7 @@ needs.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RecvArgs {
-    /// What every bench takes.
+    /// Options of every bench.
     #[command(flatten)]
     pub run: RunOptions,
 
@@ -171,7 +171,7 @@ pub struct RecvArgs {
     pub programs: ProgramOptions,
 }
 
-/// The kernel's own choice, and as much as a packet fills.
+/// The kernel's own choice, and as much as fits a packet.
 const SMALLEST_CHUNK: u64 = 4 << 10;
 /// What the software NIC takes.
 const LARGEST_CHUNK: u64 = 2 << 20;
@@ -236,7 +236,7 @@ impl Bench for Recv<'_> {
 
     fn slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
         const QUICK: (Duration, u32) = (Duration::from_secs(20), 7);
-        // What all processors did is told in ticks of 10 ms.
+        // The use of all processors is counted in ticks of 10 ms.
         let slot = Duration::from_millis(if self.args.nic.is_some() { 250 } else { 100 });
         match (self.args.run.quick, counted) {
             (true, true) => (Duration::from_millis(50), 3),
@@ -345,7 +345,7 @@ impl Recv<'_> {
         pattern: &Arc<Pattern>,
         context: &Context<'_>,
     ) -> Result<(Measured, String), BenchError> {
-        // Rows that are placed find their processors themselves.
+        // Placed rows find their processors themselves.
         let pinned = self.args.placement.is_empty().then(|| self.pinned()).transpose()?;
         let cpu = pinned.as_ref().map_or(0, Pinned::cpu);
         let own = |load| own_queues(self.args, load);
@@ -354,7 +354,7 @@ impl Recv<'_> {
         let mut measured = self.over(&subjects, context.stop);
         drop(subjects);
         if let (Ok(measured), Some(lost)) = (&mut measured, card.lost()) {
-            // Those that had no connection yet did not fail while running, but this did.
+            // Rows without a connection yet did not fail while running, but this did.
             let Measured { rows, failed, .. } = measured;
             let names = rows.iter().filter(|row| row.skipped.as_ref() == Some(&lost));
             failed.extend(names.map(|row| row.name.clone()));

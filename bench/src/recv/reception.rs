@@ -1,4 +1,4 @@
-//! A connection that is received from, as an engine of the measuring frame.
+//! A connection to receive from, as an engine of the measuring frame.
 
 use crate::{
     measure::{Engine, Slot, Tally},
@@ -12,18 +12,17 @@ use crate::{
     report::Growth,
 };
 
-/// A way to receive: what tells one row from another.
+/// A way to receive: the difference between rows.
 pub(super) trait Receive {
-    /// Hands what has arrived to `stream`, span by span; if nothing has, it waits until something
-    /// does or a signal comes.
+    /// Hands what has arrived to `stream`, span by span; if nothing has, it waits until something does or a
+    /// signal comes.
     ///
     /// # Errors
     ///
-    /// What ends the connection, and a peer that is silent for too long, in one line.
+    /// What ends the connection, also a peer that is silent for too long, in one line.
     fn receive(&mut self, stream: &mut Stream) -> Result<(), String>;
 
-    /// Of all that it handed over, the bytes that the kernel says its CPU has copied; none where it
-    /// does not say.
+    /// Of all handed over, the bytes that the kernel reports as copied; none if it does not report.
     fn copied(&self) -> Option<u64>;
 
     /// How the memory of its queue grew.
@@ -31,14 +30,14 @@ pub(super) trait Receive {
         Vec::new()
     }
 
-    /// The queue that nobody else receives by, if it has one.
+    /// The queue that nobody else receives from, if it has one.
     fn own_queue(&self) -> Option<&OwnQueue<'_>> {
         None
     }
 }
 
 pub(super) struct Reception<'a, R> {
-    // Ends the connection, which nobody waits for any more, and with it the sender.
+    // Ends the connection, which nobody waits for any more, and the sender with it.
     way: R,
     sender: Box<dyn FarEnd>,
     stream: Stream,

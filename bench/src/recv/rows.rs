@@ -1,5 +1,5 @@
-//! The rows, in the table's order: what is received over which wire, by which engine, and whether it is
-//! looked at.
+//! The rows, in the table's order: what each receives over which network, by which engine, and whether it
+//! compares the bytes.
 
 use std::{iter, sync::atomic::AtomicBool};
 
@@ -30,7 +30,7 @@ pub(super) const LOADS: [Load; 3] = [
     Load { mtu: 1_500, gro: true },
 ];
 
-/// The library's, on every wire.
+/// The library's rows, on every network.
 const WAYS: [To; 3] = [To::Pool, To::Window, To::AreaWithoutNic];
 
 /// What rows that compare have in common.
@@ -42,7 +42,7 @@ struct Work {
 }
 
 impl Work {
-    /// All that is wanted with this load, in the table's order.
+    /// All rows for this load, in the table's order.
     fn all(args: &RecvArgs, load: Load) -> impl Iterator<Item = Self> {
         let placements = match &args.placement[..] {
             [] => vec![None],
@@ -61,8 +61,8 @@ impl Work {
     }
 }
 
-/// The library's ways for such work, in the table's order. What owned spans cost shows best where spans are small
-/// and nobody looks at them.
+/// The library's ways for such work, in the table's order. The cost of owned spans shows best where spans are
+/// small and their bytes are not compared.
 fn ways(args: &RecvArgs, work: Work) -> impl Iterator<Item = To> {
     // Packets of the MTU's size fill no larger ones.
     let chunks = if work.load.gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
@@ -89,8 +89,8 @@ fn name_of(to: To) -> String {
 /// Unless told otherwise.
 const CONNECTIONS: [u32; 1] = [4];
 
-/// How many connections come by one queue, where there are rows of several. Unless told otherwise they have packets
-/// that fill small chunks, which show best what sharing costs.
+/// How many connections come by one queue, where there are rows of several. By default they have packets that fill
+/// small chunks, which show best what sharing costs.
 fn connections(args: &RecvArgs, work: Work) -> impl Iterator<Item = u32> {
     let Work { load, check, placement } = work;
     let counts = match &args.connections[..] {
@@ -103,7 +103,7 @@ fn connections(args: &RecvArgs, work: Work) -> impl Iterator<Item = u32> {
 }
 
 /// Rings that share the queue of several connections. The second's thread is on another processor, so there is none
-/// where one is placed.
+/// if one is placed.
 fn rings(work: Work) -> &'static [u32] {
     if work.placement.is_none() { &[1, 2] } else { &[1] }
 }
@@ -122,8 +122,8 @@ fn name_of_peer(work: Work, name: &str, connections: u32) -> String {
     }
 }
 
-/// Programs with how many connections each serves. One that serves a single connection has rows of no more unless told
-/// otherwise.
+/// Programs, with how many connections each serves. A program for a single connection has rows of one only, by
+/// default.
 fn peers(args: &RecvArgs, work: Work) -> impl Iterator<Item = (&str, &str, u32)> {
     let several = move || args.connections.iter().copied().filter(|&count| count > 1);
     let peers = if work.check { &[] } else { &args.programs.peer[..] };
@@ -145,7 +145,7 @@ pub(super) fn own_queues(args: &RecvArgs, load: Load) -> usize {
     rows.filter(|name| args.run.wants(name)).count()
 }
 
-/// All rows that `--only` lets through, and those that they compare with, in the table's order; programs run on this
+/// All rows that match `--only`, and those that they compare with, in the table's order; programs run on this
 /// processor.
 pub(super) fn subjects<'a, N: Network>(
     args: &'a RecvArgs,
@@ -179,7 +179,7 @@ pub(super) fn subjects<'a, N: Network>(
     subjects
 }
 
-/// Rows of other programs. What they received they do not show.
+/// Rows of other programs. They do not show what they received.
 fn of_programs<'a>(
     args: &'a RecvArgs,
     network: &'a impl Network,
@@ -223,7 +223,7 @@ fn of_several<'a>(
     iter::once(epoll).chain(rings(work).iter().map(by_rings))
 }
 
-/// Makes what is received from in a way of ours.
+/// Makes our receiver for a way.
 fn received<'a, R: Receive + 'a>(
     network: &'a impl Network,
     work: Work,

@@ -1,4 +1,4 @@
-//! `--send-to`: the other host's part, which does what the receiving one tells it.
+//! `--send-to`: the other host's part, which does what the receiving host tells it.
 
 use std::{
     collections::HashMap,
@@ -32,7 +32,7 @@ struct Senders {
     all: HashMap<u64, Sender>,
 }
 
-/// Does what the host there says until its table is complete.
+/// Does what the host there asks until its table is complete.
 pub(super) fn run(target: &str, context: &Context<'_>) -> Result<(), BenchError> {
     let address = address(target).map_err(BenchError::Usage)?;
     let stream = TcpStream::connect_timeout(&address, FOR_A_CONNECTION).map_err(|error| {
@@ -82,7 +82,7 @@ fn address(target: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// How a talk ends that is not complete.
+/// How an incomplete talk ends.
 fn silent(address: SocketAddr, silence: &Silence) -> BenchError {
     match silence {
         Silence::Stopped => BenchError::Stopped,

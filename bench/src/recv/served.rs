@@ -1,7 +1,7 @@
 //! Another program that receives, as an engine of the measuring frame.
 //!
-//! What it received is what the senders' TCP has had acknowledged, once the program has read all of
-//! it; nobody says what of it was copied, and nobody looks at it.
+//! What it received is what the senders' TCP had acknowledged, once the program has read all of it; nobody
+//! reports what of it was copied, and nobody compares it.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -18,21 +18,21 @@ use crate::{
 };
 
 pub(super) struct Served<'a> {
-    // End the connections before their other ends go, and with that the queue is free.
+    // End the connections before their other ends go; then the queue is free.
     senders: Vec<Box<dyn FarEnd>>,
     program: Program<'a>,
     own: OwnQueue<'a>,
     account: Account<'a>,
 }
 
-/// What is wanted of the program.
+/// What the program must do.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Serving<'a> {
     pub(super) command: &'a str,
     pub(super) connections: u32,
     /// The bench's processor.
     pub(super) cpu: usize,
-    /// Where the program runs instead, as its queue's packets arrive when it starts.
+    /// Where the program runs instead, depending on where its queue's packets arrive when it starts.
     pub(super) placement: Option<Placement>,
 }
 

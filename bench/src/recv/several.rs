@@ -37,7 +37,7 @@ use crate::{
     tasks::own_cpu,
 };
 
-/// How many, whether what comes is looked at, and where the first thread runs.
+/// How many, whether bytes are compared, and where the first thread runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Several {
     pub(super) connections: u32,
@@ -48,7 +48,7 @@ pub(super) struct Several {
 /// How long a thread waits before it looks for orders.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Hands what has arrived to the streams of its connections; if nothing has, it waits, for a moment.
+/// Hands what has arrived to the streams of its connections; if nothing has, it waits for a moment.
 trait Part {
     fn receive(&mut self, streams: &mut [Stream]) -> Result<(), String>;
 
@@ -60,7 +60,7 @@ trait Part {
 
 /// Connections that a ring receives.
 struct Ring {
-    // Before the driver: handles go first.
+    // Dropped before the driver: handles go first.
     receivers: Vec<Receiver>,
     _sockets: Vec<Socket>,
     queue: RxQueue,
@@ -106,7 +106,7 @@ impl Part for Ring {
     }
 }
 
-/// Connections that epoll tells of.
+/// Connections that epoll watches.
 struct Polled {
     sockets: Vec<TcpStream>,
     poll: OwnedFd,
@@ -153,7 +153,7 @@ impl Part for Polled {
     }
 }
 
-/// Some of the connections, as far as they have come.
+/// Some of the connections, with their progress.
 struct Share<P> {
     part: P,
     streams: Vec<Stream>,
@@ -169,7 +169,8 @@ impl<P: Part> Share<P> {
         self.streams.iter().map(Stream::position).sum()
     }
 
-    /// Receives until each stream has come so far as `totals` says, which are asked for as long as there are none.
+    /// Receives until each stream has come as far as `totals` says, which are asked for until they are
+    /// there.
     fn receive_until(
         &mut self,
         mut totals: impl FnMut() -> Result<Option<Vec<u64>>, String>,
@@ -195,7 +196,7 @@ impl<P: Part> Share<P> {
     }
 }
 
-/// What the other thread is told.
+/// An order for the other thread.
 enum Order {
     Begin,
     /// How far its streams will come.
@@ -205,7 +206,7 @@ enum Order {
 /// The thread of the second ring.
 struct Helper {
     orders: Option<mpsc::Sender<Order>>,
-    /// That it is ready; then what it has spent in a slot.
+    /// Says that it is ready; then what it has spent in a slot.
     answers: mpsc::Receiver<Result<Duration, String>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -261,13 +262,13 @@ impl Drop for Helper {
     fn drop(&mut self) {
         drop(self.orders.take());
         if let Some(thread) = self.thread.take() {
-            // It told of an error in its answer.
+            // It reported an error in its answer.
             let _ = thread.join();
         }
     }
 }
 
-/// The calling thread goes on elsewhere, where there is another processor for it.
+/// The calling thread continues elsewhere, if there is another processor for it.
 fn leave_this_processor() {
     let mut others = CpuSet::new();
     (0..CpuSet::MAX_CPU).filter(|&cpu| cpu != sched_getcpu()).for_each(|cpu| others.set(cpu));
@@ -276,7 +277,7 @@ fn leave_this_processor() {
 }
 
 struct Connected<'a, P> {
-    // End the connections, which nobody waits for any more, and with them the senders.
+    // End the connections, which nobody waits for any more, and the senders with them.
     ours: Share<P>,
     helper: Option<Helper>,
     senders: Vec<Box<dyn FarEnd>>,
@@ -287,14 +288,14 @@ struct Connected<'a, P> {
     account: Account<'a>,
     copies_of_lent: f64,
     placed: Option<Placed>,
-    // Behind the rings, with which the kernel lets go of it.
+    // Dropped after the rings; the kernel lets go of it with those.
     _queue: Option<OwnQueue<'a>>,
 }
 
 type Ends = (Vec<TcpStream>, Vec<Box<dyn FarEnd>>);
 
 impl Several {
-    /// By one queue with such memory, by so many rings: one or two.
+    /// By one queue with such memory, by one ring or two.
     pub(super) fn by_rings<'a>(
         self,
         network: &'a impl Network,
@@ -407,11 +408,11 @@ impl<P: Part> Engine for Connected<'_, P> {
             *cpu += of_helper;
         }
         if let (true, Some(time)) = (instructions::counting(), &mut tally.time) {
-            // Each instruction takes a nanosecond, wherever.
+            // Each instruction takes a nanosecond, anywhere.
             time.elapsed += of_helper;
         }
         let now = (self.copied)(&self.ours.part, bytes);
-        // For several rings the kernel counts without a lock, and the count may go back.
+        // For several rings the kernel counts without a lock, and the count may decrease.
         let copied = now.zip(copied).map(|(after, before)| after.saturating_sub(before));
         Ok(Tally { bytes, copied, ..tally })
     }

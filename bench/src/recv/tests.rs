@@ -65,7 +65,7 @@ fn needs_root_a_stop_ends_the_bench_without_a_table() {
     }
 }
 
-/// Receives as the baseline does, and hands over zeroes instead.
+/// Receives like the baseline, and hands over zeroes instead.
 struct Damaging(Epoll);
 
 impl Receive for Damaging {
@@ -112,7 +112,7 @@ fn needs_root_a_sender_that_is_faster_does_not_keep_a_row_from_its_end() {
         let (mut epoll, sender) = Epoll::new(&bed).unwrap();
         let mut stream = Stream::new(bed.pattern(), true);
         sender.begin().unwrap();
-        // Whatever has come by then, one buffer at a time is taken of it.
+        // However much has come by then, it takes one buffer at a time.
         std::thread::sleep(Duration::from_millis(50));
         let mut most = 0;
         for _ in 0..200 {
@@ -158,7 +158,8 @@ fn a_nic_has_a_queue_for_each_row_that_wants_one() {
     assert_eq!(own("--only owned", whole), 1);
     assert_eq!(own("--only epoll", whole), 0);
     assert_eq!(own("--nic eth0 --placement same,other --only same", packets), 3);
-    // One queue for each number of connections that is not 1, by one ring and by two, and for each program's.
+    // One queue for each number of connections other than 1, by one ring and by two, and for each
+    // program's.
     assert_eq!(own("--connections 1,2,8 --only sockets=", whole), 4);
     assert_eq!(own("--connections 1,2,8 --nic eth0 --placement other --only sockets=", whole), 2);
     assert_eq!(own("--connections 1,2 --peer them=a --only them", packets), 2);

@@ -1,12 +1,12 @@
-//! What is asked of a row, by which rows compare.
+//! A row's work, which decides which rows compare.
 
 use serde::{Deserialize, Serialize};
 
 /// The operation of the splice bench that passes one page on.
 pub(crate) const PASS: &str = "pass";
 
-/// What a row was asked to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth`,
-/// `rate`, `sockets`, `fan_out`, `segment`, `check`, `gro` and `placement` compare.
+/// What a row had to do. Rows of the same `op`, `proto`, `bytes`, `mtu`, `target`, `depth`, `rate`,
+/// `sockets`, `fan_out`, `segment`, `check`, `gro` and `placement` compare.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// Payload bytes per operation.
@@ -27,8 +27,8 @@ pub struct Config {
     /// Whether the payload lies in buffers registered with the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered: Option<bool>,
-    /// How sends are handed over: each as a message of its own (`message`), or into a lane (`bulk`). How what
-    /// was received is looked at: by a visitor (`visit`), or as owned spans (`spans`).
+    /// How sends are handed over: each as a message of its own (`message`), or into a lane (`bulk`). How
+    /// received bytes are looked at: by a visitor (`visit`), or as owned spans (`spans`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
     /// The device's MTU in bytes.
@@ -43,7 +43,7 @@ pub struct Config {
     /// Sockets that take turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<u32>,
-    /// Rings, each in a thread of its own, that receive what comes by one queue of the NIC.
+    /// Rings, each in a thread of its own, that receive from one queue of the NIC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rings: Option<u32>,
     /// Sockets that get the same bytes, one message each.
@@ -52,10 +52,10 @@ pub struct Config {
     /// Bytes of each datagram that a message goes as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<u16>,
-    /// Payload bytes per second that the load does not exceed.
+    /// The most payload bytes per second of the load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<u64>,
-    /// Whether what was received is compared with what was sent.
+    /// Whether received bytes are compared with what was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<bool>,
     /// Whether frames arrive as the sender passed them on, not as packets of the MTU's size.

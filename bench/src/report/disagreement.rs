@@ -2,22 +2,21 @@
 //!
 //! Contracts:
 //!
-//! 1. A report is compared with what the witness has to see if it is right
-//!    ([`Engine::implied`](crate::measure::Engine::implied)). Where nothing is reported there is nothing
-//!    to compare.
-//! 2. Headers and what frames a message are copied too and are no payload: small messages disagree by
-//!    [`FRAMING`] only.
-//! 3. Who copied stands beside, as far as the witness can tell.
+//! 1. A report is compared with what the witness must see if it is right
+//!    ([`Engine::implied`](crate::measure::Engine::implied)). Without a report there is nothing to compare.
+//! 2. Headers and message frames are copied too and are no payload: small messages may disagree by
+//!    [`FRAMING`].
+//! 3. Who copied is listed beside it, as far as the witness can tell.
 
 use std::cmp::Reverse;
 
 use serde::{Deserialize, Serialize};
 
-/// Difference up to which they agree: of the payload, or of its copies where those are more.
+/// Difference up to which they agree: of the payload, or of its copies if those are more.
 pub(crate) const TOLERANCE: f64 = 0.02;
-/// Bytes that each message may be copied with besides, in all its headers and at all ends.
+/// Bytes that may be copied per message besides, in all its headers and at all ends.
 pub(crate) const FRAMING: f64 = 256.0;
-/// A place of less than this share of the payload is not worth its line.
+/// A place with less than this share of the payload gets no line.
 const LEAST: f64 = 0.01;
 /// How many places are kept.
 const PLACES: usize = 4;
@@ -27,13 +26,13 @@ const PLACES: usize = 4;
 pub struct Disagreement {
     /// The row's name.
     pub row: String,
-    /// Payload bytes per operation, where rows of several sizes have the same name.
+    /// Payload bytes per operation, if rows of several sizes have the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// What is reported.
     pub reported: f64,
-    /// What the witness has to see if that is right: more, where bytes are also copied at an end of
-    /// which nothing reports.
+    /// What the witness must see if that is right: more, if bytes are also copied at an end without a
+    /// report.
     pub implied: f64,
     /// What it saw.
     pub witness: f64,
@@ -52,14 +51,14 @@ pub struct CopiedAt {
     pub share: f64,
 }
 
-/// Whether `witness` says something else than what is `implied`, for messages of this length.
+/// Whether `witness` differs from what is `implied`, for messages of this length.
 pub(crate) fn disagree(implied: f64, witness: f64, bytes: Option<u64>) -> bool {
     let framing = bytes.map_or(0.0, |bytes| FRAMING / bytes as f64);
     (witness - implied).abs() > (TOLERANCE * implied.max(1.0)).max(framing)
 }
 
 impl CopiedAt {
-    /// The places that `report` has, for so many bytes of payload.
+    /// The places in `report`, for so many bytes of payload.
     pub(crate) fn of(report: &handoff_meter::Report, bytes: u64) -> Vec<Self> {
         let share = |place: &handoff_meter::Place| place.bytes as f64 / bytes as f64;
         let all = report.places.iter().chain(&report.unattributed_places);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Percentiles of times.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half of all are not above it.
+    /// Half of all times are at most this.
     pub p50: f64,
     /// 90 %.
     pub p90: f64,
@@ -15,13 +15,13 @@ pub struct Latency {
     pub p99: f64,
     /// 99.9 %.
     pub p999: f64,
-    /// What the engine of a software NIC took in each, on average: part of all of the above.
+    /// The average share of a software NIC's engine: part of all of the above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated_dma: Option<f64>,
 }
 
 impl Latency {
-    /// In microseconds; none of no times. Sorts them.
+    /// In microseconds; none without times. Sorts them.
     pub(crate) fn of(times: &mut [Duration]) -> Option<Self> {
         times.sort_unstable();
         let last = times.len().checked_sub(1)?;
@@ -38,7 +38,7 @@ impl Latency {
         })
     }
 
-    /// Without what the engine of a software NIC took.
+    /// Without the time of a software NIC's engine.
     pub fn without_simulated_dma(&self) -> f64 {
         self.p50 - self.simulated_dma.unwrap_or(0.0)
     }

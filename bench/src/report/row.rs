@@ -13,7 +13,7 @@ pub struct Row {
     pub name: String,
     /// The engine's name, the same in every bench.
     pub engine: String,
-    /// What was asked of it.
+    /// The row's work.
     pub config: Config,
     /// The row that ratios of the same configuration refer to.
     pub baseline: bool,
@@ -40,24 +40,24 @@ pub struct Row {
     /// CPU time per operation, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_op: Option<f64>,
-    /// The same with that of the load, where the above is of a server alone.
+    /// The same with the load's, if the above is a server's alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_op_all: Option<f64>,
-    /// Thousands of instructions per operation, user and kernel, where instructions are counted;
-    /// then there are no times.
+    /// Thousands of instructions per operation, user and kernel, where instructions are counted; then there
+    /// are no times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kinsn_per_op: Option<f64>,
-    /// The same with those of the load, where the above is of a server alone.
+    /// The same with the load's, if the above is a server's alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kinsn_per_op_all: Option<f64>,
-    /// Share of one processor's time that the server of a load with a limit took; where
-    /// instructions are counted, of 10^9 a second.
+    /// Share of one processor's time that the server of a limited load took; where instructions are
+    /// counted, of 10^9 a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_share: Option<f64>,
-    /// Calls of io_uring_enter(2) per operation, counted in a run apart from the others.
+    /// Calls of io_uring_enter(2) per operation, counted in a run of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enters_per_op: Option<f64>,
-    /// Lends that were made per operation, by the module's own count.
+    /// Lends per operation, by the module's own count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lends_per_op: Option<f64>,
     /// Switches per operation from the server's threads to others, and back.
@@ -69,45 +69,45 @@ pub struct Row {
     /// Share of the payload that the CPU copied, 0 to 1 for each hop, as reported by the mechanism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_share: Option<f64>,
-    /// Bytes that the kernel's CPU copied for each byte of the payload, at all ends on this machine, as
-    /// the copy meter saw it in a run apart from the others.
+    /// Bytes that the kernel's CPU copied for each byte of the payload, at all ends on this machine, as the
+    /// copy meter saw it in a run of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_share_witness: Option<f64>,
     /// How the two disagree, until the report takes it.
     #[serde(skip)]
     pub disagreement: Option<Disagreement>,
-    /// Bytes that a software NIC's engine moved for each byte of the payload, where hardware would
-    /// do DMA. They are in no other figure.
+    /// Bytes that a software NIC's engine moved for each byte of the payload, where hardware would use DMA.
+    /// They are in no other figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated_dma_share: Option<f64>,
     /// Share of the time that the receiving host's processors were not idle, as a sum over all of them:
     /// 1 is one processor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_share: Option<f64>,
-    /// The same of the time that they spent in software interrupts, where packets arrive.
+    /// The same for their time in software interrupts, where packets arrive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softirq_share: Option<f64>,
     /// Microseconds from a request to its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<Latency>,
-    /// The same in thousands of instructions of all that ran meanwhile, where instructions are
+    /// The same in thousands of instructions of everything that ran meanwhile, where instructions are
     /// counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_kinsn: Option<Latency>,
     /// CPU time per operation that the measured thread spent outside the kernel, nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_ns_per_op: Option<f64>,
-    /// Share of the CPU time, or of the instructions where those are counted, that the measured thread spent
-    /// outside the kernel. By samples, in a slot apart from the others.
+    /// Share of the CPU time, or of instructions where those are counted, that the measured thread spent
+    /// outside the kernel. By samples, in a slot of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_share: Option<f64>,
     /// System calls per completion that only took completions, or asked for what makes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reap_calls: Option<f64>,
-    /// Nanoseconds per completion spent in taking completions; instructions, where those are counted.
+    /// Nanoseconds per completion spent on taking completions; instructions, where those are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reap_ns: Option<f64>,
-    /// When the memory that the NIC puts payload into grew, with the engine that had the last slot.
+    /// When the memory that the NIC puts payload into grew, for the engine of the last slot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub growth: Vec<Growth>,
     /// Why the row has no figures.
@@ -120,7 +120,7 @@ pub struct Row {
 pub struct Growth {
     /// Seconds since the queue was bound.
     pub after_s: f64,
-    /// Chunks in all, from then on.
+    /// Chunks after this step.
     pub chunks: usize,
     /// What made it grow.
     pub cause: String,
@@ -139,7 +139,7 @@ impl Growth {
 }
 
 impl Row {
-    /// Turns times into what they are where each instruction takes a nanosecond.
+    /// Converts times where each instruction takes a nanosecond.
     pub(crate) fn count_instructions(&mut self) {
         const GIB: f64 = 1_073_741_824.0;
         const PER_SECOND: f64 = 1e9;

@@ -1,4 +1,4 @@
-//! Where the send bench sends to: a device that ends the datagrams, or a drained TCP receiver.
+//! The target of the send bench: a device that ends the datagrams, or a drained TCP receiver.
 
 use std::{
     io,
@@ -22,10 +22,10 @@ use crate::network::descriptors;
 const DISCARD_PORT: u16 = 9;
 /// As the device that ends datagrams has it.
 const MTU: u32 = 65_535;
-/// What the kernel's own selftest asks for, so that no row waits for buffer space sooner.
+/// As in the kernel's own selftest, so that no row waits for buffer space earlier.
 const SEND_BUFFER: usize = 1 << 21;
 
-/// The network of one run. The thread that made it is inside until it is dropped.
+/// The network of one run. The thread that made it stays inside until it is dropped.
 pub(super) struct Bed {
     protocol: Protocol,
     target: SocketAddr,
@@ -36,7 +36,7 @@ pub(super) struct Bed {
     _inside: NamespaceGuard,
 }
 
-/// A thread that takes in what one connection sends. Ends with the connection.
+/// A thread that takes what one connection sends. Ends with the connection.
 struct Drain {
     thread: thread::JoinHandle<()>,
 }
@@ -90,7 +90,7 @@ impl Bed {
         self.target.ip()
     }
 
-    /// The type of the device that is sent to.
+    /// The type of the target device.
     pub(super) fn device(&self) -> &str {
         &self.device
     }
@@ -105,7 +105,7 @@ impl Bed {
         &self.namespace
     }
 
-    /// The receiver's namespace, if somebody receives.
+    /// The receiver's namespace, if there is a receiver.
     pub(super) fn far(&self) -> Option<&Namespace> {
         self.far.as_ref()
     }
@@ -114,7 +114,7 @@ impl Bed {
     ///
     /// # Errors
     ///
-    /// A line with what the kernel says: that so many descriptors are not allowed, for one.
+    /// A line with the kernel's error: for one, that so many descriptors are not allowed.
     pub(super) fn connect_all(&self, count: u32) -> Result<Vec<OwnedFd>, String> {
         let ends = if self.protocol == Protocol::Tcp { 2 } else { 1 };
         descriptors::allow(ends * u64::from(count));
@@ -126,7 +126,7 @@ impl Bed {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn connect(&self) -> io::Result<OwnedFd> {
         let kind = match self.protocol {
             Protocol::Udp => SocketType::DGRAM,
@@ -138,7 +138,7 @@ impl Bed {
         Ok(socket)
     }
 
-    /// CPU time so far of the threads that take in what arrives.
+    /// CPU time so far of the threads that take what arrives.
     pub(super) fn far_end_cpu(&self) -> Duration {
         let drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
         drains.iter().filter_map(|drain| thread_cpu(&drain.thread)).sum()
@@ -149,8 +149,8 @@ fn failed(action: &'static str) -> impl FnOnce(io::Error) -> TopologyError {
     move |source| TopologyError::Kernel { action: action.into(), source }
 }
 
-/// Lives as long as the process: a listener has no way to be told that nobody will come. A connection that finds
-/// no descriptor is not the last one.
+/// Lives as long as the process: nothing can tell a listener that nobody will come. A connection that finds no
+/// descriptor is not the last one.
 fn accept(listener: &TcpListener, drains: &Mutex<Vec<Drain>>) {
     const STACK: usize = 64 << 10;
     loop {
@@ -166,11 +166,11 @@ fn accept(listener: &TcpListener, drains: &Mutex<Vec<Drain>>) {
     }
 }
 
-/// Takes in all there is without copying it to user memory (MSG_TRUNC of tcp(7)).
+/// Takes everything without copying it to user memory (MSG_TRUNC of tcp(7)).
 fn drain(stream: &TcpStream) {
     const AT_ONCE: usize = 1 << 21;
     loop {
-        // SAFETY: with MSG_TRUNC, TCP writes nothing, so that no buffer is needed.
+        // SAFETY: with MSG_TRUNC, TCP writes nothing, so no buffer is needed.
         let taken = unsafe {
             libc::recv(stream.as_raw_fd(), std::ptr::null_mut(), AT_ONCE, libc::MSG_TRUNC)
         };

@@ -11,7 +11,7 @@ use super::{
 use crate::measure::{self, Slot};
 
 pub(super) struct Bulk {
-    // Before the driver: handles go first.
+    // Dropped before the driver: handles go first.
     lanes: Vec<Lane>,
     /// Which one's turn it is.
     next: usize,
@@ -53,7 +53,7 @@ impl Bulk {
         })
     }
 
-    /// The requests of one system call. What is back is claimed first, so that as little memory as possible
+    /// The requests of one system call. Claims returned buffers first, so that as little memory as possible
     /// takes part.
     fn send_batch(&mut self) -> Result<(), String> {
         self.claim()?;

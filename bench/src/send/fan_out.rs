@@ -83,7 +83,7 @@ impl LendToAll {
         let driver =
             Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
         let (_, buffers) = memory(&driver, bytes, working_set, false, registered)?;
-        // As many as the working set has: what is frozen is not moved into each send.
+        // As many as the working set has: a frozen buffer is not moved into each send.
         let wanted = (working_set / bytes.max(1)).max(1) as usize;
         let payloads = buffers.into_iter().take(wanted).map(handoff::Buffer::freeze).collect();
         let connect = |_| {
@@ -115,7 +115,7 @@ impl LendToAll {
             if self.driver.in_flight() >= ON_LOAN as usize {
                 self.make_room(ON_LOAN as usize - 1)?;
             }
-            // What goes wrong shows in the bytes that came back.
+            // Errors show in the bytes that came back.
             drop(socket.send(frozen.clone()).map_err(|refused| refused.error.to_string())?);
             self.messages += 1;
             self.bytes += frozen.len() as u64;

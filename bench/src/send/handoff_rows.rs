@@ -1,8 +1,8 @@
-//! The rows of handoff itself: io_uring zero copy through the library, as its users call it.
+//! handoff's own rows: io_uring zero copy through the library, as its users call it.
 //!
-//! A buffer is moved into each send and comes back, so there are at least as many messages of memory
-//! as are on loan at a time, whatever the working set. That a send went wrong shows in its return,
-//! which tells what became of each byte: no row keeps the handles of the event before.
+//! A buffer is moved into each send and comes back. So there are at least as many messages of memory as are
+//! on loan at a time, for any working set. A failed send shows in its return, which reports what happened
+//! to each byte: no row keeps the handles of the first event.
 
 use std::{
     collections::VecDeque,
@@ -16,9 +16,9 @@ use handoff::{
 use super::bed::Bed;
 use crate::measure::{self, Slot};
 
-/// Sends that share one return where not each has its own.
+/// Sends that share one return, if not each has its own.
 pub(super) const GROUP: u32 = 32;
-/// The most buffers on loan at a time: those of a group that is filled while the one before is out.
+/// The most buffers on loan at a time: those of a group being filled while the one before is out.
 pub(super) const ON_LOAN: u64 = 2 * GROUP as u64;
 /// Sends between two looks at the clock. A multiple of every batch.
 pub(super) const BETWEEN_LOOKS: u32 = 32;
@@ -29,7 +29,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Sends per system call.
 pub(super) const BATCHES: [u32; 3] = [1, 8, 32];
 
-/// What tells one row from another.
+/// The differences between rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
     /// Whether the memory is registered with the ring.
@@ -42,7 +42,7 @@ pub(super) struct Way {
     pub(super) huge: bool,
     /// Sockets that take turns.
     pub(super) sockets: u32,
-    /// Bytes of each datagram that a message goes as, if it goes as several.
+    /// Bytes of each datagram of a message, if it goes as several.
     pub(super) segment: Option<u16>,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn ways(sockets: u32) -> impl Iterator<Item = Way> {
 }
 
 pub(super) struct UringZc {
-    // Before the driver: handles go first.
+    // Dropped before the driver: handles go first.
     on_loan: VecDeque<OnLoan<Buffer>>,
     groups: VecDeque<GroupOnLoan<Buffer>>,
     open: Option<Group<Buffer>>,
@@ -109,7 +109,7 @@ impl UringZc {
         })
     }
 
-    /// The requests of one system call. What is back is claimed first, so that as little memory as possible
+    /// The requests of one system call. Claims returned buffers first, so that as little memory as possible
     /// takes part.
     fn send_batch(&mut self) -> Result<(), String> {
         self.claim();
@@ -204,7 +204,7 @@ pub(super) fn attached(driver: &Driver, bed: &Bed, count: u32) -> Result<Vec<Soc
     bed.connect_all(count)?.into_iter().map(attach).collect()
 }
 
-/// Who comes after `place` where `count` take turns.
+/// The next after `place` if `count` take turns.
 pub(super) fn after(place: usize, count: usize) -> usize {
     if place + 1 == count { 0 } else { place + 1 }
 }

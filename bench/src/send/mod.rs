@@ -1,8 +1,8 @@
 //! `handoff bench send`: payload from user memory to a socket, copied and lent.
 //!
-//! Over UDP the datagrams go to a device that ends them untouched, so that the sending side alone
-//! is measured. Over TCP a receiver has to acknowledge, on the same host, and the kernel copies
-//! lent memory on its way into that host: there zero copy has nothing to win, and the table says so.
+//! Over UDP the datagrams go to a device that ends them untouched, so only the sending side is measured.
+//! Over TCP a receiver must acknowledge, on the same host, and the kernel copies lent memory on its way
+//! into that host: zero copy gains nothing there, and the table says so.
 
 mod bed;
 mod bulk_rows;
@@ -41,7 +41,7 @@ const TCP_MAX: u64 = 16 << 20;
 /// Engines with more than this are made one at a time.
 const KEPT_MEMORY: u64 = 16 << 20;
 
-/// Share of the time that others may hold the processor for before the table speaks of it.
+/// Share of the time that others may hold the processor before the table mentions it.
 const BUSY: f64 = 0.02;
 
 const QUICK_TOTAL: Duration = Duration::from_secs(20);
@@ -145,7 +145,7 @@ pub struct SendArgs {
           default_values_t = [1])]
     pub sockets: Vec<u32>,
 
-    /// What every bench takes.
+    /// Options of every bench.
     #[command(flatten)]
     pub run: RunOptions,
 
@@ -178,7 +178,7 @@ pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError>
     run::run(&bench, context)
 }
 
-/// The bench, with what its arguments come to.
+/// The bench, with the parsed values of its arguments.
 struct Send<'a> {
     args: &'a SendArgs,
     sizes: Vec<u64>,

@@ -26,11 +26,11 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// The loop around the system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loop {
-    /// What the kernel's selftest msg_zerocopy does: sendmsg without blocking, a poll for
-    /// writability and a look at the clock after every send, the error queue read until it is
-    /// empty, when the socket is not writable or 32 sends have gone out.
+    /// Like the kernel's selftest msg_zerocopy: sendmsg without blocking, a poll for writability and a look
+    /// at the clock after every send; it reads the error queue until it is empty, when the socket is not
+    /// writable or 32 sends have gone out.
     Seed,
-    /// As few calls as it takes: send, and one read of the error queue per 32 sends.
+    /// With as few calls as possible: send, and one read of the error queue per 32 sends.
     Tuned,
 }
 
@@ -91,8 +91,8 @@ impl MsgZerocopy {
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_iov = &raw mut iov;
         message.msg_iovlen = 1;
-        // SAFETY: message, vector and payload outlive the call; the kernel holds the payload's
-        // pages for longer by itself, and nobody writes to them.
+        // SAFETY: message, vector and payload outlive the call; the kernel itself keeps the payload's pages
+        // for longer, and nobody writes to them.
         let sent = unsafe {
             let flags = libc::MSG_DONTWAIT | libc::MSG_ZEROCOPY;
             libc::sendmsg(self.socket.as_raw_fd(), &raw const message, flags)

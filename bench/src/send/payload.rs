@@ -7,7 +7,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 const PAGE: u64 = 4_096;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Which pages memory is made of.
+/// The kind of memory's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pages {
     /// Base pages of 4 KiB.
@@ -31,7 +31,7 @@ impl Payload {
     ///
     /// # Errors
     ///
-    /// Where there is no memory, or none of that kind.
+    /// If there is no memory, or none of that kind.
     pub(super) fn new(bytes: u64, working_set: u64, pages: Pages) -> io::Result<Self> {
         let stride = bytes.next_multiple_of(PAGE);
         let messages = (working_set / stride).max(1);
@@ -44,7 +44,7 @@ impl Payload {
         Ok(Self { address, mapped, bytes: bytes as usize, stride: stride as usize, messages })
     }
 
-    /// The `number`th message, counted round and round.
+    /// The `number`th message, counting in circles.
     pub(super) fn message(&self, number: u64) -> (*const libc::c_void, usize) {
         let at = (number % self.messages) as usize * self.stride;
         // SAFETY: all strides lie within the mapping.
@@ -54,8 +54,8 @@ impl Payload {
 
 impl Drop for Payload {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone. Pages that the kernel still sends are held by it.
-        // A failure would leave the mapping as it is.
+        // SAFETY: the mapping is ours alone. The kernel holds pages that it still sends. A failure would
+        // leave the mapping as it is.
         let _ = unsafe { munmap(self.address.cast(), self.mapped) };
     }
 }
@@ -81,8 +81,8 @@ fn fill(address: *mut u8, len: usize) {
 
 fn map_small(len: usize) -> io::Result<(*mut u8, usize)> {
     let address = map(len, MapFlags::empty())?;
-    // SAFETY: advice on a mapping of ours. Where the kernel has no transparent huge pages it
-    // refuses, and the pages are small anyway.
+    // SAFETY: advice on our own mapping. A kernel without transparent huge pages refuses, and the pages are
+    // small anyway.
     let _ = unsafe { madvise(address.cast(), len, Advice::LinuxNoHugepage) };
     fill(address, len);
     Ok((address, len))

@@ -31,7 +31,7 @@ const IPERF3_PORT: u16 = 5201;
 const IPERF3_SERVER: &str = "exec iperf3 -s -p 5201";
 const IPERF3_CLIENT: &str = "exec iperf3 -Z -c {addr} -p {port} -l {bytes} -t {seconds} -f m";
 
-/// The baselines' memory, shared by those that are alive at a time.
+/// The baselines' memory, shared by those that live at the same time.
 pub(super) struct Stock {
     working_set: u64,
     payloads: RefCell<HashMap<(u64, bool), Weak<Payload>>>,
@@ -56,7 +56,7 @@ impl Stock {
     }
 }
 
-/// A row's name: the engine, then what tells it from its engine's other rows.
+/// A row's name: the engine, then its difference from that engine's other rows.
 fn name_of(engine: &str, pages: Pages) -> String {
     match pages {
         Pages::Small => engine.to_owned(),
@@ -75,7 +75,7 @@ fn config(bed: &Bed, bytes: u64) -> Config {
     }
 }
 
-/// All rows of all sizes that `--only` lets through, in the table's order.
+/// All rows of all sizes that match `--only`, in the table's order.
 pub(super) fn subjects<'a>(
     args: &SendArgs,
     sizes: &[u64],
@@ -101,7 +101,7 @@ pub(super) fn subjects<'a>(
         let ours = args.sockets.iter().flat_map(of_sockets);
         baselines(bed, stock, bytes).into_iter().chain(ours).collect()
     };
-    // Rows of another working set are other rows, to whoever compares two runs.
+    // Rows of another working set are other rows when two runs are compared.
     let named = |subject: Subject<'a>| Subject {
         name: match working_set {
             DEFAULT_WORKING_SET => subject.name,
@@ -145,7 +145,7 @@ fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>>
     ]
 }
 
-/// The rows of messages that go to so many sockets.
+/// The rows of messages to so many sockets.
 fn fan_out<'a>(
     bed: &'a Bed,
     stock: &'a Stock,
@@ -187,7 +187,7 @@ fn fan_out<'a>(
     vec![copy, lent(false), lent(true)]
 }
 
-/// The rows of messages that go as datagrams of so many bytes.
+/// The rows of messages as datagrams of so many bytes.
 fn segmented<'a>(
     bed: &'a Bed,
     stock: &'a Stock,
@@ -242,7 +242,7 @@ fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
     }
 }
 
-/// What a row's name says of its sockets.
+/// The sockets in a row's name.
 fn named(sockets: u32) -> String {
     if sockets == 1 { String::new() } else { format!(" sockets={}", format_count(sockets)) }
 }
@@ -267,7 +267,7 @@ fn bulk(bed: &Bed, bytes: u64, working_set: u64, batch: u32, sockets: u32) -> Su
 }
 
 /// The peers of all sizes: those of the command line (`figures` belongs to `args.programs.peer`), and
-/// `iperf3 -Z`, which sends by sendfile(2), where somebody receives.
+/// `iperf3 -Z`, which sends by sendfile(2), if there is a receiver.
 pub(super) fn peers<'a>(
     args: &'a SendArgs,
     sizes: &[u64],

@@ -32,7 +32,7 @@ fn needs_root_udp_baselines_are_measured() {
         assert_eq!(seed.ratio, Some(1.0));
         assert!(copy.ratio.is_some());
     }
-    // The payload is what bytes and messages agree on.
+    // The payload agrees with bytes and messages.
     let per_message = copy.bytes_per_s.unwrap() / copy.ops_per_s.unwrap();
     assert!((per_message / DEFAULT_BYTES as f64 - 1.0).abs() < 0.1, "{per_message}");
 }
@@ -47,7 +47,7 @@ fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
     assert_eq!(seed.copied_share, Some(1.0), "delivery on the same host copies");
 }
 
-/// The same work in each row of a number of sockets, and the payload is what messages and bytes agree on.
+/// Each row of a number of sockets does the same work, and its payload agrees with messages and bytes.
 #[test]
 fn needs_root_one_payload_goes_to_many_sockets() {
     for proto in ["udp", "tcp"] {

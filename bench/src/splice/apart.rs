@@ -1,8 +1,7 @@
-//! Receiving and sending that have nothing to do with each other, in one thread: what a relay out of a NIC's memory is
-//! held against.
+//! Receiving and sending independently in one thread: the comparison for a relay out of a NIC's memory.
 //!
-//! Spans are received and dropped. For each piece of them that a route would send on, as many bytes of registered
-//! memory of our own are sent without a copy.
+//! Spans are received and dropped. For each piece of them that a route would send on, the same number of bytes of
+//! our own registered memory is sent without a copy.
 
 use std::{cell::Cell, cell::RefCell, collections::VecDeque, future::IntoFuture as _, pin::Pin};
 use std::{future::poll_fn, rc::Rc, task::Context, task::Poll};
@@ -12,13 +11,13 @@ use handoff::{
     Socket, Tally,
 };
 
-/// What is out at once, and the bytes from which on a piece is not joined by a further span: as a route has them.
+/// What is out at once, and the size from which a piece gets no further span: as in a route.
 const PIECES: usize = 16;
 const ENOUGH: usize = 192 << 10;
 /// The last span may be as long.
 const LONGEST: usize = ENOUGH + (64 << 10);
 
-/// Memory to be sent from, which connections have in turns.
+/// Memory to send from, which connections use in turns.
 #[derive(Clone)]
 pub(super) struct Memory(Rc<RefCell<Vec<Buffer>>>);
 
@@ -31,7 +30,7 @@ impl Memory {
     }
 }
 
-/// A connection that is received from, and one that is sent to.
+/// A receiving connection, and a sending one.
 pub(super) struct Apart {
     receiver: Receiver,
     to: Socket,
@@ -110,7 +109,7 @@ impl Apart {
         let mut spans = vec![first?];
         let mut bytes = spans[0].len();
         while bytes < ENOUGH {
-            // An end is told again.
+            // An end is reported again.
             let Some(Some(span)) = self.receiver.try_next_span() else { break };
             let span = span?;
             bytes += span.len();

@@ -1,4 +1,4 @@
-//! `/dev/getbuf`, as far as the bench speaks to it.
+//! `/dev/getbuf`, as far as the bench uses it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,7 +9,7 @@ use std::{
 use handoff_sys::getbuf::{self, Command, NULL, PATH};
 use io_uring::{squeue::Entry, types::Fixed};
 
-/// What the module says of the lends that were made through an open device.
+/// The module's counts of lends through an open device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counts {
     /// In a ring now.
@@ -46,7 +46,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// What it answers instead, in one line.
+    /// Its error, in one line.
     pub(super) fn counts(&self) -> Result<Counts, String> {
         let query = getbuf::query(&self.0);
         let query = query.map_err(|error| format!("{PATH}, asked for its counts: {error}"))?;

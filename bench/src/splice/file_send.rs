@@ -23,9 +23,9 @@ impl Place {
     }
 }
 
-/// A way to send: what tells one row from another.
+/// A way to send: the difference between rows.
 pub(super) trait Way {
-    /// Sends a piece, or has one more under way.
+    /// Sends a piece, or starts one more.
     ///
     /// # Errors
     ///
@@ -41,15 +41,14 @@ pub(super) trait Way {
         Ok(())
     }
 
-    /// Of all that it sent, the bytes that were copied for it, those of each hop; none where nobody
-    /// says.
+    /// Of all bytes sent, those copied for it, per hop; none if nobody reports.
     ///
     /// # Errors
     ///
-    /// Where it can't be asked, in one line.
+    /// If it cannot be asked, in one line.
     fn copied(&self) -> Result<Option<u64>, String>;
 
-    /// Lends so far, where there are lends.
+    /// Lends so far, if there are lends.
     ///
     /// # Errors
     ///
@@ -60,7 +59,7 @@ pub(super) trait Way {
 }
 
 pub(super) struct FileSend<'a, W> {
-    // Before the far end, which ends the connection.
+    // Dropped before the far end, which ends the connection.
     way: W,
     drain: Drain,
     account: Account<'a>,

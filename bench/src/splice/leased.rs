@@ -19,10 +19,10 @@ use super::{
 const UNDER_WAY: usize = 16;
 
 pub(super) struct Leased {
-    // Before the driver: handles go first.
+    // Dropped before the driver: handles go first.
     getting: VecDeque<Getting>,
     on_loan: VecDeque<OnLoan<Lease>>,
-    /// All of the file, where it is lent once.
+    /// All of the file, if it is lent once.
     kept: Option<Lease>,
     source: KernelSource,
     getbuf: GetBuf,
@@ -66,7 +66,7 @@ impl Leased {
         self.getting.len() + self.on_loan.len()
     }
 
-    /// Waits for something to happen, and takes what has.
+    /// Waits for something to happen, and takes it.
     fn turn(&mut self) -> Result<(), String> {
         self.driver.turn(Wait::AtMost(PATIENCE)).map_err(line)?;
         while let Some(getting) = self.getting.pop_front() {
@@ -98,7 +98,7 @@ impl Leased {
         Ok(())
     }
 
-    /// What became of a send shows in its return.
+    /// The return shows what happened to a send.
     fn lend_on(&mut self, lease: Lease) -> Result<(), String> {
         let sending = self.socket.send(lease).map_err(|it: Refused<_>| line(it.error))?;
         self.on_loan.push_back(sending.split().1);

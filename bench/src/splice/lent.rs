@@ -1,6 +1,6 @@
-//! What getbuf does: the page is lent into a slot of the ring, written from there, and given back.
+//! Passing pages by getbuf: the page is lent into a slot of the ring, written from there, and given back.
 //!
-//! Minimum kernel: that of the module, 7.2. Return signal: none; the module counts what came back.
+//! Minimum kernel: the module's, 7.2. Return signal: none; the module counts what came back.
 
 use std::{os::fd::AsFd as _, ptr};
 
@@ -33,7 +33,7 @@ pub(super) enum Form {
     Each,
     /// The same, and each write is linked to its GET.
     Linked,
-    /// As each, with one more request that does nothing.
+    /// Like each, with one more request that does nothing.
     Nop,
     /// A GET, a write and a PUT, which clears the slot.
     Put,
@@ -56,7 +56,7 @@ impl Form {
         }
     }
 
-    /// A batch that uses so many slots once. Only the writes answer, unless something fails.
+    /// A batch that uses so many slots once. Only the writes complete visibly, unless something fails.
     fn batch(self, slots: u16) -> Vec<Entry> {
         let quiet = |entry: Entry| entry.flags(Flags::SKIP_SUCCESS);
         let write = |slot| opcode::WriteFixed::new(SINK, ptr::null(), BYTES, slot).build();
@@ -79,7 +79,7 @@ impl Form {
 }
 
 pub(super) struct Lent {
-    /// Closes before the device, which has nothing out then.
+    /// Closes before the device, which then has no lend out.
     ring: Ring,
     device: Device,
     form: Form,

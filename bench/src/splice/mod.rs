@@ -1,21 +1,21 @@
-//! `handoff bench splice`: what it takes to pass one page from a source to a sink, through a pipe or
-//! lent into a ring; to send a file; and to relay a stream.
+//! `handoff bench splice`: the cost of passing one page from a source to a sink, through a pipe or lent
+//! into a ring; of sending a file; and of relaying a stream.
 //!
 //! Contracts:
 //!
-//! 1. A request is one page of a source that has it ready, passed to `/dev/null`: by splice through a
-//!    pipe, or lent into a slot of a ring, written from there (`WRITE_FIXED`), the slot cleared and the
-//!    page given back. A row's figures contain all of it: what the last requests leave in slots is
-//!    cleared before the clock stops.
+//! 1. A request is one page of a source that has it ready, passed to `/dev/null`: by splice through a pipe,
+//!    or lent into a slot of a ring, written from there (`WRITE_FIXED`), the slot cleared and the page
+//!    given back. A row's figures contain all of it: slots left by the last requests are cleared before the
+//!    clock stops.
 //! 2. A row of depth N submits N requests together and waits for them before the next N.
 //! 3. Neither source allocates, reads or copies: splice gets the kernel's page of zeros from a file
 //!    that is one hole, getbuf lends a page of zeros of its own.
-//! 4. The module counts what it lent in each slot, and what came back: if that is not what was asked
-//!    for, the row has failed.
-//! 5. Of files and streams, costs are those of the sending or relaying thread and of its NICs' threads:
-//!    what takes in the bytes at the far end is in no figure. The clock stops when all has arrived.
-//! 6. Rows of relay are of the library, its splice among them, and differ in the engine of the route, or in
-//!    what it receives into, and in nothing else; and of other programs, whose costs are those of all their
+//! 4. The module counts its lends for each slot, and the returns: if the counts are not as requested, the
+//!    row has failed.
+//! 5. For files and streams, costs are those of the sending or relaying thread and of its NICs' threads: no
+//!    figure contains the receiver at the far end. The clock stops when all has arrived.
+//! 6. Rows of relay are of the library, including its splice, and differ only in the engine of the route,
+//!    or in what it receives into; or they are of other programs, whose costs are those of all their
 //!    threads.
 
 mod apart;
@@ -52,13 +52,13 @@ use crate::{
     witness,
 };
 
-/// What rows do besides, as their configuration has it.
+/// What rows also do, in the words of their configuration.
 const FILE_SEND: &str = "file-send";
 const RELAY: &str = "relay";
 
 /// Of a request.
 const BYTES: u32 = 4_096;
-/// Requests after which an engine looks at the clock, whatever its depth.
+/// Requests after which an engine looks at the clock, at any depth.
 const LOOK: u32 = 32;
 /// Divisors of the above.
 const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
@@ -117,7 +117,7 @@ this user make namespaces. Others need Linux 6.6. With --lab, what the lab needs
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SpliceArgs {
-    /// What every bench takes.
+    /// Options of every bench.
     #[command(flatten)]
     pub run: RunOptions,
 
@@ -209,7 +209,7 @@ impl Bench for SpliceBench<'_> {
     }
 }
 
-/// Whether `--only` lets any row through that needs such a network.
+/// Whether any row that needs such a network matches `--only`.
 fn streams_wanted(args: &SpliceArgs, over: Over) -> bool {
     let (none, stop) = (Err(String::new()), AtomicBool::new(false));
     streams::subjects(over, &none, &args.programs.peer, 0, &stop)
@@ -217,7 +217,7 @@ fn streams_wanted(args: &SpliceArgs, over: Over) -> bool {
         .any(|subject| args.run.wants(&subject.name))
 }
 
-/// All rows that `--only` lets through, and those that they compare with, in the table's order.
+/// All rows that match `--only`, and those that they compare with, in the table's order.
 fn subjects<'a>(
     args: &'a SpliceArgs,
     streams: &'a [Result<Streams, String>; 2],
@@ -265,7 +265,7 @@ fn subject<'a, E: Engine + 'a>(
     }
 }
 
-/// What so many requests come to.
+/// The tally of so many requests.
 fn tally(operations: u64) -> Tally {
     Tally { bytes: operations * u64::from(BYTES), operations: Some(operations), ..Tally::default() }
 }

@@ -68,7 +68,7 @@ impl Engine for Passed<'_> {
         Ok(Tally { bytes: self.total - before, ..spent? })
     }
 
-    /// Routes have a stream of their own in each slot, too.
+    /// Routes also have a new stream in each slot.
     fn warms_up(&self) -> bool {
         false
     }

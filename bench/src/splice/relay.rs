@@ -1,6 +1,6 @@
 //! One stream or several through one thread, from a network to another, by routes of the library.
 //!
-//! Each slot has streams of its own, to their ends, since that is when a route tells what was copied.
+//! Each slot has new streams, run to their ends, since that is when a route reports what was copied.
 
 use std::{cell::Cell, future::poll_fn, pin::pin, rc::Rc};
 
@@ -31,14 +31,14 @@ use crate::{
 pub(super) enum Way {
     /// By this engine of the route, from a socket of any NIC.
     Engine(RouteEngine),
-    /// Out of the memory that the receiving NIC puts it into, in chunks of so many bytes.
+    /// Out of the memory that the receiving NIC puts it into, in chunks of this size.
     Spans { chunk: usize },
-    /// Not at all: what comes so is dropped, and as much is sent.
+    /// Not at all: received bytes are dropped, and as many are sent.
     Apart { chunk: usize },
 }
 
 impl Way {
-    /// In the names of rows.
+    /// Its name in those of rows.
     pub(super) fn name(self) -> String {
         match self {
             Self::Engine(engine) => engine.name().to_owned(),
@@ -58,12 +58,12 @@ impl Way {
 pub(super) struct Relay<'a> {
     driver: Driver,
     way: Way,
-    /// What spans are received from.
+    /// Where spans are received from.
     intake: Option<RxQueue>,
     /// What is sent in their place.
     memory: Option<Memory>,
     connections: u32,
-    // Behind the driver, with which the kernel lets go of it.
+    // Dropped after the driver; the kernel lets go of it with that.
     queue: Option<OwnQueue<'a>>,
     streams: &'a Streams,
     account: Account<'a>,
@@ -72,7 +72,7 @@ pub(super) struct Relay<'a> {
 impl<'a> Relay<'a> {
     pub(super) fn new(streams: &'a Streams, way: Way, connections: u32) -> Result<Self, String> {
         if way == Way::Engine(RouteEngine::GetBuf) {
-            // A route would tell only when it runs, which is a failure then.
+            // A route would report that only when it runs, as a failure.
             Device::open()?;
         }
         let Streams { source, sink, .. } = streams;
@@ -103,7 +103,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-/// What a stream goes through.
+/// What a stream passes through.
 enum Passage {
     Route(Box<Route>),
     Apart(Box<Apart>),
@@ -191,7 +191,7 @@ impl Engine for Relay<'_> {
             each.max().unwrap_or_default()
         };
         let begun = self.account.begin(waited(&streams))?;
-        // Of several connections only the queue knows what was copied, for all of them.
+        // For several connections only the queue knows what was copied, for all of them together.
         let queue = self.intake.as_ref().filter(|_| self.connections > 1);
         let queue_copied = || queue.and_then(|queue| queue.stats().copied);
         let before = queue_copied();

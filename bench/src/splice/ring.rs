@@ -1,7 +1,7 @@
-//! A ring that runs one batch of requests after the other, each in one call of the kernel.
+//! A ring that runs one batch of requests after the other, each in one system call.
 //!
-//! Minimum kernel: 6.6 (no array beside the submission queue). What saves instructions and is open to
-//! every program is used: deferred completions, one issuer, the ring's descriptor and all files
+//! Minimum kernel: 6.6 (no array beside the submission queue). It uses everything that saves instructions
+//! and that every program can use: deferred completions, one issuer, the ring's descriptor and all files
 //! registered.
 
 use std::{
@@ -14,7 +14,7 @@ use handoff_sys::ring_fd::RingFd;
 use io_uring::{EnterFlags, IoUring, squeue::Entry};
 
 pub(super) struct Ring {
-    /// Given up before the ring closes.
+    /// Released before the ring closes.
     place: RingFd,
     ring: IoUring,
 }
@@ -25,7 +25,7 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// What the kernel refuses, in one line.
+    /// The kernel's error, in one line.
     pub(super) fn new(
         requests: usize,
         files: &[BorrowedFd<'_>],
@@ -52,13 +52,13 @@ impl Ring {
         })
     }
 
-    /// Runs requests that refer to no memory of this process, and waits for their answers, all of
-    /// which are to be `bytes`; `at_once`: they are expected to come without waiting.
+    /// Runs requests that refer to no memory of this process, and waits for their results, all of which
+    /// must be `bytes`; `at_once`: they should come without waiting.
     ///
     /// # Errors
     ///
-    /// The first answer that is another, or what the kernel says to the call, in one line. Requests
-    /// may be under way then: the ring is of no more use.
+    /// The first different result, or the kernel's error, in one line. Requests may then be under way: do
+    /// not use the ring any more.
     pub(super) fn run(
         &mut self,
         batch: &[Entry],
@@ -70,7 +70,7 @@ impl Ring {
         unsafe { self.ring.submission().push_multiple(batch) }
             .map_err(|_| "a batch is larger than its ring".to_owned())?;
         let (mut unsubmitted, mut missing) = (batch.len(), answers);
-        // What is done at once has answered when the call returns: no need to wait.
+        // Requests done at once have completed when the call returns: no need to wait.
         let mut flags = if at_once { 0 } else { EnterFlags::GETEVENTS.bits() };
         while unsubmitted > 0 || missing > 0 {
             // SAFETY: as above; no argument.

@@ -1,4 +1,4 @@
-//! What splice does: the page goes into a pipe and out of it, by two system calls, or by two
+//! Passing pages by splice: the page goes into a pipe and out of it, by two system calls, or by two
 //! requests of a ring.
 
 use std::{
@@ -20,11 +20,11 @@ use rustix::{
 use super::{BYTES, LOOK, ring::Ring};
 use crate::measure::{Engine, Slot, Tally};
 
-/// Of the source: more than is ever read of it.
+/// Bytes of the source: more than is ever read of it.
 const LENGTH: u64 = 1 << 62;
 
-/// A file in memory that is one hole: splice takes the kernel's own page of zeros for each page of
-/// it, without allocating or copying. The cheapest source that a stock kernel has for splice.
+/// A file in memory that is one hole: splice takes the kernel's own page of zeros for each page of it,
+/// without allocating or copying. This is splice's cheapest source on a stock kernel.
 fn source() -> io::Result<OwnedFd> {
     let file = memfd_create("zeros", MemfdFlags::CLOEXEC)?;
     ftruncate(&file, LENGTH)?;
@@ -41,7 +41,7 @@ pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 
-/// splice(2) twice for each request, whatever the depth is said to be: there is none.
+/// splice(2) twice for each request; the depth does not matter, since there is none.
 pub(super) struct Splice {
     source: OwnedFd,
     pipe: (OwnedFd, OwnedFd),
@@ -81,8 +81,7 @@ impl Engine for Splice {
     }
 }
 
-/// Two linked requests, with a pipe for each pair that is under way. A stock kernel leaves them to its
-/// workers.
+/// Two linked requests, with a pipe for each pair under way. A stock kernel leaves them to its workers.
 pub(super) struct OpSplice {
     ring: Ring,
     batch: Vec<Entry>,

@@ -1,5 +1,5 @@
-//! What streams are measured on: a host between two others by networks of a kind, and a file, made once
-//! for all their rows; and these rows.
+//! The bed for streams: a host between two others by networks of a kind, and a file, made once for all
+//! their rows; and these rows.
 
 use std::{
     fs::File,
@@ -30,7 +30,7 @@ use crate::{
     report::Config,
 };
 
-/// Of the file: what the module lends at once.
+/// Bytes of the file: what the module lends at once.
 pub(super) const LENGTH: u64 = 4 << 20;
 /// A file system with a page cache and a disk behind it.
 const DIRECTORY: &str = "/var/tmp";
@@ -53,10 +53,10 @@ const RELAYS: [relay::Way; 3] = [
     relay::Way::Engine(RouteEngine::Copy),
 ];
 
-/// What rows ask for.
+/// What rows need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// Software NICs, or veth where there are none.
+    /// Software NICs, or veth without them.
     SoftwareNics,
     /// Virtio-net devices.
     VirtioNet,
@@ -65,7 +65,7 @@ pub(super) enum Over {
 impl Over {
     pub(super) const ALL: [Self; 2] = [Self::SoftwareNics, Self::VirtioNet];
 
-    /// In the name of a row, behind what it does.
+    /// In the name of a row, behind its work.
     fn named(self) -> &'static str {
         match self {
             Self::SoftwareNics => "",
@@ -75,21 +75,21 @@ impl Over {
 }
 
 pub(super) struct Streams {
-    /// What a relay receives from.
+    /// Where a relay receives from.
     pub(super) source: Bed,
-    /// What is sent to.
+    /// Where it sends to.
     pub(super) sink: Bed,
     /// Without a name, and in the page cache.
     file: File,
 }
 
 impl Streams {
-    /// Over such networks, with the far ends on these processors. Where there is a choice, frames
-    /// arrive as they were sent.
+    /// Over such networks, with the far ends on these processors. If there is a choice, frames arrive as
+    /// they were sent.
     ///
     /// # Errors
     ///
-    /// Why this machine can't have them, in one line.
+    /// Why this machine cannot have them, in one line.
     pub(super) fn new(over: Over, others: CpuSet) -> Result<Self, String> {
         let pattern = Pattern::new();
         let line = |error: BenchError| error.to_string();

@@ -1,4 +1,4 @@
-//! Tests of the splice bench that need no module: rows of it are tested where the command is.
+//! Tests of the splice bench that need no module; tests of its rows are beside the command's.
 
 use std::{path::Path, sync::atomic::AtomicBool};
 
