@@ -10,7 +10,7 @@ pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     on_stdout(context, |with| command::run(args, with))
 }
 
-/// For what stands on the benches, too.
+/// Also for modules that use the benches.
 pub(crate) fn on_stdout(
     context: &Context,
     work: impl FnOnce(&mut context::Context<'_>) -> Result<(), BenchError>,

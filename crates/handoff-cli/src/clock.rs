@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 use handoff::Driver;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Waits for so long.
+/// Waits this long.
 pub(crate) async fn pass(driver: &Driver, time: Duration) {
     // A driver that is gone takes everything else along.
     let _ = driver.sleep(time).await;
 }
 
-/// How often to look whether a time is over that is measured in looks.
+/// How often to check whether a time is over that is measured in checks.
 pub(crate) fn between_looks(time: Duration) -> Duration {
     (time / 4).clamp(Duration::from_millis(20), Duration::from_secs(1))
 }
 
-/// Both since it was started.
+/// Both since its start.
 pub(crate) struct Clock {
     start: Instant,
     cpu: Duration,

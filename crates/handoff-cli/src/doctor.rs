@@ -27,7 +27,7 @@ pub struct Args {
     pub iface: Option<String>,
 }
 
-/// Probes and prints. A mechanism that is missing is a finding, not a failure.
+/// Probes and prints. A missing mechanism is a finding, not a failure.
 ///
 /// # Errors
 ///
@@ -57,7 +57,7 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     output::text(&format!("{}\n\n{table}", whom()))
 }
 
-/// For which kernel and user the answers hold.
+/// The kernel and user of the answers.
 fn whom() -> String {
     let system = rustix::system::uname();
     format!(
@@ -78,7 +78,7 @@ fn table(found: &[Capability], colour: bool) -> String {
             let gap = if before.is_some() { "\n" } else { "" };
             let _ = writeln!(text, "{gap}{}", one.system);
         }
-        // What one cause takes away, a driver or a module, is explained once.
+        // A driver or module that is missing for several mechanisms is explained once.
         let repeats = one.remedy.is_some()
             && before.is_some_and(|before| {
                 (before.system, &before.reason, &before.remedy)

@@ -1,13 +1,13 @@
-//! How a subcommand ends when it does not end well, and the exit code that belongs to it.
+//! How a subcommand fails, and the exit code for it.
 
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
-/// The way a subcommand failed. The text is one line: the cause, and what to do about it.
+/// How a subcommand failed. The text is one line: the cause, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// It was tried and failed: exit code 1.
+    /// The attempt failed: exit code 1.
     Failed(String),
     /// The command line, an address or a path makes no sense: exit code 2, as clap's own.
     Usage(String),
@@ -15,10 +15,10 @@ pub enum Failure {
     NotPossible(String),
     /// A signal asked for the end and everything was put back: exit code 128 + signal.
     Stopped(i32),
-    /// A signal asked for the end, and what was being done failed then: exit code 128 + signal; the
-    /// text says of what, mostly of a call that the signal cut short.
+    /// A signal asked for the end, and the current step then failed: exit code 128 + signal; the text says
+    /// what failed, usually a call that the signal interrupted.
     CutShort(i32, String),
-    /// A command that we ran for the user ended with this code, and has spoken for itself.
+    /// A command that we ran for the user ended with this code, and has reported its own error.
     Ended(u8),
     /// The reader of our stdout is gone (`handoff ... | head`): ends quietly, as SIGPIPE would.
     ReaderGone,
@@ -48,7 +48,7 @@ impl Failure {
         Self::Failed(format!("the result could not be written to stdout: {error}"))
     }
 
-    /// The line for stderr, without the `handoff: ` before it; `None` where silence is right.
+    /// The line for stderr, without the `handoff: ` before it; `None` if there should be none.
     pub fn line(&self) -> Option<String> {
         match self {
             Self::Failed(text) | Self::Usage(text) | Self::NotPossible(text) => {
@@ -82,7 +82,7 @@ impl Failure {
     }
 }
 
-/// A cause taken from elsewhere may span lines; the contract is one.
+/// A foreign cause may span lines; our contract is one.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -96,7 +96,7 @@ fn stopped_by(signal: i32) -> String {
 
 /// Turns an error into the failure of a subcommand.
 pub(crate) trait Failed<T> {
-    /// With what was being done before it.
+    /// With the current step before it.
     fn failed(self, action: &str) -> Result<T, Failure>;
 }
 
@@ -109,7 +109,7 @@ impl<T, E: Into<Cause>> Failed<T> for Result<T, E> {
     }
 }
 
-/// An error in words, and of which kind it is.
+/// An error in words, with its kind.
 pub(crate) enum Cause {
     Failed(String),
     NotPossible(String),
@@ -122,7 +122,7 @@ impl From<handoff::Error> for Cause {
             Error::EngineUnavailable { .. } | Error::NoRing { .. } | Error::Memlock { .. } => {
                 Self::NotPossible(error.to_string())
             }
-            // What was being done is said already.
+            // The current step is named already.
             Error::Io { source, .. } => source.into(),
             error => Self::Failed(error.to_string()),
         }

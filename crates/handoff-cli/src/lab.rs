@@ -14,7 +14,7 @@ pub(crate) fn run(args: &command::Args, context: &Context) -> Result<(), Failure
     }
 }
 
-/// The failure of a subcommand that the lab did not serve.
+/// The failure of a subcommand that the lab did not run.
 pub(crate) fn failure(error: Error, context: &Context) -> Failure {
     match error {
         Error::Failed(cause) => Failure::Failed(cause),

@@ -1,15 +1,14 @@
 //! The `handoff` command: its definition, and one module per subcommand.
 //!
 //! Contracts:
-//! - a subcommand is a `clap::Args` struct and a function
-//!   `run(&Args, &Context) -> Result<(), Failure>`; it is entered in [`Command`] and in [`run`],
-//!   nowhere else: help, man pages and completions come from the same definition;
-//! - results go to stdout, and with `--json` nothing but one JSON value does, which is of the failure where
-//!   there is no result; messages, progress
-//!   and logs go to stderr;
+//! - a subcommand is a `clap::Args` struct and a function `run(&Args, &Context) -> Result<(), Failure>`;
+//!   list it in [`Command`] and in [`run`], nowhere else: help, man pages and completions come from the
+//!   same definition;
+//! - results go to stdout, with `--json` exactly one JSON value, which describes the failure if there is no
+//!   result; messages, progress and logs go to stderr;
 //! - a failure is one line that says the cause and what to do; its exit code is in [`failure`];
-//! - whatever a subcommand sets up is owned by a value whose drop puts it back, and every wait
-//!   looks at [`Stop`], so that SIGINT, SIGTERM and SIGHUP unwind through those drops.
+//! - a value owns whatever a subcommand sets up, and its drop puts that back; every wait looks at [`Stop`],
+//!   so that SIGINT, SIGTERM and SIGHUP unwind through those drops.
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use crate::Failure;
 /// Something was printed on stdout.
 static PRINTED: AtomicBool = AtomicBool::new(false);
 
-/// Standard output, for what writes to it by itself.
+/// Standard output, for code that writes to it directly.
 pub(crate) struct Stdout(StdoutLock<'static>);
 
 impl Stdout {
@@ -32,7 +32,7 @@ impl Write for Stdout {
     }
 }
 
-/// The line of a report that says what became of the bytes that went this way.
+/// The line of a report about the bytes of this hop.
 pub(crate) fn tally_line(way: &str, tally: Tally) -> String {
     let Tally { zero_copy, copied, unknown } = tally;
     format!("  {way:15} {zero_copy} zero-copy, {copied} copied, {unknown} unknown\n")
@@ -50,15 +50,15 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     text(&document)
 }
 
-/// Prints a failure as a JSON object, unless there is a value already or silence is right; `aside` on
-/// standard error.
+/// Prints a failure as a JSON object, unless there is a value already or nothing should be printed; `aside`
+/// on standard error.
 pub(crate) fn failure(failure: &Failure, aside: bool) {
     let Some(error) = failure.line() else { return };
     let object = serde_json::json!({ "error": error, "exit_code": failure.code() });
     if aside {
         eprintln!("{object:#}");
     } else if !PRINTED.load(Ordering::Relaxed) {
-        // The failure is told on standard error as well.
+        // The failure is reported on standard error as well.
         let _ = text(&format!("{object:#}\n"));
     }
 }
@@ -75,7 +75,7 @@ pub(crate) fn tally<S: Serializer>(tally: &Tally, serializer: S) -> Result<S::Ok
     Fields { zero_copy, copied, unknown }.serialize(serializer)
 }
 
-/// Prints `text` as it is.
+/// Prints `text` unchanged.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub fn text(text: &str) -> Result<(), Failure> {
     bytes(text.as_bytes())
 }
 
-/// Prints `bytes` as they are.
+/// Prints `bytes` unchanged.
 ///
 /// # Errors
 ///

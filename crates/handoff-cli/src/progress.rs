@@ -6,8 +6,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar that counts bytes on stderr, in MB as reports do (a million bytes); hidden when stderr is no terminal or `quiet` is set.
 ///
-/// `total` in bytes, `None` where the end is not known (a pipe, a listener). The caller ends it
-/// with `finish_and_clear`, so that nothing of it stays among the results.
+/// `total` in bytes, `None` if the end is not known (a pipe, a listener). The caller ends it with
+/// `finish_and_clear`, so that nothing of it stays among the results.
 pub fn bytes(total: Option<u64>, quiet: bool) -> ProgressBar {
     let target = if quiet {
         ProgressDrawTarget::hidden()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Bytes, with k, m, g and t for KiB, MiB, GiB and TiB; `None` for what is no number of them.
+/// Bytes, with k, m, g and t for KiB, MiB, GiB and TiB; `None` if it is no such number.
 pub(crate) fn bytes(text: &str) -> Option<u64> {
     let (digits, unit) = match text.as_bytes().last()?.to_ascii_lowercase() {
         b'k' => (&text[..text.len() - 1], 1 << 10),

@@ -1,5 +1,4 @@
-//! What systemd and a service that it runs tell each other. Outside of systemd nothing is told and nothing
-//! asked.
+//! Messages between systemd and a service that it runs. Outside of systemd this does nothing.
 //!
 //! Kernel interface: none; `sd_notify(3)` and `sd_listen_fds(3)`.
 
@@ -10,18 +9,18 @@ use sd_notify::NotifyState;
 
 use crate::Failure;
 
-/// Tells that what was asked for is there, and says what that is.
+/// Reports that the service is ready, in words.
 pub(crate) fn ready(what: &str) {
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(what)]) {
         tracing::warn!(%error, "systemd is not told");
     }
 }
 
-/// The one socket that systemd has opened for this process, the first time that it is asked for.
+/// The one socket that systemd has opened for this process, at the first call.
 ///
 /// # Errors
 ///
-/// When there are several.
+/// If there are several.
 pub(crate) fn socket() -> Result<Option<OwnedFd>, Failure> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::AcqRel) {

@@ -1,15 +1,15 @@
 //! The cooperative stop: SIGINT, SIGTERM and SIGHUP ask a subcommand to end.
 //!
 //! Contracts:
-//! - the first signal only sets a flag and makes a descriptor readable; whoever waits looks at one
-//!   of the two and returns [`Failure::Stopped`], so that drops put back what was set up;
-//! - the second SIGINT or SIGTERM ends the process at once with 128 + signal, for when clean-up
-//!   hangs. SIGHUP is not counted: of a session that ends, several come, from the kernel and the shell;
-//! - who was started to outlive its session (nohup, a device's supervisor) does not hear SIGHUP. With
-//!   the terminal gone, what is said goes nowhere and nothing fails for it;
-//! - handlers are installed with SA_RESTART, so a blocking call does not return by itself: wait
-//!   with a timeout, or wait on [`Stop::fd`] as well. One that has a timeout returns EINTR all the same,
-//!   so whatever fails once a signal has come ends as [`Failure::CutShort`].
+//! - the first signal only sets a flag and makes a descriptor readable; a waiter checks one of the two and
+//!   returns [`Failure::Stopped`], so that drops put back what was set up;
+//! - the second SIGINT or SIGTERM ends the process at once with 128 + signal, in case clean-up hangs.
+//!   SIGHUP is not counted: at the end of a session several come, from the kernel and the shell;
+//! - a process started to outlive its session (nohup, a device's supervisor) ignores SIGHUP. With the
+//!   terminal gone, its output goes nowhere and nothing fails for it;
+//! - handlers are installed with SA_RESTART, so a blocking call does not return by itself: wait with a
+//!   timeout, or wait on [`Stop::fd`] as well. A call with a timeout returns EINTR all the same, so any
+//!   failure after a signal ends as [`Failure::CutShort`].
 
 use std::convert::Infallible;
 use std::io;
@@ -27,7 +27,7 @@ use signal_hook::low_level;
 use crate::Failure;
 use crate::failure::Failed;
 
-/// Whether the user or the system asked for the end. Clones look at the same request.
+/// Whether the user or the system asked for the end. Clones see the same request.
 #[derive(Debug, Clone)]
 pub struct Stop {
     requested: Arc<AtomicBool>,
@@ -40,7 +40,7 @@ impl Stop {
     ///
     /// # Errors
     ///
-    /// What `sigaction(2)` or `socketpair(2)` refuse.
+    /// Refusals of `sigaction(2)` or `socketpair(2)`.
     pub fn on_signals() -> io::Result<Self> {
         let requested = Arc::new(AtomicBool::new(false));
         let signal = Arc::new(AtomicUsize::new(0));
@@ -52,7 +52,7 @@ impl Stop {
         for &number in heard {
             let (requested, signal) = (Arc::clone(&requested), Arc::clone(&signal));
             let (waker, asked) = (Arc::clone(&waker), Arc::clone(&asked));
-            // One action does all: between several, a signal would be half handled.
+            // One action does everything: between several, a signal would be half handled.
             let action = move || {
                 if number == SIGHUP {
                     hangup::fall_silent();
@@ -93,7 +93,7 @@ impl Stop {
         Failure::Stopped(self.signal.load(Ordering::Acquire) as i32)
     }
 
-    /// How a subcommand ends that failed, whether or not it saw the request.
+    /// How a failed subcommand ends, whether or not it saw the request.
     #[must_use]
     pub fn explain(&self, failure: Failure) -> Failure {
         match failure {
@@ -104,7 +104,7 @@ impl Stop {
         }
     }
 
-    /// Waits for a signal on a driver; gives how the subcommand ends.
+    /// Waits for a signal on a driver; returns how the subcommand ends.
     pub(crate) async fn wait(&self, driver: &Driver) -> Failure {
         let wait = async {
             let signal = self.fd().try_clone_to_owned().failed("watching for signals")?;

@@ -6,13 +6,14 @@ use std::os::unix::net::UnixStream;
 
 use crate::Failure;
 
-/// What the thread of this number has of `most`.
+/// The share of the thread of this number in `most`.
 pub(crate) fn share(most: u32, threads: u16, number: usize) -> u32 {
     let threads = u32::from(threads);
     most / threads + u32::from(number < (most % threads) as usize)
 }
 
-/// Runs each on a thread of its own. One that fails or panics shuts `quit` down, so that the others end with it.
+/// Runs each on a thread of its own. A thread that fails or panics shuts `quit` down, so that the others
+/// end with it.
 pub(crate) fn on_threads<T: Send>(
     quit: &UnixStream,
     tasks: Vec<impl FnOnce() -> Result<T, Failure> + Send>,
@@ -47,7 +48,7 @@ struct Quits<'a> {
 impl Drop for Quits<'_> {
     fn drop(&mut self) {
         if !self.well {
-            // Shut down already, it tells the others as well.
+            // If it was shut down already, the others know.
             let _ = self.quit.shutdown(Shutdown::Both);
         }
     }

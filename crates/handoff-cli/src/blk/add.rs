@@ -1,4 +1,4 @@
-//! `handoff blk add` and `recover`: a supervisor is started, and its first line is the answer.
+//! `handoff blk add` and `recover`: they start a supervisor; its first line is the answer.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -24,7 +24,7 @@ Examples:
   handoff blk add policy a b --policy shard.bpf.o --size 64g
   handoff blk add loop disk.img --buffered --read-only --json";
 
-/// What there is to choose from, then the examples.
+/// The choices, then the examples.
 fn after_help() -> String {
     let mut text = "Targets:\n".to_owned();
     for kind in Kind::ALL {
@@ -167,10 +167,10 @@ pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failu
     start(&Task::new(record.spec, Some(id)), args.foreground, context)
 }
 
-/// Bytes that are compared at a time.
+/// Bytes compared at a time.
 const STEP: usize = 1 << 20;
 
-/// Compares files as far as the shortest goes.
+/// Compares files up to the length of the shortest.
 fn compare(paths: &[PathBuf], context: &Context) -> Result<(), Failure> {
     let mut files = Vec::new();
     for path in paths {
@@ -205,7 +205,7 @@ fn compare(paths: &[PathBuf], context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Fills the buffer, as far as the file goes.
+/// Fills the buffer, as much as the file has.
 fn read(path: &Path, file: &mut File, buffer: &mut [u8]) -> Result<usize, Failure> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -221,7 +221,7 @@ fn read(path: &Path, file: &mut File, buffer: &mut [u8]) -> Result<usize, Failur
 
 fn start(task: &Task, foreground: bool, context: &Context) -> Result<(), Failure> {
     load_driver();
-    // What keeps everything from being done is said at once.
+    // Whatever prevents everything is reported at once.
     Control::open()?;
     if foreground {
         return supervise::watch(task, context, |id, record| {
@@ -237,8 +237,8 @@ fn start(task: &Task, foreground: bool, context: &Context) -> Result<(), Failure
     tell(id, &record, context)
 }
 
-/// Loads the driver where it is a module and this user may. If it is missing afterwards, opening it says what
-/// to do.
+/// Loads the driver if it is a module and this user may. If it is missing afterwards, opening it says what to
+/// do.
 fn load_driver() {
     if Path::new(handoff_block::CONTROL).exists() {
         return;
@@ -250,7 +250,7 @@ fn load_driver() {
     }
 }
 
-/// Prints what came to be.
+/// Prints the new device.
 fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
     if context.json {
         return output::json(&serde_json::json!({

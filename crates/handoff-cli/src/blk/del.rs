@@ -1,4 +1,4 @@
-//! `handoff blk del`: the driver is told; servers and supervisors see it and end.
+//! `handoff blk del`: tells the driver; servers and supervisors notice and end.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::holders::{self, Holder};
 use super::supervise;
 use crate::{Context, Failure, output};
 
-/// How long a device may be held by who only looks at it, and its number by who lets go of it.
+/// How long a mere look may hold a device open, and how long its number may stay in use.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -43,7 +43,7 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
     let ids = if args.all { super::show::ours() } else { args.ids.clone() };
     for id in &ids {
         if control.find(*id)?.is_none() {
-            // A state without a device is what a machine that lost its driver leaves.
+            // A machine that lost its driver leaves a state without a device.
             Directory::of(*id).remove();
             if args.all {
                 continue;
@@ -64,7 +64,7 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
         let deadline = Instant::now() + PATIENCE;
         while !control.is_gone(*id, PAUSE)? {
             context.stop.check()?;
-            // Whoever still has it open keeps its number.
+            // Whoever still has it open keeps its number in use.
             if !holders.is_empty() && Instant::now() > deadline {
                 tracing::warn!(
                     "/dev/ublkb{id} is gone, and its number is free when nobody has it open any more: {}",
@@ -89,7 +89,7 @@ fn stop_unused(control: &mut Control, id: u32, context: &Context) -> Result<(), 
         if !tells_use && holders.is_empty() {
             return Ok(control.stop(id)?);
         }
-        // Who looks at new devices opens them for a moment.
+        // Programs that look at new devices open them for a moment.
         if Instant::now() > deadline {
             return Err(Failure::failed(format!(
                 "/dev/ublkb{id} is in use: {}; end that, or use --force",

@@ -1,17 +1,17 @@
 //! Who holds a block device: file systems, swap, other devices, and processes that have it open.
 //!
-//! What the kernel itself holds for somebody (a file that is under way to another process, or in a ring)
-//! is seen by the driver, and not here.
+//! Only the driver sees what the kernel itself holds for somebody (a descriptor on its way to another
+//! process, or in a ring).
 
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// One that holds a device.
+/// A holder of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Holder {
-    /// A file system, by where it is mounted.
+    /// A file system, by its mount point.
     Mount(String),
     /// Swap.
     Swap,
@@ -32,7 +32,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Who is seen to hold a device or one of its partitions.
+/// The visible holders of a device or one of its partitions.
 pub(super) fn of(id: u32) -> Vec<Holder> {
     let sysfs = PathBuf::from(format!("/sys/block/ublkb{id}"));
     let mut disks = vec![sysfs.clone()];
@@ -74,7 +74,7 @@ fn first_word(line: &str) -> &str {
     line.split_whitespace().next().unwrap_or_default()
 }
 
-/// Where file systems on the device are mounted, in a process's view.
+/// Where file systems on the device are mounted, as a process sees it.
 fn mounts(process: &Path, numbers: &[String], nodes: &[String]) -> Vec<Holder> {
     let text = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
     let of_device = |line: &str| -> Option<Holder> {
@@ -82,7 +82,7 @@ fn mounts(process: &Path, numbers: &[String], nodes: &[String]) -> Vec<Holder> {
         let mut fields = mount.split(' ').skip(2);
         let (number, point) = (fields.next()?, fields.nth(1)?);
         let source = file_system.split(' ').nth(1)?;
-        // Some file systems have numbers of their own.
+        // Some file systems have device numbers of their own.
         let is = numbers.iter().any(|own| own == number) || nodes.iter().any(|node| node == source);
         is.then(|| Holder::Mount(point.to_owned()))
     };

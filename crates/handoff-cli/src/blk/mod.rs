@@ -4,7 +4,7 @@
 //! - a device has a server, which owns its threads and files, and a supervisor, which starts the
 //!   next server when one is killed; both are this program, detached from the terminal;
 //! - `add` returns when the block device is there, or leaves nothing behind;
-//! - what `list` and `show` print they read from the driver and from the state in memory
+//! - `list` and `show` read what they print from the driver and from the state in memory
 //!   (`handoff_block::state`); they ask no server.
 
 use clap::Subcommand;

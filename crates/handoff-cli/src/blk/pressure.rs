@@ -1,15 +1,16 @@
 //! The processes behind a device when memory is short.
 //!
-//! Memory may be short because what is dirty waits to be written through the very device, or because
-//! what was put out is to come back from it. Its processes are what all of that waits for, so:
-//! - they wait for no memory that is to be had by writing (PR_SET_IO_FLUSHER, which threads and the
-//!   kernel's workers for them inherit, so it is set before there are any);
-//! - what they have touched is not put out (mlockall);
-//! - the OOM killer takes others, since their memory is bounded and what it would free is little.
+//! Memory may be short because dirty pages wait to be written through the very device, or because
+//! swapped-out pages must come back from it. All of that waits for the device's processes, so:
+//! - they never wait for memory that must be freed by writing (PR_SET_IO_FLUSHER; threads and the kernel's
+//!   workers for them inherit it, so it is set before there are any);
+//! - pages that they have touched are not swapped out (mlockall);
+//! - the OOM killer takes others, since these processes' memory is limited and killing them would free
+//!   little.
 //!
-//! A server that was killed all the same is followed as any other.
+//! A server that was killed nevertheless is replaced like any other.
 //!
-//! Capabilities: CAP_SYS_RESOURCE, CAP_IPC_LOCK. Without, each is left as it is, and the log says so.
+//! Capabilities: CAP_SYS_RESOURCE, CAP_IPC_LOCK. Without one, its setting is skipped, and the log says so.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -21,8 +22,8 @@ use handoff_block::state::Record;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
 
-/// Why there should be no swap on a device, if it can be told: what has a file system below it takes memory
-/// of the kernel's for what it writes, most where the file has holes; so does the page cache.
+/// Why there should be no swap on a device, if known: a file system below it takes kernel memory for its
+/// writes, most if the file has holes; so does the page cache.
 pub(super) fn no_swap(record: &Record) -> Option<String> {
     let spec = &record.spec;
     if spec.target == Kind::Null {
@@ -55,7 +56,7 @@ fn file_system_below(file: &Path) -> Option<String> {
 
 /// The file of a loop device that a disk or partition is, or is made of.
 fn file_below(disk: &Path) -> Option<String> {
-    // What a partition has is its disk's.
+    // A partition uses its disk's.
     ["", ".."].iter().map(|place| disk.join(place)).find_map(|disk| {
         let file = fs::read_to_string(disk.join("loop/backing_file"));
         let made_of = || fs::read_dir(disk.join("slaves")).into_iter().flatten().flatten();
@@ -64,14 +65,14 @@ fn file_below(disk: &Path) -> Option<String> {
     })
 }
 
-/// Readies this process and those that it starts. Has to come before its threads and rings.
+/// Prepares this process and those that it starts. Call it before the process has threads and rings.
 pub(super) fn stand() {
     let spared = fs::write("/proc/self/oom_score_adj", "-1000");
     told("the OOM killer may take it", spared);
     told("it may wait for itself", configure_io_flusher_behavior(true));
 }
 
-/// Keeps this process in memory: its program whole, the rest as it comes to be used.
+/// Keeps this process in memory: its program whole, the rest at its first use.
 pub(super) fn stay_in_memory() {
     let later = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     let locked = mlockall(MlockAllFlags::CURRENT).and_then(|()| mlockall(later));

@@ -45,7 +45,7 @@ pub struct ShowArgs {
     pub witness: Option<Duration>,
 }
 
-/// Numbers of the devices that have a state.
+/// Numbers of the devices with a state.
 pub(super) fn ours() -> Vec<u32> {
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten();
     let mut ids: Vec<u32> =
@@ -113,7 +113,7 @@ pub(super) fn show(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
     output::text(&as_text(&found, &record, &counters, witnessed))
 }
 
-/// What the kernel copies for the server, and what moves through its files.
+/// What the kernel copies for the server, and what its files move.
 fn witness(found: &Found, time: Duration, context: &Context) -> Result<Totals, Failure> {
     let server = found
         .server

@@ -1,18 +1,17 @@
 //! The processes behind a device.
 //!
 //! Contracts:
-//! - each says one line on its stdout: that the device is there, or why not, with the exit code;
-//! - a server that ends by itself has removed its device, and its supervisor ends with it; one that
-//!   was killed is followed by another, which takes the device over;
-//! - beside a server another one waits, prepared and in memory: what a new process needs may not be had
-//!   while the device is without a server, because the kernel would first have to write to it. One that
-//!   ends is followed by another, one whose device has another policy by now is replaced, and all end
-//!   with the supervisor;
+//! - each prints one line on its stdout: that the device is there, or why not, with the exit code;
+//! - a server that ends by itself has removed its device, and its supervisor ends with it; a killed server
+//!   is replaced by another, which takes the device over;
+//! - beside a server another one waits, prepared and in memory: without a server there may be no memory for
+//!   a new process, because the kernel would first have to write to the device. A waiting server that ends
+//!   is replaced, also one whose device has another policy by now; all end with the supervisor;
 //! - a server that is called, or started after another, waits until the kernel has let go of the last one;
-//! - a server that does not come to be because memory, descriptors or threads are short is tried again for as
-//!   long as it takes;
-//! - a supervisor that is asked to end asks its server, which removes the device; a supervisor that
-//!   is killed leaves the server, and `recover` makes a new one when that is gone too.
+//! - if a server cannot start for lack of memory, descriptors or threads, the supervisor tries again as long
+//!   as it takes;
+//! - a supervisor that is asked to end asks its server, which removes the device; a killed supervisor
+//!   leaves the server, and `recover` makes a new one when that is gone too.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,32 +37,33 @@ mod lives;
 pub(super) mod log;
 mod spare;
 
-/// After so many servers that lived for a short time it is given up, unless memory or descriptors were short: then
-/// there are pauses, each twice as long as the last, as between servers that wait.
+/// After so many short-lived servers the supervisor gives up, unless memory or descriptors were short: then it
+/// pauses, each time twice as long as before, as between waiting servers.
 const SHORT_LIVES: u32 = 10;
-/// How often a server is looked at whose end cannot be waited for, and what could not be had is tried again.
+/// How often to look at a server whose end cannot be waited for, and to retry what failed for lack of
+/// resources.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What a server is to do.
+/// A server's task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) spec: Spec,
     /// The device to take over, instead of making one.
     pub(super) recover: Option<u32>,
-    /// That the last server of the device which was made then ([`Record::made`]) is gone, or will be when
-    /// this one is called.
+    /// Says that the last server of the same device ([`Record::made`]) is gone, or will be when this one is
+    /// called.
     follows: Option<u64>,
-    /// Whether to be prepared and wait for a line on stdin.
+    /// Whether to prepare and then wait for a line on stdin.
     waits: bool,
 }
 
 impl Task {
-    /// To make a device, or to take one over if its server is gone.
+    /// A task to make a device, or to take one over if its server is gone.
     pub(super) fn new(spec: Spec, recover: Option<u32>) -> Self {
         Self { spec, recover, follows: None, waits: false }
     }
 
-    /// To take over a device whose server is gone.
+    /// A task to take over a device whose server is gone.
     fn following(spec: Spec, id: u32, made: u64) -> Self {
         Self { follows: Some(made), ..Self::new(spec, Some(id)) }
     }
@@ -74,7 +74,7 @@ impl Task {
 enum Answer {
     /// The device is there.
     Serving { id: u32 },
-    /// It is not; as a [`Failure`].
+    /// It is not; the text of a [`Failure`].
     Refused { usage: bool, possible: bool, starved: bool, line: String },
 }
 
@@ -138,8 +138,8 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     Ok(server.wait(context.stop.flag())?)
 }
 
-/// Whether a server that waits is to take over; not if its supervisor is gone, nor if it is asked to end,
-/// which would end the device later.
+/// Whether a waiting server must take over; not if its supervisor is gone, nor if it is asked to end, which
+/// would end the device later.
 fn is_called(stop: &Stop) -> Result<bool, Failure> {
     if !is_readable(io::stdin(), stop)? {
         return Ok(false);
@@ -158,7 +158,7 @@ pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failu
     };
     let mut serving = false;
     let watched = watch(&task, context, |id, _| {
-        // Before it is said: whoever hears of the device finds its log.
+        // Before the line is printed: whoever hears of the device finds its log.
         log::name(&log, id)?;
         serving = true;
         say(&Answer::Serving { id })?;
@@ -193,7 +193,7 @@ pub(super) fn detach(task: &Task) -> Result<u32, Failure> {
     unsafe {
         command.pre_exec(|| {
             rustix::process::setsid()?;
-            // Nor is it meant by what a session is told when it ends.
+            // The signals for a session's end do not concern it either.
             handoff_sys::hangup::ignore()
         });
     }
@@ -210,13 +210,13 @@ fn process(role: &str, task: &Task) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Ends a process that has nothing that would have to be put back.
+/// Ends a process that has nothing to put back.
 fn end(mut child: Child) {
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// What becomes readable when a process ends.
+/// Becomes readable when a process ends.
 fn ending(child: &Child) -> io::Result<OwnedFd> {
     Ok(pidfd_open(id_of(child), PidfdFlags::empty())?)
 }
@@ -237,7 +237,7 @@ fn begin(mut command: Command, stop: Option<&Stop>) -> Result<(Child, u32), NoSe
     answered(child, stop)
 }
 
-/// A process that has said its line. With `stop`, one that has not when that is requested is ended.
+/// A process that has printed its line. With `stop`, ends one that has not printed it when `stop` is set.
 fn answered(mut child: Child, stop: Option<&Stop>) -> Result<(Child, u32), NoServer> {
     let stdout = child.stdout.take().expect("piped");
     let heard = match stop.map(|stop| (stop, is_readable(&stdout, stop))) {
@@ -271,7 +271,7 @@ fn answered(mut child: Child, stop: Option<&Stop>) -> Result<(Child, u32), NoSer
     }))
 }
 
-/// Waits until there is something to read, or its end; not if we are asked to end before.
+/// Waits until there is something to read, or its end; unless we are asked to end before.
 fn is_readable(fd: impl AsFd, stop: &Stop) -> Result<bool, Failure> {
     let wake = stop.fd();
     while !stop.requested() {
@@ -285,13 +285,13 @@ fn is_readable(fd: impl AsFd, stop: &Stop) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// Whether a process may have been taken by the OOM killer, whose signal looks like anybody's.
+/// Whether the OOM killer may have killed a process; its signal looks like anybody's.
 fn is_starved(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::KILL.as_raw())
 }
 
-/// Serves a device by processes that follow each other, until it is removed. `ready` is told when
-/// it is there.
+/// Serves a device by one process after another, until it is removed. Calls `ready` when the device is
+/// there.
 pub(super) fn watch(
     task: &Task,
     context: &Context,
@@ -354,7 +354,7 @@ pub(super) fn watch(
                 )));
             }
             lives.begin();
-            // Before anything is said, which may take memory.
+            // Before anything is printed, which may take memory.
             let called = spare.call(&context.stop);
             if let Some(killed) = killed.take() {
                 log.say(&killed);
@@ -375,7 +375,7 @@ pub(super) fn watch(
                 Err(_) if context.stop.requested() => {}
                 // Removed while it had no server. Its number may be another device's by now.
                 Err(_) if is_another(&directory, &record) => return Ok(()),
-                // Where nothing can be asked, it may be there.
+                // If nobody can be asked, it may be there.
                 Err(_) if matches!(Control::open().and_then(|mut it| it.find(id)), Ok(None)) => {
                     directory.remove();
                     return Ok(());
@@ -390,12 +390,12 @@ pub(super) fn watch(
     }
 }
 
-/// Whether the number of a device that was removed has been given to another.
+/// Whether a removed device's number now belongs to another.
 fn is_another(directory: &Directory, record: &Record) -> bool {
     directory.read().is_ok_and(|now| now.made != record.made)
 }
 
-/// Waits for so long, or until we are asked to end.
+/// Waits this long, or until we are asked to end.
 fn rest(time: Duration, context: &Context) -> Result<(), Failure> {
     let stop = context.stop.fd();
     let deadline = Instant::now() + time;
@@ -412,7 +412,7 @@ fn rest(time: Duration, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Waits for a server, which is asked to end when we are, and sees to it that another waits beside it.
+/// Waits for a server, asks it to end when we are asked, and keeps another waiting beside it.
 fn wait(
     child: &mut Child,
     spare: &mut Spare,
@@ -449,7 +449,7 @@ fn wait(
         let look = (ended.is_none() || log.lacks() || spare.lacks()).then_some(LOOK);
         let pause = pause.into_iter().chain(look).min();
         let pause = pause.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
-        // The wish to end stays readable.
+        // The request to end stays readable.
         let wish = (!asked).then(|| stop.as_fd());
         let others = wish.into_iter().chain(ended.as_ref().map(OwnedFd::as_fd));
         let mut fds: Vec<_> = others

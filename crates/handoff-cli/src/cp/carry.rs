@@ -1,9 +1,9 @@
-//! The way of pieces through our memory: read, summed, handed on, several at a time.
+//! Carries pieces through our memory: read, summed, handed on, several at a time.
 //!
 //! Contracts:
-//! - each lane owns one buffer, so that memory and what is under way are bounded by their number;
-//! - pieces of a file may go in any order when their places go with them (more than one stream, or
-//!   a file to a file), else in the order of their offsets;
+//! - each lane owns one buffer, so the number of lanes limits memory and operations under way;
+//! - pieces of a file may go in any order if their offsets go with them (more than one stream, or a file to
+//!   a file), otherwise in the order of their offsets;
 //! - the first failure ends all lanes.
 
 use std::cell::{Cell, RefCell};
@@ -25,25 +25,23 @@ use super::wire::Frame;
 use crate::Failure;
 use crate::failure::Failed;
 
-/// Begins what is said when a send fails.
+/// The beginning of the message when a send fails.
 pub(super) const SENDING: &str = "sending to the peer";
 
 /// Where pieces come from.
 pub(super) enum Inlet {
-    /// A file of known length, which may lend what is not summed; where its holes are, if they may be
-    /// left out.
+    /// A file of known length, which may lend what is not summed; with its holes, if they may be left out.
     File { file: Ranged, len: u64, lending: Option<Lending>, extents: Option<Extents> },
     /// What there is, in order, until it ends.
     Stream { file: File, ended: Cell<bool>, name: String },
 }
 
 impl Inlet {
-    /// Reads the next piece of at most `most` bytes, the first of which is that at `offset`; `None` at
-    /// the end.
+    /// Reads the next piece of at most `most` bytes, from `offset` on; `None` at the end.
     ///
     /// # Errors
     ///
-    /// What the file system tells.
+    /// The file system's error.
     pub(super) async fn read_at(
         &self,
         mut buffer: Buffer,
@@ -87,7 +85,7 @@ impl Inlet {
         matches!(self, Self::File { extents: Some(extents), .. } if extents.is_sparse())
     }
 
-    /// The bytes of the hole at `offset`; `None` where there is none.
+    /// The length of the hole at `offset`; `None` if there is none.
     pub(super) fn hole_at(&self, offset: u64) -> Option<u64> {
         match self {
             Self::File { len, extents: Some(extents), .. } if offset < *len => {
@@ -100,7 +98,7 @@ impl Inlet {
         }
     }
 
-    /// What became of its bytes; `streamed` are those of a stream.
+    /// What happened to its bytes; `streamed` are those of a stream.
     pub(super) fn hop(&self, job: &Job<'_>, registered: bool, streamed: u64) -> Hop {
         let (tally, reason) = match self {
             Self::File { file, lending: Some(lending), .. } => {
@@ -119,7 +117,7 @@ impl Inlet {
 
 /// Where pieces go.
 pub(super) enum Outlet {
-    /// Connections, with the place of each piece before it unless `raw`.
+    /// Connections; the place of each piece goes before it unless `raw`.
     Sockets { streams: Vec<Stream>, raw: bool },
     /// A file.
     File(Ranged),
@@ -127,7 +125,7 @@ pub(super) enum Outlet {
     Stream { file: File, name: String },
 }
 
-/// A connection, and the bytes that were accepted and are not back.
+/// A connection, and the number of accepted bytes that are not back.
 pub(super) struct Stream {
     pub(super) socket: Socket,
     on_loan: Cell<usize>,
@@ -164,18 +162,18 @@ struct Piece {
     offset: u64,
 }
 
-/// A piece of a file that is nobody else's.
+/// A piece of a file that only this lane has.
 struct Drawn {
     offset: u64,
     len: u64,
     /// It has no bytes.
     hole: bool,
-    /// Its turn, where there is an order.
+    /// Its turn, if there is an order.
     turn: u64,
 }
 
 impl<'a> Carriage<'a> {
-    /// Pieces are of at most `piece` bytes; `sums` tells whether to sum them.
+    /// Pieces have at most `piece` bytes; `sums` says whether to sum them.
     pub(super) fn new(
         inlet: Inlet,
         outlet: Outlet,
@@ -205,7 +203,7 @@ impl<'a> Carriage<'a> {
         }
     }
 
-    /// Copies all, with one lane for each buffer. Bytes and checksum.
+    /// Copies everything, with one lane for each buffer. Returns bytes and checksum.
     ///
     /// # Errors
     ///
@@ -248,7 +246,7 @@ impl<'a> Carriage<'a> {
         Ok(())
     }
 
-    /// Tells of a hole instead of handing its bytes on.
+    /// Announces a hole instead of handing its bytes on.
     async fn leave_out(&self, drawn: Drawn) -> Result<(), Failure> {
         let Drawn { offset, len, turn, .. } = drawn;
         let sum = if self.sums { zeros(len) } else { 0 };
@@ -282,7 +280,7 @@ impl<'a> Carriage<'a> {
         self.holes.get()
     }
 
-    /// Hands on a piece that was read; its buffer, once it is back.
+    /// Hands on a piece that was read; returns its buffer, once it is back.
     async fn hand_on(&self, piece: Piece) -> Result<Buffer, Failure> {
         let Piece { buffer, offset } = piece;
         let len = buffer.len();
@@ -298,8 +296,8 @@ impl<'a> Carriage<'a> {
         self.coverage.borrow_mut().add(offset, len, sum).map_err(Failure::failed)
     }
 
-    /// Hands on a piece that the kernel lends, in as many parts as it lends it; what it does not lend is
-    /// read into `spare`, which is given back.
+    /// Hands on a piece that the kernel lends, in as many parts as it lends it. Parts that it does not lend
+    /// are read into `spare`, which is returned.
     async fn lend(
         &self,
         lending: &Lending,
@@ -328,7 +326,7 @@ impl<'a> Carriage<'a> {
         Ok(spare)
     }
 
-    /// The next piece of a file, to this caller alone; `None` at the end.
+    /// The next piece of a file, for this caller only; `None` at the end.
     fn draw(&self) -> Option<Drawn> {
         let Inlet::File { file, .. } = &self.inlet else { return None };
         let offset = self.next.get();
@@ -350,7 +348,7 @@ impl<'a> Carriage<'a> {
         file.read(buffer, len, offset).await
     }
 
-    /// Reads the next piece of a stream; `None` at the end. The turn is left on.
+    /// Reads the next piece of a stream; `None` at the end. The turn stays open.
     async fn read(&self, buffer: Buffer) -> Result<Option<Piece>, Failure> {
         let Inlet::Stream { ended, .. } = &self.inlet else { return Ok(None) };
         self.turns.turn(self.turns.draw()).await;
@@ -369,8 +367,8 @@ impl<'a> Carriage<'a> {
         Ok(Some(Piece { buffer, offset }))
     }
 
-    /// Hands bytes on, ending their turn as soon as the place of the last is taken; what they were in,
-    /// once it is back.
+    /// Hands bytes on, and ends their turn as soon as the last has its place; returns their buffer, once it
+    /// is back.
     async fn deliver<B: Payload>(
         &self,
         bytes: B,
@@ -420,12 +418,12 @@ impl<'a> Carriage<'a> {
         }
     }
 
-    /// What became of the bytes on their way in.
+    /// What happened to the bytes on their way in.
     pub(super) fn hop_in(&self, job: &Job<'_>, registered: bool) -> Hop {
         self.inlet.hop(job, registered, self.streamed_in.get())
     }
 
-    /// What became of the bytes on their way out.
+    /// What happened to the bytes on their way out.
     pub(super) fn hop_out(&self, job: &Job<'_>, registered: bool) -> Hop {
         let from = match &self.inlet {
             Inlet::File { lending: Some(_), .. } => "ring",
@@ -456,7 +454,7 @@ impl<'a> Carriage<'a> {
         }
     }
 
-    /// The connections, where it goes to some.
+    /// The connections, if it has some.
     pub(super) fn streams(&self) -> &[Stream] {
         if let Outlet::Sockets { streams, .. } = &self.outlet { streams } else { &[] }
     }

@@ -1,6 +1,6 @@
 //! The checksum of a transfer, CRC-64/NVME: of a piece, and of two pieces one after the other.
 //!
-//! It finds what a network or a memory damages by accident, not what somebody forges.
+//! It finds accidental damage by a network or a memory, not forgery.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -38,9 +38,9 @@ const fn multiply(a: u64, mut b: u64) -> u64 {
     product
 }
 
-/// The checksum of two pieces one after the other, from theirs; `len` is that of the second.
+/// The checksum of two consecutive pieces, from their checksums; `len` is the length of the second.
 ///
-/// The one of the library squares matrices, and takes 150 us where this takes less than 1.
+/// The library's squares matrices, and takes 150 us; this takes less than 1.
 pub fn join(first: u64, second: u64, len: u64) -> u64 {
     let mut shift = ONE;
     for bit in 0..64 {
@@ -52,7 +52,7 @@ pub fn join(first: u64, second: u64, len: u64) -> u64 {
     multiply(shift, first) ^ second
 }
 
-/// The checksum of so many bytes that are 0.
+/// The checksum of so many zero bytes.
 pub fn zeros(len: u64) -> u64 {
     // Of no bytes, and of 2^bit of them.
     let mut all = PieceSum::new(true).finish();
@@ -73,7 +73,7 @@ pub fn zeros(len: u64) -> u64 {
 pub struct PieceSum(Option<Digest>);
 
 impl PieceSum {
-    /// Of a piece that begins; `wanted` tells whether to sum at all.
+    /// For a new piece; `wanted` says whether to sum at all.
     pub fn new(wanted: bool) -> Self {
         Self(wanted.then(|| Digest::new(CrcAlgorithm::Crc64Nvme)))
     }
@@ -85,7 +85,7 @@ impl PieceSum {
         }
     }
 
-    /// The checksum of the bytes so far, 0 where none is wanted.
+    /// The checksum of the bytes so far; 0 if none is wanted.
     pub fn finish(self) -> u64 {
         self.0.map_or(0, |digest| digest.finalize())
     }

@@ -1,4 +1,4 @@
-//! One connection of a transfer: its spans on their way to the [`sink`](super::sink) of its thread.
+//! One connection of a transfer: its spans on their way to the thread's [`sink`](super::sink).
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use super::sink::{Sink, Writes};
 use crate::Failure;
 use crate::failure::Failed;
 
-/// Begins what is said when a receive fails.
+/// The beginning of the message when a receive fails.
 pub(super) const RECEIVING: &str = "receiving from the peer";
 
 /// One connection, and its bytes on their way out.
@@ -29,7 +29,7 @@ pub(super) struct Connection<'a> {
 enum Event {
     /// A span, or the end.
     Came(Option<Span>),
-    /// A write of gathered spans is over, with where they belong.
+    /// A write of gathered spans is over, with its offset.
     Written(handoff::Transferred<Vec<Span>>, u64),
 }
 
@@ -39,11 +39,12 @@ impl<'a> Connection<'a> {
         Ok(Self { sink, receiver, writes: Writes::default(), gathering })
     }
 
-    /// Takes everything in, to the end of the transfer; bytes that were copied once more to be aligned.
+    /// Takes everything, to the end of the transfer; returns the bytes that were copied once more for
+    /// alignment.
     ///
     /// # Errors
     ///
-    /// What the sender does wrong, and what fails here.
+    /// Errors of the sender, and errors here.
     pub(super) async fn take(self) -> Result<u64, Failure> {
         if self.sink.job.args.raw { self.take_raw().await } else { self.take_frames().await }
     }
@@ -68,7 +69,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Takes bare bytes in, to the end of the connection.
+    /// Takes bare bytes, to the end of the connection.
     async fn take_raw(mut self) -> Result<u64, Failure> {
         let intake = self.sink.intake;
         let mut offset = 0;
@@ -84,7 +85,8 @@ impl<'a> Connection<'a> {
         self.finish().await
     }
 
-    /// The next span, while writes that are over are put away: they may have the chunks that it needs.
+    /// The next span; meanwhile finishes writes that are over, since they may have the chunks that it
+    /// needs.
     async fn next_span(&mut self) -> Result<Option<Span>, Failure> {
         loop {
             let event = poll_fn(|context| {
@@ -114,7 +116,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Puts bytes where they belong; `last` when what follows belongs elsewhere.
+    /// Puts bytes in their place; `last` if later bytes belong elsewhere.
     async fn put(&mut self, part: Span, offset: u64, last: bool) -> Result<(), Failure> {
         let len = part.len();
         match &mut self.gathering {

@@ -1,22 +1,22 @@
-//! Which bytes of a transfer are there, and the checksum of all of them, from pieces in any order.
+//! Which bytes of a transfer have come, and the checksum of all of them, from pieces in any order.
 //!
 //! Contracts:
-//! - a piece that overlaps another is refused, so that at the end "all bytes" means each one once;
-//! - neighbours are joined at once, so that the number of runs is that of the gaps, and bounded;
-//! - the checksum is that of the bytes in the order of their offsets, whatever order they came in.
+//! - a piece that overlaps another is refused, so at the end "all bytes" means each one once;
+//! - neighbours are joined at once, so the number of runs follows the number of gaps, and is limited;
+//! - the checksum is of the bytes in the order of their offsets, whatever order they came in.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::checksum::{PieceSum, join};
 
-/// The most gaps that a transfer may have at a time. One of ours has no more than pieces in flight.
+/// The most gaps of a transfer. Our own never has more than pieces in flight.
 const MAX_RUNS: usize = 1 << 16;
 
 /// Why a piece is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoverageError {
-    /// Bytes of it were there already.
+    /// Some of its bytes have come already.
     Overlap(u64),
     /// It lies past the end of the transfer.
     PastEnd(u64),
@@ -41,7 +41,7 @@ struct Run {
     sum: u64,
 }
 
-/// The bytes that are there.
+/// The bytes that have come.
 #[derive(Debug)]
 pub struct Coverage {
     runs: BTreeMap<u64, Run>,
@@ -51,17 +51,17 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Of a transfer of which nothing is there; `length` in bytes where it is known, `sums` whether
-    /// pieces come with checksums.
+    /// For a transfer of which nothing has come; `length` in bytes if known, `sums` whether pieces have
+    /// checksums.
     pub fn new(length: Option<u64>, sums: bool) -> Self {
         Self { runs: BTreeMap::new(), length, sums, bytes: 0 }
     }
 
-    /// A piece of `len` bytes is there.
+    /// A piece of `len` bytes has come.
     ///
     /// # Errors
     ///
-    /// When it does not belong there; the coverage stays as it was.
+    /// If it does not belong there; the coverage then stays unchanged.
     pub fn add(&mut self, offset: u64, len: u64, sum: u64) -> Result<(), CoverageError> {
         if len == 0 {
             return Ok(());
@@ -103,13 +103,13 @@ impl Coverage {
         Run { len: first.len + second.len, sum }
     }
 
-    /// Bytes that are there.
+    /// Bytes that have come.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The checksum of all bytes, when those up to `length` are there and no others; `None` inside
-    /// where none is wanted.
+    /// The checksum of all bytes, if exactly those up to `length` have come; `None` inside if none is
+    /// wanted.
     pub fn complete(&self, length: u64) -> Option<Option<u64>> {
         let whole = match self.runs.first_key_value() {
             None => length == 0,

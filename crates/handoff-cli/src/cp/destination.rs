@@ -1,11 +1,11 @@
 //! The file that a copy makes: it appears under its name whole, or not at all.
 //!
 //! Contracts:
-//! - until [`Destination::commit`] the bytes are in a file without a name (`O_TMPFILE`), which the
-//!   kernel frees whatever becomes of this process; where the file system has none, in a file of
-//!   another name beside it, which a drop removes and kill -9 leaves behind;
-//! - what exists is not touched without `force`, and with it replaced in one step;
-//! - pipes and character devices are no files to replace: they are written as they are.
+//! - until [`Destination::commit`] the bytes are in a file without a name (`O_TMPFILE`), which the kernel
+//!   frees however this process ends; if the file system has no such files, in a file of another name
+//!   beside it, which a drop removes and kill -9 leaves behind;
+//! - an existing file is not touched without `force`, and with it replaced in one step;
+//! - pipes and character devices are not replaced: they are written in place.
 //!
 //! Kernel interface: open(2) `O_TMPFILE` (Linux 3.11), linkat(2), rename(2).
 
@@ -28,18 +28,18 @@ use crate::Failure;
 pub(super) enum Target {
     /// A regular file to be made.
     File(Destination),
-    /// A pipe, terminal or character device, to be opened and written in order.
+    /// A pipe, terminal or character device, to open and write in order.
     Stream(PathBuf),
 }
 
 /// A regular file before it has its name.
 #[derive(Debug)]
 pub(super) struct Destination {
-    /// Where it will be.
+    /// Its future path.
     path: PathBuf,
     file: File,
     force: bool,
-    /// The name that it has meanwhile, where the file system has no files without.
+    /// Its name meanwhile, if the file system has no files without one.
     temporary: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ fn failed(action: &str, path: &Path, error: impl Into<io::Error>) -> Failure {
     Failure::failed(format!("{action} {}: {}", path.display(), error.into()))
 }
 
-/// What is at a path stands in the way, unless it may be replaced.
+/// An existing file stands in the way, unless it may be replaced.
 fn exists(path: &Path) -> Failure {
     Failure::failed(format!("{} exists: --force replaces it", path.display()))
 }
@@ -56,7 +56,7 @@ fn exists(path: &Path) -> Failure {
 ///
 /// # Errors
 ///
-/// What exists without `force`, what can't be replaced, and what the file system refuses.
+/// An existing file without `force`, something that cannot be replaced, and errors of the file system.
 pub(super) fn open(path: &Path, force: bool) -> Result<Target, Failure> {
     let mut path = path.to_owned();
     match fs::metadata(&path) {
@@ -76,7 +76,7 @@ pub(super) fn open(path: &Path, force: bool) -> Result<Target, Failure> {
             )));
         }
         Ok(_) if !force => return Err(exists(&path)),
-        // What a symbolic link names is replaced, not the link.
+        // The target of a symbolic link is replaced, not the link.
         Ok(_) => path = fs::canonicalize(&path).map_err(|error| failed("finding", &path, error))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed("looking at", &path, error)),
@@ -94,7 +94,7 @@ fn directory(path: &Path) -> &Path {
 
 /// A file in the directory of `path`, without a name or with one of its own.
 fn unnamed(path: &Path) -> Result<(File, Option<PathBuf>), Failure> {
-    // It is read again to be verified.
+    // It is read again for verification.
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     let flags = OFlags::TMPFILE.bits() as i32;
@@ -114,10 +114,10 @@ fn unnamed(path: &Path) -> Result<(File, Option<PathBuf>), Failure> {
     }
 }
 
-/// A hidden name beside `path` that nobody else uses.
+/// An unused hidden name beside `path`.
 fn beside(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
-    // A name that is almost as long as may be stays so.
+    // A name of almost the greatest length stays so.
     let own = path.file_name().unwrap_or_default().to_string_lossy();
     name.push(super::wire::cut(&own, 200));
     name.push(format!(".handoff-{:x}", super::random() as u64));
@@ -130,16 +130,16 @@ impl Destination {
         &self.file
     }
 
-    /// Where it will be.
+    /// Its future path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The same file once more, to be written past the page cache.
+    /// The same file opened again, for writing past the page cache.
     ///
     /// # Errors
     ///
-    /// When the file system does not do that.
+    /// When the file system cannot do that.
     pub(super) fn open_direct(&self) -> io::Result<File> {
         OpenOptions::new()
             .write(true)
@@ -147,22 +147,22 @@ impl Destination {
             .open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// Gives it the permission bits of what it is a copy of.
+    /// Gives it the permission bits of its source.
     ///
     /// # Errors
     ///
-    /// What the file system refuses.
+    /// The file system's error.
     pub(super) fn set_mode(&self, mode: u32) -> Result<(), Failure> {
         self.file
             .set_permissions(fs::Permissions::from_mode(mode & 0o777))
             .map_err(|error| failed("setting the permissions of", &self.path, error))
     }
 
-    /// Gives it the permission bits and the time of change of what it is a copy of.
+    /// Gives it the permission bits and modification time of its source.
     ///
     /// # Errors
     ///
-    /// What the file system refuses.
+    /// The file system's error.
     fn preserve(&self, attributes: Attributes) -> Result<(), Failure> {
         self.set_mode(attributes.mode)?;
         let time = Timespec { tv_sec: attributes.seconds, tv_nsec: attributes.nanoseconds.into() };
@@ -172,15 +172,15 @@ impl Destination {
             .map_err(|error| failed("setting the time of", &self.path, error))
     }
 
-    /// Finds out whether `len` bytes have room, so that a full disk says so before anything is moved.
-    /// None of it is taken: that comes with the bytes.
+    /// Checks that `len` bytes have room, so that a full disk is reported before anything moves. This
+    /// reserves nothing: the bytes themselves do.
     ///
     /// # Errors
     ///
-    /// A disk without so much room.
+    /// A disk without enough room.
     pub(super) fn check_room(&self, len: u64) -> Result<(), Failure> {
         let directory = directory(&self.path);
-        // Where nobody tells, the writes will.
+        // If nobody says so now, the writes will.
         let Ok(stat) = statvfs(directory) else { return Ok(()) };
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         if len <= free || stat.f_blocks == 0 {
@@ -193,8 +193,8 @@ impl Destination {
         )))
     }
 
-    /// Puts the file of so many bytes under its name, with what it is to keep of its source; `sync` has
-    /// it on the disk before.
+    /// Puts the file of so many bytes under its name, with what it keeps of its source; `sync` first writes
+    /// it to the disk.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl Destination {
         self.named(renamed)
     }
 
-    /// Gives the file without a name its final one.
+    /// Gives the file without a name its final name.
     fn name_unnamed(&self) -> Result<(), Failure> {
         let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let link = |to: &Path| linkat(CWD, own.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW);
@@ -265,7 +265,7 @@ impl Destination {
                 self.named(link(&temporary))?;
                 let renamed = rustix::fs::rename(&temporary, &self.path);
                 if renamed.is_err() {
-                    // The rename's own error is the one to tell.
+                    // Report the rename's own error.
                     let _ = fs::remove_file(&temporary);
                 }
                 self.named(renamed)

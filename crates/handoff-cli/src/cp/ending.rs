@@ -1,8 +1,8 @@
-//! The end of a transfer, which all its threads see: each has its connections through, or one has failed.
+//! The end of a transfer, which all its threads see: all their connections are through, or one has failed.
 //!
 //! Contracts:
-//! - of several failures the first is told, by all;
-//! - a thread that is through goes on turning its driver until all are: the kernel may tell it something of a queue
+//! - all report the first of several failures;
+//! - a thread that is through keeps turning its driver until all are: the kernel may report to it about a queue
 //!   that others still receive from.
 
 use std::net::Shutdown;
@@ -34,7 +34,7 @@ struct State {
 impl Ending {
     /// # Errors
     ///
-    /// When there are no more descriptors.
+    /// When no descriptors are left.
     pub(super) fn new() -> Result<Self, Failure> {
         let (tell, told) = UnixStream::pair().failed(WATCHING)?;
         Ok(Self { state: Mutex::default(), tell, told })
@@ -45,11 +45,11 @@ impl Ending {
     }
 
     fn tell(&self) {
-        // Shut down already, it has told.
+        // If it was shut down already, that is known.
         let _ = self.tell.shutdown(Shutdown::Both);
     }
 
-    /// What a thread that panics shuts down.
+    /// What a panicking thread shuts down.
     pub(super) fn quit(&self) -> &UnixStream {
         &self.tell
     }
@@ -68,7 +68,7 @@ impl Ending {
         }
     }
 
-    /// It has failed; the first failure.
+    /// The transfer has failed; only the first failure counts.
     pub(super) fn fail(&self, failure: Failure) -> Failure {
         let first = self.state().failure.get_or_insert(failure).clone();
         self.tell();
@@ -77,7 +77,7 @@ impl Ending {
 
     /// # Errors
     ///
-    /// The first failure, if one has failed so far.
+    /// The first failure so far.
     pub(super) fn check(&self) -> Result<(), Failure> {
         self.state().failure.clone().map_or(Ok(()), Err)
     }

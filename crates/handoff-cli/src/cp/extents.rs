@@ -1,7 +1,7 @@
-//! Where a file has bytes, and where holes, which read as 0 and take no room.
+//! Where a file has bytes and where it has holes, which read as 0 and take no room.
 //!
-//! Kernel interface: lseek(2) `SEEK_DATA`, `SEEK_HOLE` (Linux 3.1). A file system that knows of no holes
-//! says that all of it is bytes; so does this module of a file that can't be asked.
+//! Kernel interface: lseek(2) `SEEK_DATA`, `SEEK_HOLE` (Linux 3.1). A file system without holes says that
+//! all of it is bytes; so does this module if a file cannot be asked.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::fs::File;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// What a file has from a place on, with the place where that ends.
+/// What a file has from an offset on, and where that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     Data(u64),
@@ -21,12 +21,12 @@ pub(super) enum Extent {
 pub(super) struct Extents {
     file: File,
     len: u64,
-    /// What was found last, from where on.
+    /// The last answer, and the offset that it begins at.
     last: Cell<(u64, Extent)>,
 }
 
 impl Extents {
-    /// Those of `file`, whose own position in it moves.
+    /// Those of `file`, whose own position moves.
     pub(super) fn new(file: File, len: u64) -> Self {
         let extents = Self { file, len, last: Cell::new((0, Extent::Data(0))) };
         extents.last.set((0, extents.find(0)));
@@ -58,7 +58,7 @@ impl Extents {
                 Ok(hole) if hole > offset => Extent::Data(within(hole)),
                 _ => Extent::Data(self.len),
             },
-            // There are no more bytes, or there never were so many.
+            // There are no more bytes, or the file is shorter.
             Err(Errno::NXIO) => Extent::Hole(self.len),
             Err(_) => Extent::Data(self.len),
         }

@@ -1,13 +1,13 @@
 //! The bytes of one connection on their way past the page cache, from where the NIC has put them.
 //!
 //! Direct writes take whole blocks, and a NIC delivers by the packet. Spans at multiples of what the disk's DMA
-//! asks for go to the disk several at once, until they fill pages of the file. What lies at odd places is
-//! [staged](super::staging), which copies it.
+//! asks for go to the disk several at once, as soon as they fill pages of the file. Bytes at odd places are
+//! [staged](super::staging), which copies them.
 //!
 //! Contracts:
-//! - bytes go where they belong, each once: what is held here is what directly precedes what comes next;
-//! - a disk that refuses such pieces all the same gets copies, from then on too, and a note says so;
-//! - at most [`PIECES`] spans are held while nothing comes, and [`VECTORS`] times that on their way.
+//! - bytes go where they belong, each once: bytes held here directly precede those that come next;
+//! - a disk that refuses such pieces nevertheless gets copies, also from then on, and a note says so;
+//! - at most [`PIECES`] spans are held while nothing comes, and [`VECTORS`] times that are on their way.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,29 +21,30 @@ use super::ranged::{ALIGNMENT, Ranged};
 use super::staging::Staging;
 use crate::Failure;
 
-/// Bytes of spans that are written together. On ext4 each write costs as many instructions as copying some 400 KiB.
+/// Bytes of spans that are written together. On ext4 each write costs as many instructions as copying some
+/// 400 KiB.
 const RUN: usize = 512 << 10;
 
-/// The most spans that are, since each keeps a chunk from the NIC. So many go to a disk as one request
+/// The most spans in one write, since each keeps a chunk from the NIC. So many go to a disk as one request
 /// (`BIO_MAX_VECS`), with one answer.
 const PIECES: usize = 256;
 
 /// The most writes of spans under way.
 const VECTORS: usize = 3;
 
-/// Memory in chunks of an rx queue that each connection may hold, in bytes, if a chunk is a page: what is gathered,
-/// and what is being written.
+/// Memory in chunks of an rx queue that each connection may hold, in bytes, if a chunk is a page: gathered spans,
+/// and spans being written.
 pub(super) const HELD: usize = (1 + VECTORS) * PIECES * ALIGNMENT as usize;
 
 /// Gathers the bytes of one connection.
 pub(super) struct Gathering<'a> {
     file: &'a Ranged,
     job: &'a Job<'a>,
-    /// Spans that follow each other, from a page's boundary in the file on.
+    /// Consecutive spans, from a page's boundary in the file on.
     run: Vec<Span>,
     start: u64,
     len: usize,
-    /// With where they belong, oldest first.
+    /// With their offsets, oldest first.
     writes: VecDeque<(Transfer<Vec<Span>>, u64)>,
     staging: Staging<'a>,
 }
@@ -63,7 +64,7 @@ impl<'a> Gathering<'a> {
         Ok(Self { file, job, run, start: 0, len: 0, writes, staging })
     }
 
-    /// Takes bytes that belong at `offset`; `last` when what follows belongs elsewhere.
+    /// Takes bytes for `offset`; `last` if later bytes belong elsewhere.
     ///
     /// # Errors
     ///
@@ -94,8 +95,8 @@ impl<'a> Gathering<'a> {
         if last { self.flush().await } else { Ok(()) }
     }
 
-    /// How many of the first bytes can be written from where they lie. A span of a pool keeps much more of it
-    /// than its bytes, so it is not held, and goes only as whole pages.
+    /// How many of the first bytes can be written in place. A span of a pool keeps much more of the pool than
+    /// its bytes, so it is not held, and goes only as whole pages.
     fn fitting(&self, span: &Span) -> usize {
         let unit = if span.is_of_queue() { self.file.unit() } else { ALIGNMENT as usize };
         match span.as_ptr().addr().is_multiple_of(unit) {
@@ -104,8 +105,8 @@ impl<'a> Gathering<'a> {
         }
     }
 
-    /// Takes bytes that can be written from where they lie; those before a page's boundary go where the others
-    /// of that page went.
+    /// Takes bytes that can be written in place; bytes before a page's boundary go where the others of that
+    /// page went.
     async fn take(&mut self, mut span: Span, mut offset: u64) -> Result<(), Failure> {
         if self.run.is_empty() {
             let before = to_boundary(offset);
@@ -127,11 +128,11 @@ impl<'a> Gathering<'a> {
         if self.len >= RUN || self.run.len() == PIECES || !of_queue {
             self.write_pages().await?;
         }
-        // So short that they fill no page.
+        // Too short to fill a page.
         if self.run.len() == PIECES { self.end_run().await } else { Ok(()) }
     }
 
-    /// Writes the pages that the run fills; what is left of it is less than one.
+    /// Writes the pages that the run fills; less than one is left of it.
     async fn write_pages(&mut self) -> Result<(), Failure> {
         let over = self.len % ALIGNMENT as usize;
         let whole = self.len - over;
@@ -157,15 +158,15 @@ impl<'a> Gathering<'a> {
         if self.writes.len() > VECTORS { self.wait_for_one().await } else { Ok(()) }
     }
 
-    /// Waits for the oldest write, and puts it away.
+    /// Waits for the oldest write, and finishes it.
     async fn wait_for_one(&mut self) -> Result<(), Failure> {
         let Some((write, offset)) = self.writes.pop_front() else { return Ok(()) };
         let over = write.await;
         self.end_write(over, offset).await
     }
 
-    /// The oldest write, once it is over, with where it belongs: for [`end_write`](Self::end_write). Without any it
-    /// never is.
+    /// The oldest write, once it is over, with its offset: for [`end_write`](Self::end_write). Without a write it
+    /// never ends.
     pub(super) fn poll_write(
         &mut self,
         context: &mut task::Context<'_>,
@@ -178,7 +179,7 @@ impl<'a> Gathering<'a> {
         over
     }
 
-    /// Puts a write away, which gives its chunks back, and copies what the disk refused.
+    /// Finishes a write: gives its chunks back, and copies what the disk refused.
     ///
     /// # Errors
     ///
@@ -196,7 +197,7 @@ impl<'a> Gathering<'a> {
         self.staging.put_apart(&refused, offset).await
     }
 
-    /// What comes next can't be written with the run.
+    /// Later bytes cannot be written with the run.
     async fn end_run(&mut self) -> Result<(), Failure> {
         self.write_pages().await?;
         let mut offset = self.start;
@@ -208,13 +209,13 @@ impl<'a> Gathering<'a> {
         Ok(())
     }
 
-    /// What comes next belongs elsewhere.
+    /// Later bytes belong elsewhere.
     async fn flush(&mut self) -> Result<(), Failure> {
         self.end_run().await?;
         self.staging.flush().await
     }
 
-    /// Waits for all writes; the bytes that were copied on the way.
+    /// Waits for all writes; returns the bytes that were copied on the way.
     ///
     /// # Errors
     ///
@@ -262,7 +263,7 @@ mod tests {
             (0..LEN).map(|at| (at * 7 % 251) as u8).collect()
         }
 
-        /// As a disk whose DMA takes no gaps refuses pieces that are as it says.
+        /// Like a disk whose DMA allows no gaps and that refuses pieces as it announced.
         #[test]
         fn a_disk_that_refuses_pieces_gets_copies() {
             let (copied, unit, tally, notes) = gathered(Some(1), 1_449, LEN);
@@ -275,7 +276,7 @@ mod tests {
         #[test]
         fn pieces_too_small_to_fill_a_block_are_copied_and_counted() {
             const { assert!(4 * IOV_MAX <= ALIGNMENT as usize) };
-            // Not a whole number of pages: the last go through the page cache.
+            // Not a whole number of pages: the last ones go through the page cache.
             let len = 4 * IOV_MAX * 3 + 400;
             let (copied, unit, tally, notes) = gathered(None, 4, len);
             assert_eq!((copied, unit), (len as u64, 4));
@@ -283,8 +284,8 @@ mod tests {
             assert_eq!(notes, [""; 0]);
         }
 
-        /// The first `len` bytes, in pieces of so many, gathered into the disk: bytes that were copied on the way, the
-        /// unit in the end, what the disk took, and notes. The disk may claim to take another unit.
+        /// Gathers the first `len` bytes into the disk, in pieces of this size; returns the bytes copied on the way,
+        /// the final unit, what the disk took, and notes. The disk may claim to take another unit.
         fn gathered(
             claim: Option<usize>,
             piece: usize,

@@ -2,9 +2,9 @@
 //!
 //! Contracts:
 //! - every wait ends with the time-out or with the stop, whichever is first;
-//! - hellos are heard side by side, so that a silent connection keeps nobody out;
-//! - a listener takes exactly the connections of one transfer, then listens no more; what connects
-//!   and does not speak the protocol is turned away and does not end the wait.
+//! - hellos are read side by side, so a silent connection blocks nobody;
+//! - a listener takes exactly the connections of one transfer, then listens no more; a connection that does
+//!   not speak the protocol is turned away and does not end the wait.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -24,16 +24,16 @@ use crate::failure::Failed;
 use crate::net::reach::Listener;
 use crate::net::visitors::Visitors;
 
-/// How long a connection that was accepted may take for its first words.
+/// How long an accepted connection may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);
 
-/// Connections whose first words are not all there, at most: the oldest goes for the next.
+/// The most connections whose first words are incomplete: the oldest makes room for the next.
 const MOST_WAITING: usize = 256;
 
 const SILENT: &str =
     "the peer does not speak: is it `handoff cp`? (with nc, socat and the like use --raw)";
 
-/// Those who have connected, until they have said who they are.
+/// Connections whose peers have not yet said who they are.
 struct Hall<'a, A> {
     driver: &'a Driver,
     queue: Option<&'a RxQueue>,
@@ -48,13 +48,13 @@ struct Waiting<'a> {
     words: LocalBoxFuture<'a, Result<(Socket, Hello), Failure>>,
 }
 
-/// Takes all connections of one transfer, in the order of their streams; the peer's hello. `answer` gives
-/// our hello for theirs, or why they are turned away. Nobody is waited for longer than `first`, and for the
-/// other streams than `rest`. The NIC may lead any of them to `queue`.
+/// Takes all connections of one transfer, in the order of their streams; returns the peer's hello. `answer`
+/// returns our hello for theirs, or why they are turned away. It waits for nobody longer than `first`, and
+/// for the other streams than `rest`. The NIC may steer any of them to `queue`.
 ///
 /// # Errors
 ///
-/// The time-outs, what accepting fails with.
+/// The time-outs, errors of accepting.
 pub(super) async fn gather(
     driver: &Driver,
     queue: Option<&RxQueue>,
@@ -84,7 +84,7 @@ pub(super) async fn gather(
 }
 
 impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
-    /// The next who is welcome: of the transfer that has begun, if one has.
+    /// The next welcome connection: of the transfer that has begun, if one has.
     async fn guest(&mut self, begun: Option<Hello>) -> Result<(Socket, Hello), Failure> {
         loop {
             let words = poll_fn(|context| {
@@ -122,7 +122,7 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
         }
     }
 
-    /// Hears who has connected, if that may be.
+    /// Reads from a new connection, if it may connect.
     fn take_in(&mut self, socket: Socket, peer: SocketAddr) {
         if !self.visitors.lets_in(peer) {
             return;
@@ -140,7 +140,7 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
         self.waiting.push_back(Waiting { peer, words: words.boxed_local() });
     }
 
-    /// Answers a hello, where it is one of the transfer that has begun.
+    /// Answers a hello, if it belongs to the transfer that has begun.
     async fn welcome(
         &self,
         words: Result<(Socket, Hello), Failure>,
@@ -158,7 +158,7 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
     }
 }
 
-/// What comes of something, or that it took too long.
+/// The result of a future, or that it took too long.
 async fn within<T>(
     driver: &Driver,
     time: Duration,
@@ -172,20 +172,20 @@ async fn within<T>(
     }
 }
 
-/// Tells a sender that says hello why it is not wanted, as far as that goes at once.
+/// Tells a sender that says hello why it is refused, as much as can be sent at once.
 pub(super) fn refuse(socket: &Socket, hello: &Hello, why: &str) {
     let answer = Frame::Answer { bytes: 0, outcome: Err(why.to_owned()) };
     let words = [&hello.encode()[..], &answer.encode()].concat();
-    // Who does not hear it sees the connection end.
+    // If it does not read that, it sees the connection end.
     let _ = rustix::net::send(socket, &words, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Says hello on each connection, with its number, and hears the peer's; `heard` is told of each that has spoken.
-/// The NIC may lead any of them to `queue`.
+/// Says hello on each connection, with its number, and reads the peer's; `heard` is called for each that has
+/// spoken. The NIC may steer any of them to `queue`.
 ///
 /// # Errors
 ///
-/// A peer that is gone or says something else, the time-out, what `heard` says.
+/// A peer that is gone or sends something else, the time-out, errors of `heard`.
 pub(super) async fn call(
     driver: &Driver,
     queue: Option<&RxQueue>,
@@ -211,7 +211,7 @@ pub(super) async fn call(
 async fn speak(socket: &Socket, hello: &Hello) -> Result<(), Failure> {
     const GREETING: &str = "greeting the peer";
     let hello = hello.encode();
-    // So few bytes would be a first try of what costs least, and count as lent.
+    // So few bytes would be a first try of the cheapest engine, and count as lent.
     socket.set_engine(Engine::Copy).failed(GREETING)?;
     let message = socket.message(Vec::<Buffer>::new()).header(&hello).send();
     let (sent, _) = message.failed(GREETING)?.split();

@@ -1,8 +1,8 @@
-//! A file to a file without our memory in between: shared blocks where the file system has them
-//! (`FICLONE`), else copy_file_range(2).
+//! A file to a file without our memory in between: shared blocks if the file system has them (`FICLONE`),
+//! else copy_file_range(2).
 //!
 //! Contracts:
-//! - only where nobody asked for more: not for a checksum, the way past the page cache, or an engine;
+//! - only if nothing more is asked for: no checksum, no direct I/O, no engine;
 //! - holes of the source are holes of the copy.
 //!
 //! Kernel interface: ioctl `FICLONE` (Linux 4.5; XFS, btrfs and others), copy_file_range(2) (4.5).
@@ -20,26 +20,27 @@ use super::report::Hop;
 use super::{EngineName, Lend};
 use crate::Failure;
 
-/// Bytes of a call, after which a signal is heard.
+/// Bytes of a call, after which a signal is noticed.
 const STEP: u64 = 16 << 20;
 
-/// What such a copy came to.
+/// The result of such a copy.
 pub(super) struct Copied {
     pub(super) hop: Hop,
     pub(super) holes: u64,
 }
 
-/// Whether nothing is asked for that takes another way.
+/// Whether no option needs another way.
 pub(super) fn is_enough(job: &Job<'_>) -> bool {
     let args = job.args;
     !args.verify && !args.direct && args.lend == Lend::Auto && args.engine == EngineName::Auto
 }
 
-/// Copies all of `source`; `None` where these two files can't be copied so, and then nothing was written.
+/// Copies all of `source`; `None` if these two files cannot be copied this way, and then nothing was
+/// written.
 ///
 /// # Errors
 ///
-/// What the file systems tell, a source that ends before, the stop.
+/// Errors of the file systems, a source that ends early, the stop.
 pub(super) fn copy(
     job: &Job<'_>,
     source: &File,

@@ -1,8 +1,8 @@
-//! What a transfer's connections, or its messages, take in together, on all threads.
+//! What a transfer's connections, or its messages, receive together, on all threads.
 //!
 //! Contracts:
-//! - every byte is covered once before the transfer is said to be whole;
-//! - what a thread did is told once, when its connections are through.
+//! - every byte is covered once before the transfer counts as whole;
+//! - a thread's work is reported once, when its connections are through.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use super::wire::{Attributes, Decoder, Event, Frame};
 use crate::Failure;
 use crate::net::arrived::Arrived;
 
-/// What all connections of a transfer share.
+/// State shared by all connections of a transfer.
 pub(super) struct Intake<'a> {
     order: &'a Order<'a>,
     pub(super) verify: bool,
@@ -27,11 +27,11 @@ pub(super) struct Intake<'a> {
 
 struct Books {
     coverage: Coverage,
-    /// What the sender said at the end: bytes, checksum.
+    /// The sender's count at the end: bytes, checksum.
     end: Option<(u64, Option<u64>)>,
     /// Bytes of holes.
     holes: u64,
-    /// What the source has beside its bytes, where it says so.
+    /// Metadata of the source, if it sends them.
     attributes: Option<Attributes>,
     /// Of threads that are through, by their number.
     parts: BTreeMap<usize, Part>,
@@ -39,33 +39,33 @@ struct Books {
     arrived: BTreeMap<usize, Arrived>,
 }
 
-/// What a thread did.
+/// A thread's work.
 pub(super) struct Part {
     pub(super) connections: usize,
     pub(super) received: Tally,
     pub(super) engines: Vec<(ReceiveEngine, String)>,
-    /// Bytes copied once more to be aligned.
+    /// Bytes copied once more for alignment.
     pub(super) staged: u64,
-    /// What pieces are aligned to that go past the page cache.
+    /// Alignment of pieces that go past the page cache.
     pub(super) unit: usize,
     pub(super) written: Tally,
     /// Its memory is registered.
     pub(super) registered: bool,
 }
 
-/// The sender's frames, in whatever portions their bytes come.
+/// The sender's frames, as their bytes come.
 pub(super) struct Frames<'a> {
     intake: &'a Intake<'a>,
     decoder: Decoder,
-    /// Offset, length and checksum of the piece that is coming.
+    /// Offset, length and checksum of the current piece.
     piece: (u64, u64, PieceSum),
 }
 
 /// What bytes of the sender are.
 pub(super) enum Portion {
-    /// Nothing to be kept.
+    /// Nothing to keep.
     Head,
-    /// Payload that belongs at `offset`; `last` of its piece.
+    /// Payload for `offset`; `last` of its piece.
     Payload { offset: u64, last: bool },
     /// Bytes from `offset` on that are 0 and did not come.
     Hole { offset: u64, len: u64 },
@@ -125,7 +125,7 @@ impl<'a> Frames<'a> {
 }
 
 impl<'a> Intake<'a> {
-    /// Of a transfer of this length, where that is known.
+    /// For a transfer of this length, if it is known.
     pub(super) fn new(order: &'a Order<'a>, length: Option<u64>, verify: bool) -> Self {
         let books = Books {
             coverage: Coverage::new(length, verify),
@@ -144,7 +144,7 @@ impl<'a> Intake<'a> {
 
     /// # Errors
     ///
-    /// More than was allowed (--max-size).
+    /// More than allowed (--max-size).
     pub(super) fn check_size(&self, offset: u64, len: u64) -> Result<(), Failure> {
         match self.order.args.max_size {
             Some(most) if offset.saturating_add(len) > most => {
@@ -164,7 +164,7 @@ impl<'a> Intake<'a> {
         self.books().holes
     }
 
-    /// What a copy is to keep beside the bytes.
+    /// Metadata for the copy to keep.
     pub(super) fn attributes(&self) -> Option<Attributes> {
         self.books().attributes.filter(|_| self.order.args.preserve)
     }
@@ -194,7 +194,7 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
-    /// Whether everything came; bytes and checksum.
+    /// Whether everything came; returns bytes and checksum.
     ///
     /// # Errors
     ///
@@ -226,14 +226,14 @@ impl<'a> Intake<'a> {
         self.books().parts.insert(number, part);
     }
 
-    /// A thread that received from this queue is through. Of several the last one knows all, so each looks when it is
-    /// its turn.
+    /// A thread that received from this queue is through. The last of several knows everything, so each looks in its
+    /// turn.
     pub(super) fn look(&self, queue: usize, look: impl FnOnce() -> Arrived) {
         let mut books = self.books();
         books.arrived.insert(queue, look());
     }
 
-    /// What the threads did, and what came by all queues of the NIC.
+    /// The threads' work, and what came by all queues of the NIC.
     pub(super) fn take_parts(&self) -> (Vec<Part>, Option<Arrived>) {
         let mut books = self.books();
         let parts = std::mem::take(&mut books.parts).into_values().collect();

@@ -1,5 +1,5 @@
-//! What all parts of one copy use. All its threads have the [`Order`]: arguments, addresses, progress, notes, stop.
-//! A [`Job`] is one thread's part: the order, with a driver and memory.
+//! What all parts of one copy use. All its threads share the [`Order`]: arguments, addresses, progress, notes,
+//! stop. A [`Job`] is one thread's part: the order, with a driver and memory.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -22,7 +22,7 @@ use crate::{Context, Failure, Stop, clock, progress};
 /// The most memory for pieces, in bytes: as much as a receive pool can have.
 const MOST_MEMORY: usize = 2 << 30;
 
-/// What is to be copied, and how it goes.
+/// What to copy, and how.
 pub(super) struct Order<'a> {
     pub(super) args: &'a Args,
     pub(super) stop: &'a Stop,
@@ -36,11 +36,11 @@ pub(super) struct Order<'a> {
 pub(super) struct Job<'a> {
     pub(super) order: &'a Order<'a>,
     pub(super) driver: Driver,
-    /// What the source is, in a word, once it is open.
+    /// The kind of source, in a word, once it is open.
     pub(super) source_kind: Cell<Option<&'static str>>,
 }
 
-/// Memory to carry pieces in.
+/// Memory for pieces.
 pub(super) struct Memory {
     pub(super) buffers: Vec<Buffer>,
     /// Registered with the ring.
@@ -51,7 +51,7 @@ pub(super) struct Memory {
 ///
 /// # Errors
 ///
-/// [`Failure::ReaderGone`] then, and what else the write failed with.
+/// [`Failure::ReaderGone`] then, and other errors of the write.
 pub(super) fn streamed<B>(over: handoff::Transferred<B>, name: &str) -> Result<B, Failure> {
     match over.result {
         Ok(_) => Ok(over.buffer),
@@ -74,7 +74,7 @@ impl<'a> Order<'a> {
         Self { args, stop: &context.stop, source, destination, progress, notes }
     }
 
-    /// Says what goes otherwise than asked, now and in the report.
+    /// Reports a deviation from what was asked, now and in the report.
     pub(super) fn note(&self, note: String) {
         let mut notes = self.all_notes();
         if !notes.contains(&note) {
@@ -91,7 +91,7 @@ impl<'a> Order<'a> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The length is known now, or known not to be.
+    /// The length is known now, or known to be unknown.
     pub(super) fn set_length(&self, length: Option<u64>) {
         if let Some(length) = length {
             progress::set_total(&self.progress, length);
@@ -103,12 +103,11 @@ impl<'a> Order<'a> {
         usize::from(self.args.depth).max(streams)
     }
 
-    /// Bytes that all pieces under way take, each in whole pages, so that direct reads and writes
-    /// fit.
+    /// Bytes of all pieces under way, each in whole pages, so that direct reads and writes fit.
     ///
     /// # Errors
     ///
-    /// When that is more than [`MOST_MEMORY`].
+    /// If that is more than [`MOST_MEMORY`].
     pub(super) fn memory_for(&self, streams: usize) -> Result<usize, Failure> {
         let piece = self.args.buffer.next_multiple_of(super::ranged::ALIGNMENT as usize);
         let bytes = piece * self.depth(streams);
@@ -137,12 +136,12 @@ impl<'a> Deref for Job<'a> {
 impl<'a> Job<'a> {
     /// # Errors
     ///
-    /// When there can be no driver.
+    /// If there can be no driver.
     pub(super) fn new(order: &'a Order<'a>) -> Result<Self, Failure> {
         let args = order.args;
         let driver = Driver::builder()
             .zero_copy_receive(args.nic.is_some())
-            // Each piece that the kernel lends takes one beside those of our memory.
+            // Each piece that the kernel lends takes a slot beside those of our memory.
             .registered_buffers(64 + u32::from(args.depth.max(args.streams)))
             .build();
         let driver = driver.failed("setting up")?;
@@ -152,11 +151,11 @@ impl<'a> Job<'a> {
         Ok(Self { order, driver, source_kind: Cell::new(None) })
     }
 
-    /// Has a socket send by the engine that was asked for.
+    /// Makes a socket send by the requested engine.
     ///
     /// # Errors
     ///
-    /// [`Failure::NotPossible`] where it can't.
+    /// [`Failure::NotPossible`] if it cannot.
     pub(super) fn set_engine(&self, socket: &Socket) -> Result<(), Failure> {
         socket.set_engine(self.args.engine.into()).failed("choosing the engine")
     }
@@ -177,7 +176,7 @@ impl<'a> Job<'a> {
             .ok()
     }
 
-    /// Maps memory, of huge pages if those are wanted.
+    /// Maps memory, of huge pages if wanted.
     ///
     /// # Errors
     ///
@@ -191,7 +190,7 @@ impl<'a> Job<'a> {
         Ok(region)
     }
 
-    /// Address space for memory that is used bit by bit, or memory of huge pages if those are wanted.
+    /// Address space for memory that is used piece by piece, or memory of huge pages if wanted.
     ///
     /// # Errors
     ///
@@ -203,11 +202,11 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Registers memory with the ring; whether it is, with a note where that was refused.
+    /// Registers memory with the ring; returns whether it is registered, with a note if that was refused.
     pub(super) fn register(&self, region: &impl Registrable) -> bool {
         match self.driver.register(region) {
             Ok(_) => true,
-            // The reason for having no ring is told already.
+            // The reason for the missing ring was reported already.
             Err(Error::NoRing { .. }) => false,
             Err(error) => {
                 self.note(format!("memory is used unregistered: {error}"));
@@ -284,7 +283,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The failure that a signal brings, once one has come to any thread.
+    /// The failure of a signal, once one has come to any thread.
     pub(super) async fn stopped(&self) -> Failure {
         self.stop.wait(&self.driver).await
     }
@@ -313,7 +312,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// What a side is called in messages.
+/// The name of a side in messages.
 pub(super) fn name(address: &Address) -> String {
     match address {
         Address::Pipe => "the pipe".to_owned(),

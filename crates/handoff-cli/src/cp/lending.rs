@@ -1,8 +1,8 @@
 //! Pieces of a file lent from the page cache (get-buf) instead of read into our memory.
 //!
 //! Contracts:
-//! - nobody looks at the bytes, so a copy with a checksum reads them;
-//! - where the kernel does not lend, reading takes its place, and the report says so.
+//! - nobody looks at the bytes, so a copy with a checksum reads them instead;
+//! - if the kernel does not lend, reading takes its place, and the report says so.
 
 use std::cell::{Cell, RefCell};
 
@@ -26,15 +26,15 @@ pub(super) struct Lending {
 }
 
 impl Lending {
-    /// Readies the file, if that is wanted and can be.
+    /// Prepares the file, if that is wanted and possible.
     ///
     /// # Errors
     ///
-    /// [`Failure::NotPossible`] where it was asked for and can't be.
+    /// [`Failure::NotPossible`] if it was requested and is impossible.
     pub(super) fn open(job: &Job<'_>, file: &std::fs::File) -> Result<Option<Self>, Failure> {
         let required = match job.args.lend {
             Lend::Never => return Ok(None),
-            // Who goes past the page cache does not want it filled.
+            // A copy past the page cache does not want it filled.
             Lend::Auto if job.args.direct || job.args.engine == EngineName::MsgZerocopy => {
                 return Ok(None);
             }
@@ -55,12 +55,11 @@ impl Lending {
         }
     }
 
-    /// At most `len` bytes at `offset`, and fewer at a limit of the module; `None` where they have to be
-    /// read.
+    /// At most `len` bytes at `offset`, fewer at a limit of the module; `None` if they must be read.
     ///
     /// # Errors
     ///
-    /// What the file system tells, a file that ends before, and a refusal of what was asked for.
+    /// Errors of the file system, a file that ends early, and a refusal of what was requested.
     pub(super) async fn get(
         &self,
         offset: u64,
@@ -92,7 +91,7 @@ impl Lending {
         }
     }
 
-    /// What became of what was lent on its way to the ring; and of `read`, which was read.
+    /// What happened to lent bytes on their way to the ring; and to `read`, which was read.
     pub(super) fn hop(&self, job: &Job<'_>, read: Tally) -> Hop {
         let lent = self.lent.get();
         let mut tally = read;

@@ -11,11 +11,12 @@ use crate::Failure;
 use crate::clock::Clock;
 use crate::failure::Failed;
 
-/// Copies all of `inlet`; a `destination`, with what it is to keep of its source, is verified, if that is wanted, and named.
+/// Copies all of `inlet`; verifies a `destination` if wanted, gives it what it keeps of its source, and
+/// names it.
 ///
 /// # Errors
 ///
-/// What reading or writing fails with, and a destination that reads back differently.
+/// Errors of reading or writing, and a destination that reads back differently.
 pub(super) fn copy(
     job: &Job<'_>,
     inlet: Inlet,
@@ -59,7 +60,7 @@ pub(super) fn copy(
     Ok(Report::new(job.order, &clock, done))
 }
 
-/// The checksum of what the destination holds.
+/// The checksum of the destination's bytes.
 async fn read_back(job: &Job<'_>, destination: &Destination, bytes: u64) -> Result<u64, Failure> {
     let name = destination.path().display().to_string();
     let same = destination.file().try_clone().failed("reading the destination back")?;

@@ -1,16 +1,16 @@
 //! `handoff cp`: copies a file or pipe to another, here or on another machine.
 //!
 //! Contracts:
-//! - a destination file appears whole or not at all, whatever ends the copy;
+//! - a destination file appears whole or not at all, however the copy ends;
 //! - a sender succeeds only after the receiver has everything in place;
-//! - the report says for each hop what the CPU copied, and the reason of every fallback.
+//! - the report says for each hop what the CPU copied, and the reason for every fallback.
 //!
 //! The way: the two addresses -> `origin` and `destination` (opened before anything else) ->
 //! `greet` (the peer, and the hello of `wire`) -> `send`, `receive` or `local` (the bytes, by `carry`, or
 //! `in_kernel`) -> `report`.
 //!
-//! What is received: `queues` (of the NIC) -> `share` (a thread's connections) -> `connection` (and `gathering`) ->
-//! `sink` (the thread's file). All threads have the `order`, the `intake` and the `ending`.
+//! Receiving: `queues` (of the NIC) -> `share` (a thread's connections) -> `connection` (and `gathering`) -> `sink`
+//! (the thread's file). All threads have the `order`, the `intake` and the `ending`.
 
 mod carry;
 pub mod checksum;
@@ -275,25 +275,25 @@ fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "a piece has 4k to 64m bytes".to_owned())
 }
 
-/// Whether standard output is for the bytes, so that all else goes to standard error.
+/// Whether standard output is for the bytes, so that everything else goes to standard error.
 pub(crate) fn gives_bytes(command: &Command) -> bool {
     matches!(command, Command::Cp(args) if args.destination == "-")
 }
 
-/// Random bits, for names that must not meet.
+/// Random bits, for names that must not collide.
 fn random() -> u128 {
     let mut bytes = [0; 16];
-    // Before the kernel's generator is seeded there is no one to meet.
+    // Before the kernel's generator is seeded nobody else is running.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     u128::from_ne_bytes(bytes)
 }
 
-/// Copies, and tells what it came to.
+/// Copies, and reports the result.
 ///
 /// # Errors
 ///
-/// See [`Failure`]: addresses that make no sense are usage, an engine that is asked for and missing
-/// is not possible, all else is a failed copy, of which nothing is left under the destination's name.
+/// See [`Failure`]: addresses that make no sense are usage, a requested engine that is missing is not
+/// possible, everything else is a failed copy, which leaves nothing under the destination's name.
 pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let (source, destination) = sides::of(args)?;
     let prepare = |name| nic::prepare(name, args.queues.into(), Vec::new());
@@ -349,7 +349,7 @@ fn carry_out(order: &Order<'_>, card: Option<&Card>) -> Result<Report, Failure> 
     }
 }
 
-/// Opens the source, then whatever it goes to.
+/// Opens the source, then its sink.
 fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
     let origin = match &job.source {
         Address::File(path) => Origin::open(job.stop, path)?,
@@ -386,7 +386,7 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
                     destination.set_mode(attributes.mode)?;
                 }
                 let clock = Clock::start();
-                // Whichever way it goes, what makes no sense is refused.
+                // Bad input is refused, in any direction.
                 job.memory_for(1)?;
                 if in_kernel::is_enough(job)
                     && let Origin::File { file, len, .. } = &origin
@@ -415,7 +415,7 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
     }
 }
 
-/// What is received goes to, opened before anything is waited for; none where it is standard output.
+/// The destination of received bytes, opened before anything is waited for; none if it is standard output.
 fn target(order: &Order<'_>) -> Result<Option<Target>, Failure> {
     match &order.destination {
         Address::File(path) => destination::open(path, order.args.force).map(Some),
@@ -446,8 +446,8 @@ fn stream(job: &Job<'_>, file: impl Into<OwnedFd>) -> Result<Outlet, Failure> {
     Ok(Outlet::Stream { file, name: job::name(&job.destination) })
 }
 
-/// What is read; `lends` says whether it goes where buffers of the kernel can go, and nobody looks at
-/// it before; `skips` whether holes may be left out.
+/// The source; `lends` says whether its sink takes buffers of the kernel, with nobody looking at the bytes
+/// before; `skips` whether holes may be left out.
 fn inlet(job: &Job<'_>, origin: Origin, lends: bool, skips: bool) -> Result<Inlet, Failure> {
     let name = job::name(&job.source);
     let extents = if skips { origin.extents()? } else { None };
@@ -474,15 +474,15 @@ fn ranged(job: &Job<'_>, destination: &destination::Destination) -> Result<Range
     Ranged::new(&job.driver, file, direct, job.destination.to_string())
 }
 
-/// What this side says of itself.
+/// This side's hello.
 struct Offer {
     sends: bool,
     length: Option<u64>,
     sparse: bool,
 }
 
-/// Connects to the peer or waits for it, and greets it. The peer's hello is `None` with `--raw`. The
-/// connections are led to the NIC's queues, if there are any, before anything but first words comes.
+/// Connects to the peer or waits for it, and greets it. The peer's hello is `None` with `--raw`. The NIC's
+/// queues, if there are any, get the connections before anything but first words comes.
 fn reach(
     job: &Job<'_>,
     endpoint: &Endpoint,
@@ -515,8 +515,8 @@ fn reach(
     let (connections, peer) = if listens {
         let listener = Listener::bind(endpoint, family, &args.from, patience)?;
         let address = listener.address()?;
-        // Without words between us a peer sends as soon as it is connected, and what comes before a rule is
-        // there is copied.
+        // Without words between us a peer sends as soon as it is connected, and bytes that come before the
+        // rule exists are copied.
         if let Some(ways) = ways.filter(|_| args.raw) {
             ways.rules.lead_arriving(address)?;
         }

@@ -1,9 +1,9 @@
-//! What a copy reads: a file of known length that can be read anywhere, or a pipe.
+//! The source of a copy: a file of known length that can be read anywhere, or a pipe.
 //!
 //! Contracts:
-//! - it is opened, and found readable, before anything is made or connected on its account;
-//! - the length of a file is what it was then: one that grows is copied up to there, one that
-//!   shrinks is an error.
+//! - it is opened, and found readable, before anything is made or connected because of it;
+//! - the length of a file is that at its opening: a growing file is copied up to there, a shrinking one is
+//!   an error.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -21,11 +21,11 @@ use crate::{Failure, Stop};
 /// Where a copy comes from.
 #[derive(Debug)]
 pub(super) enum Origin {
-    /// Bytes that come in order, to an end that is not known.
+    /// Bytes that come in order, to an unknown end.
     Stream {
         /// The pipe, terminal, device or file.
         fd: OwnedFd,
-        /// What it has beside its bytes, where it is a file.
+        /// Its metadata, if it is a file.
         attributes: Option<Attributes>,
     },
     /// A file or block device.
@@ -34,7 +34,7 @@ pub(super) enum Origin {
         file: File,
         /// Bytes.
         len: u64,
-        /// What it has beside its bytes, where it is a regular file.
+        /// Its metadata, if it is a regular file.
         attributes: Option<Attributes>,
     },
 }
@@ -57,7 +57,7 @@ impl Origin {
     ///
     /// # Errors
     ///
-    /// What is not there, may not be read, or is a directory or a socket.
+    /// A missing or unreadable file, a directory or a socket.
     pub(super) fn open(stop: &Stop, path: &Path) -> Result<Self, Failure> {
         let failed =
             |error: io::Error| Failure::failed(format!("reading {}: {error}", path.display()));
@@ -100,7 +100,7 @@ impl Origin {
         }
     }
 
-    /// Bytes, where that is known.
+    /// Length in bytes, if known.
     pub(super) fn len(&self) -> Option<u64> {
         match self {
             Self::Stream { .. } => None,
@@ -115,11 +115,11 @@ impl Origin {
         }
     }
 
-    /// Where a file has bytes; `None` of what is none.
+    /// Where a file has bytes; `None` if it is not a file.
     ///
     /// # Errors
     ///
-    /// When there are no more descriptors.
+    /// When no descriptors are left.
     pub(super) fn extents(&self) -> Result<Option<Extents>, Failure> {
         let Self::File { file, len, .. } = self else { return Ok(None) };
         let same = file.try_clone().map_err(|error| {
@@ -128,7 +128,7 @@ impl Origin {
         Ok(Some(Extents::new(same, *len)))
     }
 
-    /// What it is, in a word.
+    /// Its kind, in a word.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::File { .. } | Self::Stream { attributes: Some(_), .. } => "file",
@@ -145,11 +145,11 @@ impl Origin {
     }
 }
 
-/// The file at `path` once more, to be read past the page cache.
+/// The file at `path` opened again, for reading past the page cache.
 ///
 /// # Errors
 ///
-/// When the file system does not do that.
+/// When the file system cannot do that.
 pub(super) fn open_direct(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path)
 }

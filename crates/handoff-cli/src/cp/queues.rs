@@ -1,4 +1,5 @@
-//! Which of the NIC's queues each thread receives from: the first threads bind one each, and the others share these.
+//! Which of the NIC's queues each thread receives from: the first threads bind one each, and the others
+//! share these.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -12,7 +13,7 @@ use crate::net::nic::{self, Card, Rules};
 
 const SHARING: &str = "sharing an rx queue";
 
-/// What a thread does to have its queue.
+/// How a thread gets its queue.
 pub(super) enum Turn<'a> {
     /// There is no NIC.
     Plain,
@@ -23,11 +24,11 @@ pub(super) enum Turn<'a> {
         connections: usize,
         others: Vec<Sender<Option<ExportedRxQueue>>>,
     },
-    /// Hears of the queue that another thread has bound; of nothing, if the kernel can't share it.
+    /// Waits for the queue that another thread has bound; for nothing, if the kernel cannot share it.
     Shares(Receiver<Option<ExportedRxQueue>>),
 }
 
-/// What came of it.
+/// The result.
 pub(super) enum Source {
     Plain,
     Queue(RxQueue),
@@ -35,12 +36,12 @@ pub(super) enum Source {
     Nothing,
 }
 
-/// The queue that a thread has of so many.
+/// The queue of a thread, for so many threads.
 pub(super) fn number_of(thread: usize, queues: usize) -> usize {
     thread % queues
 }
 
-/// What each of so many threads does; `queues` are at most these, and have `streams` connections together.
+/// How each of so many threads gets one; at most `queues`, with `streams` connections together.
 pub(super) fn turns(
     card: Option<&Card>,
     threads: usize,
@@ -58,7 +59,7 @@ pub(super) fn turns(
     let of = |stream| number_of(thread_of(stream, threads), queues);
     let binds = others.into_iter().enumerate().map(|(number, others)| {
         let led = (0..streams).filter(|stream| of(*stream) == number).count();
-        // So many if queues can't be shared.
+        // So many if queues cannot be shared.
         let connections = led.max(streams.div_ceil(queues));
         Turn::Binds { card, number, connections, others }
     });
@@ -70,7 +71,7 @@ impl Turn<'_> {
     ///
     /// # Errors
     ///
-    /// What keeps the queue from being bound or shared.
+    /// Why the queue cannot be bound or shared.
     pub(super) fn take(self, job: &Job<'_>) -> Result<Source, Failure> {
         match self {
             Self::Plain => Ok(Source::Plain),
@@ -84,7 +85,7 @@ impl Turn<'_> {
                 }
                 Ok(Source::Queue(queue))
             }
-            // The thread that was to bind the queue has failed, and says why.
+            // The thread that had to bind the queue has failed, and says why.
             Self::Shares(told) => match told.recv().ok().flatten() {
                 Some(exported) => {
                     let queue = job.driver.import_rx_queue(&exported).failed(SHARING)?;
@@ -109,7 +110,7 @@ fn shared(job: &Job<'_>, queue: &RxQueue) -> Result<Option<ExportedRxQueue>, Fai
 
 /// The ways from the card to the threads.
 pub(super) struct Ways<'a> {
-    /// The one of the thread that greets: first words may come by it.
+    /// The way to the greeting thread: first words may come by it.
     pub(super) queue: RxQueue,
     pub(super) rules: Rules<'a>,
     /// Threads that receive, and their queues.
@@ -118,7 +119,7 @@ pub(super) struct Ways<'a> {
 }
 
 impl Ways<'_> {
-    /// Leads a connection to the queue of the thread that receives from it.
+    /// Steers a connection to the queue of the thread that receives from it.
     ///
     /// # Errors
     ///
@@ -129,7 +130,7 @@ impl Ways<'_> {
     }
 }
 
-/// The thread that receives a stream, of so many.
+/// The thread for a stream, of so many.
 pub(super) fn thread_of(stream: usize, threads: usize) -> usize {
     stream % threads
 }

@@ -1,9 +1,9 @@
-//! A file that is read or written at offsets, past the page cache where it can be.
+//! A file that is read or written at offsets, past the page cache where possible.
 //!
 //! Contracts:
-//! - a piece that begins and ends on [`ALIGNMENT`] goes past the page cache, when that is wanted and
-//!   the file system does it; any other goes through it;
-//! - no page is used in both ways, so that neither undoes what the other wrote;
+//! - a piece that begins and ends on [`ALIGNMENT`] goes past the page cache, if that is wanted and the file
+//!   system can do it; any other goes through it;
+//! - no page is used in both ways, so neither undoes what the other wrote;
 //! - bytes that go through the page cache count as copied, the others as not.
 
 use std::cell::Cell;
@@ -24,9 +24,9 @@ pub(super) struct Ranged {
     buffered: File,
     direct: Option<File>,
     tally: Rc<Cell<Tally>>,
-    /// What pieces of memory are aligned to that are written together.
+    /// Alignment of pieces of memory that are written together.
     unit: Rc<Cell<usize>>,
-    /// What it is called in messages.
+    /// Its name in messages.
     name: Rc<str>,
 }
 
@@ -55,7 +55,7 @@ impl Ranged {
         })
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -65,19 +65,19 @@ impl Ranged {
         self.direct.is_some()
     }
 
-    /// What the address and length of each piece are multiples of that goes past the page cache with others.
+    /// Address and length of each piece that goes past the page cache with others are multiples of this.
     pub(super) fn unit(&self) -> usize {
         self.unit.get()
     }
 
-    /// Says what the file system does not.
+    /// Reports what the file system cannot do.
     #[cfg(test)]
     pub(super) fn claim_unit(&self, unit: usize) {
         self.unit.set(unit);
     }
 
-    /// The length of the next piece, at most `most` bytes of the `left` ones: the end of a file that
-    /// is not aligned is a piece of its own.
+    /// The length of the next piece, at most `most` bytes of the `left` ones: the unaligned end of a file
+    /// is a piece of its own.
     pub(super) fn piece(&self, most: usize, left: u64) -> usize {
         let len = left.min(most as u64);
         let over = len % ALIGNMENT;
@@ -102,7 +102,7 @@ impl Ranged {
     ///
     /// # Errors
     ///
-    /// What the file system tells, and a file that ends before.
+    /// Errors of the file system, and a file that ends early.
     pub(super) async fn read<B: PayloadMut>(
         &self,
         buffer: B,
@@ -127,7 +127,7 @@ impl Ranged {
     ///
     /// # Errors
     ///
-    /// When too much is under way; of the write itself its [`Transfer`] tells.
+    /// When too much is under way; the [`Transfer`] reports errors of the write itself.
     pub(super) fn write<B: Payload>(
         &self,
         buffer: B,
@@ -154,8 +154,8 @@ impl Ranged {
         file.write_at(pieces, offset).failed("writing")
     }
 
-    /// Ends such a write: gives the pieces back where the disk takes none of them, and asks for whole pages
-    /// from then on.
+    /// Ends such a write: returns the pieces if the disk takes none of them, and asks for whole pages from
+    /// then on.
     ///
     /// # Errors
     ///
@@ -164,8 +164,8 @@ impl Ranged {
         &self,
         over: handoff::Transferred<Vec<Span>>,
     ) -> Result<Option<Vec<Span>>, Failure> {
-        // If pieces go as several requests, the kernel calls the refusal an I/O error, as a disk's own. What comes
-        // from one buffer then tells which it was.
+        // If pieces go as several requests, the kernel reports the refusal as an I/O error, like a disk's own. A
+        // write from one buffer then shows which it was.
         let refusals = [Errno::INVAL, Errno::IO].map(Errno::raw_os_error);
         let refused = over.result.as_ref().err().and_then(handoff::Error::raw_os_error);
         if refused.is_some_and(|errno| refusals.contains(&errno)) {
@@ -182,7 +182,7 @@ impl Ranged {
     ///
     /// # Errors
     ///
-    /// What the file system tells.
+    /// The file system's error.
     pub(super) fn written<B>(&self, over: handoff::Transferred<B>) -> Result<B, Failure> {
         over.result.failed(&format!("writing {}", self.name))?;
         Ok(over.buffer)
@@ -193,7 +193,7 @@ impl Ranged {
         self.tally.get()
     }
 
-    /// Why a tally of such a file is what it is.
+    /// Why such a file's tally is as it is.
     pub(super) fn reason(&self, tally: Tally) -> String {
         match (self.direct.is_some(), tally) {
             (false, _) => "through the page cache; --direct goes past it".to_owned(),

@@ -1,9 +1,9 @@
-//! The receiving side: connections shared out to threads, each with a driver, a queue of the NIC if there is one, and
+//! The receiving side: connections divided among threads, each with a driver, a queue of the NIC if there is one, and
 //! a [`share`](super::share) of the connections.
 //!
 //! Contracts:
-//! - a transfer that ends without its end, with a gap, or with another checksum leaves no file;
-//! - the sender is told that all is well only after the file is under its name, and why when not.
+//! - a transfer that ends early, with a gap, or with another checksum leaves no file;
+//! - the sender gets success only after the file is under its name; otherwise it gets the reason.
 //!
 //! The first thread greets the sender when all others are ready. It gives each its share, and tells the sender how
 //! all ended.
@@ -39,7 +39,7 @@ use crate::threads::on_threads;
 const SHARING_OUT: &str = "sharing connections out";
 const ANSWERING: &str = "answering the sender";
 
-/// How a transfer is shared out.
+/// How a transfer is divided.
 pub(super) struct Spread<'a> {
     pub(super) threads: usize,
     pub(super) card: Option<&'a Card>,
@@ -47,11 +47,11 @@ pub(super) struct Spread<'a> {
     pub(super) queues: usize,
 }
 
-/// Waits for the sender and receives all into `target`.
+/// Waits for the sender and receives everything into `target`.
 ///
 /// # Errors
 ///
-/// What fails here, or there.
+/// Errors here, or there.
 pub(super) fn receive(
     order: &Order<'_>,
     target: Option<Target>,
@@ -61,7 +61,7 @@ pub(super) fn receive(
         return Err(Failure::usage("the source is no connection"));
     };
     descriptors::allow_all();
-    // A sender that connects decides how many there are; threads, if they were said, expect one each.
+    // A sender that connects decides how many there are; if --threads is given, each expects one.
     let streams = usize::from(order.args.streams).max(spread.threads);
     let ending = Ending::new()?;
     let mut turns = queues::turns(spread.card, spread.threads, spread.queues, streams).into_iter();
@@ -79,8 +79,8 @@ pub(super) fn receive(
     outcome(on_threads(ending.quit(), tasks))
 }
 
-/// How all ended: as the first thread says, which puts the file in place and tells the sender. What others see after
-/// that, as a signal, changes nothing.
+/// How all ended: as the first thread says, which puts the file in place and tells the sender. Later events for
+/// others, such as a signal, change nothing.
 fn outcome<T>(ended: Vec<Result<Option<T>, Failure>>) -> Result<T, Failure> {
     for ended in ended {
         if let Some(report) = ended? {
@@ -108,7 +108,7 @@ impl Member<'_> {
 /// A share, and the intake that it belongs to.
 type Given<'a> = (Share, Arc<Intake<'a>>);
 
-/// What the first thread knows of another one.
+/// What the first thread knows about another one.
 struct Other<'a> {
     /// Whether it can receive.
     ready: Receiver<bool>,
@@ -149,7 +149,7 @@ impl Helper<'_> {
     }
 }
 
-/// The thread that greets.
+/// The greeting thread.
 struct First<'a> {
     order: &'a Order<'a>,
     endpoint: &'a Endpoint,
@@ -161,7 +161,7 @@ struct First<'a> {
 }
 
 impl First<'_> {
-    /// `None` where another thread has failed and says why.
+    /// `None` if another thread has failed and says why.
     fn run(self) -> Result<Option<Report>, Failure> {
         let Self { order, endpoint, target, spread, turn, others, ending } = self;
         let job = &Job::new(order)?;
@@ -210,7 +210,7 @@ impl First<'_> {
         let mut shares = shares.into_iter();
         let own = shares.next().ok_or_else(|| Failure::failed("no connection to receive from"))?;
         for (give, share) in gives.into_iter().zip(shares) {
-            // Who is gone has failed.
+            // A thread that is gone has failed.
             let _ = give.send((share, Arc::clone(&intake)));
         }
         let taking = Taking::begin(job, &intake, own, queue);
@@ -234,7 +234,7 @@ impl First<'_> {
         };
         if !order.args.raw {
             let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
-            // What is in place stays there, whether or not the sender hears of it.
+            // The file stays in place, whether or not the sender hears of it.
             if let Err(failure) = job.until_stopped(tell(&sockets, &answer, ANSWERING)) {
                 let why = failure.line().unwrap_or_default();
                 job.note(format!("the sender may take it for failed: {why}"));
@@ -252,7 +252,7 @@ impl First<'_> {
     }
 }
 
-/// To whom shares can be given, when all are ready; `None` where one has failed.
+/// The threads that can get shares, when all are ready; `None` if one has failed.
 fn those_ready<'a>(others: Vec<Other<'a>>) -> Option<Vec<Sender<Given<'a>>>> {
     let mut gives = Vec::new();
     for other in others {
@@ -263,7 +263,7 @@ fn those_ready<'a>(others: Vec<Other<'a>>) -> Option<Vec<Sender<Given<'a>>>> {
     Some(gives)
 }
 
-/// Tells the sender why it failed, and hears it out for a moment.
+/// Tells the sender why it failed, and reads from it for a moment.
 fn refuse(job: &Job<'_>, sockets: &[Socket], taking: &mut Taking<'_>, failure: &Failure) {
     let reason = failure.line().unwrap_or_else(|| "what it writes to was closed".to_owned());
     let answer = Frame::Answer { bytes: 0, outcome: Err(reason) };

@@ -1,4 +1,4 @@
-//! What a copy came to: bytes, time, CPU, and for each hop how much was copied.
+//! The result of a copy: bytes, time, CPU, and for each hop how much was copied.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::net::arrived::Arrived;
 use crate::output;
 
-/// One way of the bytes from buffer to buffer.
+/// One hop of the bytes from buffer to buffer.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Hop {
     pub(super) from: &'static str,
@@ -28,7 +28,7 @@ pub(super) struct Report {
     pub(super) destination: String,
     /// Of the payload.
     pub(super) bytes: u64,
-    /// Of those, the ones of holes, which were not moved.
+    /// Of those, bytes of holes, which were not moved.
     pub(super) holes: u64,
     pub(super) seconds: f64,
     pub(super) bytes_per_s: f64,
@@ -39,16 +39,16 @@ pub(super) struct Report {
     pub(super) threads: Vec<usize>,
     /// Sixteen hexadecimal digits; `null` without --verify.
     pub(super) checksum: Option<String>,
-    /// What the checksum was compared with, in words; `null` where with nothing.
+    /// What the checksum was compared with, in words; `null` if with nothing.
     pub(super) verified: Option<&'static str>,
     pub(super) hops: Vec<Hop>,
-    /// Of the queues that were received from; `null` without --nic.
+    /// For the queues that were received from; `null` without --nic.
     pub(super) nic: Option<Arrived>,
-    /// What went otherwise than asked, each in a line.
+    /// Deviations from what was asked, one a line.
     pub(super) notes: Vec<String>,
 }
 
-/// What a transfer came to, whichever way it went.
+/// The result of a transfer, in any direction.
 pub(super) struct Transferred {
     pub(super) bytes: u64,
     pub(super) holes: u64,
@@ -60,7 +60,7 @@ pub(super) struct Transferred {
 }
 
 impl Report {
-    /// Takes down a transfer that began with `clock`.
+    /// Records a transfer that began with `clock`.
     pub(super) fn new(order: &Order<'_>, clock: &Clock, done: Transferred) -> Self {
         let (seconds, cpu_seconds) = clock.read();
         Self {
@@ -88,7 +88,7 @@ pub(super) fn hexadecimal(checksum: u64) -> String {
 }
 
 impl Report {
-    /// For a person to read.
+    /// The report for people.
     pub(super) fn text(&self) -> String {
         let mut text = format!(
             "{} bytes in {:.3} s, {:.1} MB/s, {:.3} s of CPU\n",

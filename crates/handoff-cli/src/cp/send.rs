@@ -1,8 +1,8 @@
-//! The sending side: pieces to one or many connections, and the receiver's word that all is in place.
+//! The sending side: pieces to one or many connections, and the receiver's confirmation.
 //!
 //! Contracts:
-//! - it succeeds only when the receiver says that everything is there under its name;
-//! - what the receiver says when it fails is told rather than what its leaving does to our sends;
+//! - it succeeds only when the receiver says that everything is under its name;
+//! - if the receiver fails, its reason is reported rather than what its leaving does to our sends;
 //! - when this side fails, the receiver is told why before the connection ends.
 
 use std::future::Future;
@@ -25,7 +25,7 @@ use crate::Failure;
 use crate::clock::Clock;
 use crate::failure::Failed;
 
-/// How long to wait, once sending failed, for the receiver to say why.
+/// How long to wait, once sending failed, for the receiver's reason.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How often to ask the kernel whether the bytes of a bare stream have arrived.
@@ -34,13 +34,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Bytes of a piece of the receiver's answer.
 const ANSWER_CHUNK: usize = 4096;
 
-/// What to send on, and how.
+/// What to send, and how.
 pub(super) struct Sending {
-    /// The connections, hellos said.
+    /// The connections, after the hellos.
     pub(super) connections: Vec<Socket>,
     /// One side wants the checksum.
     pub(super) verify: bool,
-    /// What the copy is to keep of the source beside its bytes.
+    /// Metadata of the source for the copy to keep.
     pub(super) attributes: Option<Attributes>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Sending {
 ///
 /// # Errors
 ///
-/// What fails here, or there.
+/// Errors here, or there.
 pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Report, Failure> {
     let clock = Clock::start();
     let raw = job.args.raw;
@@ -68,8 +68,8 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
 
     let ended = job.until_stopped(async {
         let answered = pin!(async {
-            // A connection that is closed with an answer unread is reset, which whoever passes it on
-            // takes for a failure.
+            // A connection closed with an unread answer is reset, which a relay in between takes for a
+            // failure.
             let mut endings = endings(&mut receivers, raw);
             let mut answer = None;
             while let Some(ending) = endings.next().await {
@@ -93,7 +93,7 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
             Either::Left((Ok(sent), _)) if raw => Ok((sent, None)),
             Either::Left((Ok(sent), answered)) => Ok((sent, Some(answered.await?))),
             Either::Left((Err(failure), _)) | Either::Right((Err(failure), _)) => Err(failure),
-            // The receiver may have all before the last buffer is back.
+            // The receiver may have everything before the last buffer is back.
             Either::Right((Ok(answer), sent)) => Ok((sent.await?, Some(answer))),
         }
     });
@@ -131,7 +131,7 @@ pub(super) enum Ending {
     Confirmed(u64, Option<u64>),
     /// It said why not.
     Failed(String),
-    /// It left without a word; what was seen of that.
+    /// It left without a word; the visible signs of that.
     Gone(String),
 }
 
@@ -150,7 +150,7 @@ impl Ending {
 /// What the receiver confirmed: bytes and checksum.
 pub(super) type Answer = (u64, Option<u64>);
 
-/// Compares the receiver's answer with what was sent; whether checksums were compared.
+/// Compares the receiver's answer with what was sent; returns whether checksums were compared.
 pub(super) fn check(bytes: u64, checksum: Option<u64>, answer: Answer) -> Result<bool, Failure> {
     let (their_bytes, theirs) = answer;
     if their_bytes != bytes {
@@ -188,7 +188,7 @@ async fn ending(receiver: &mut Receiver, raw: bool) -> Ending {
                 }
             }
             Some(Err(error)) => return Ending::Gone(error.to_string()),
-            // What receives bare bytes may end its own direction at any time.
+            // A receiver of bare bytes may end its own direction at any time.
             None if raw => std::future::pending().await,
             None => return Ending::Gone("it ended the connection".to_owned()),
         }
@@ -217,7 +217,7 @@ pub(super) fn take_ending(decoder: &mut Decoder, span: &[u8]) -> Option<Ending> 
     None
 }
 
-/// The receiver's own reason where it still comes, else `failure`.
+/// The receiver's own reason if it still comes, else `failure`.
 fn last_words(job: &Job<'_>, receivers: &mut [Receiver], failure: Failure) -> Failure {
     if !matches!(&failure, Failure::Failed(text) if text.starts_with(SENDING)) {
         return failure;
@@ -237,21 +237,21 @@ fn last_words(job: &Job<'_>, receivers: &mut [Receiver], failure: Failure) -> Fa
 /// Tells the receiver why it gets no more.
 fn give_up(job: &Job<'_>, carriage: &Carriage<'_>, failure: &Failure) {
     let Some(reason) = failure.line() else { return };
-    // A receiver that does not hear it sees the connection end without an end of the transfer.
+    // A receiver that does not read it sees the connection end without an end of the transfer.
     let _ =
         job.for_at_most(LAST_WORDS, tell(carriage.sockets(), &Frame::Abort { reason }, SENDING));
 }
 
-/// Ends bare streams, and waits until their bytes are seen off.
+/// Ends bare streams, and waits until their bytes have arrived.
 fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
     for stream in streams {
         SockRef::from(&stream.socket.as_fd())
             .shutdown(Shutdown::Write)
             .map_err(|error| Failure::failed(format!("ending the stream: {error}")))?;
-        // Closing with bytes unread resets the connection, which would take ours away on the other
-        // side: so the close comes when they have arrived.
+        // Closing with unread bytes resets the connection, which would discard our bytes on the other side:
+        // so the close comes when they have arrived.
         loop {
-            // In this order: what is left of a stream that has ended does not change any more.
+            // In this order: the rest of a stream that has ended does not change any more.
             let ended = SockRef::from(&stream.socket.as_fd()).peer_addr().is_err();
             let left = unacknowledged(stream.socket.as_fd())?;
             if left == 0 {

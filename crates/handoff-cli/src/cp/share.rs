@@ -1,9 +1,9 @@
-//! One thread's share of a transfer: connections that its driver receives from.
+//! One thread's share of a transfer: the connections that its driver receives from.
 //!
 //! Contracts:
-//! - what is under way is bounded by the receive pool: with all of its chunks on their way to the
-//!   file, the kernel receives no more, and the sender waits;
-//! - a share is counted in the intake when its connections are through.
+//! - the receive pool limits what is under way: with all of its chunks on their way to the file, the kernel
+//!   receives no more, and the sender waits;
+//! - the intake counts a share when its connections are through.
 
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -25,17 +25,18 @@ use crate::net::arrived::Arrived;
 /// Bytes of a chunk of the receive pool: about what one receive yields at high rates.
 const CHUNK: usize = 64 * 1024;
 
-/// How long a failing receiver hears the sender out, so that its answer is not lost to a reset.
+/// How long a failing receiver reads from the sender, so that its answer is not lost to a reset.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 
-/// What a thread is given.
+/// A thread's task.
 pub(super) struct Share {
     /// The thread.
     pub(super) number: usize,
     /// Hellos said.
     pub(super) connections: Vec<OwnedFd>,
     pub(super) opened: Opened,
-    /// The number of the NIC's queue that they are led to, if there is one, and what that had received before.
+    /// The number of the NIC's queue that they are steered to, if there is one, and what that had received
+    /// before.
     pub(super) queue: usize,
     pub(super) before: RxStats,
     /// Bytes to receive into, if those are enough for the connections.
@@ -56,7 +57,7 @@ impl<'a> Taking<'a> {
     ///
     /// # Errors
     ///
-    /// What the driver refuses.
+    /// The driver's refusals.
     pub(super) fn begin(
         job: &'a Job<'a>,
         intake: &'a Intake<'a>,
@@ -68,7 +69,7 @@ impl<'a> Taking<'a> {
         let least = CHUNK * (connections.len() + 1);
         let (pool, mut registered) = pool(job, memory.max(least))?;
         if let Some(queue) = &queue {
-            // Registered, it would be memory as a whole.
+            // Registering it would make all of it memory.
             registered &= queue.chunks() == queue.chunks_limit() && job.register(queue);
         }
         let mut receivers = Vec::new();
@@ -88,7 +89,7 @@ impl<'a> Taking<'a> {
     /// The first failure of any thread.
     pub(super) fn run(&mut self, ending: &Ending) -> Result<(), Failure> {
         let job = self.sink.job;
-        // It may be known already that the transfer can't be taken: nothing of it is written then.
+        // It may be known already that the transfer cannot be taken: then nothing of it is written.
         let ended = ending.check().and_then(|()| self.receive(ending)).and_then(|staged| {
             self.count(staged);
             ending.through();
@@ -97,7 +98,7 @@ impl<'a> Taking<'a> {
         ended.map_err(|failure| ending.fail(failure))
     }
 
-    /// Receives from its connections; bytes that were copied once more to be aligned.
+    /// Receives from its connections; returns the bytes copied once more for alignment.
     fn receive(&mut self, ending: &Ending) -> Result<u64, Failure> {
         let sink = &self.sink;
         let receivers = &mut self.receivers;
@@ -151,7 +152,7 @@ fn pool(job: &Job<'_>, bytes: usize) -> Result<(Pool, bool), Failure> {
     Ok((pool, registered))
 }
 
-/// Hears the sender out: a connection that is closed with bytes unread is reset, and the reset would overtake the
+/// Reads the sender to its end: a connection closed with unread bytes is reset, and the reset would overtake the
 /// answer.
 pub(super) async fn hear_out(receivers: &mut [Receiver]) {
     let mut all: FuturesUnordered<_> = receivers

@@ -1,4 +1,4 @@
-//! Both sides of a copy, and whether what is asked for makes sense with them.
+//! Both sides of a copy, and whether the options make sense for them.
 
 use super::{Args, EngineName, Lend};
 use crate::net::address::Address;
@@ -8,7 +8,7 @@ use crate::{Failure, rds};
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] of what is no address, or does not go with the others.
+/// [`Failure::Usage`] for something that is no address, or does not fit the others.
 pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     let address = |text| Address::parse(text).map_err(Failure::usage);
     let source = address(&args.source)?;
@@ -87,7 +87,7 @@ pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     Ok((source, destination))
 }
 
-/// What messages have no use for.
+/// Options that messages cannot use.
 fn refuse_by_messages(args: &Args, receives: bool) -> Result<(), Failure> {
     let refused = [
         (args.raw, "--raw: messages are no stream of bare bytes"),

@@ -1,8 +1,9 @@
-//! Where a thread puts what it takes in: the file or stream that the copy makes, attached to the thread's driver.
+//! Where a thread puts received bytes: the file or stream that the copy makes, attached to the thread's
+//! driver.
 //!
 //! Contracts:
-//! - every byte is where it belongs before its writes are said to be over;
-//! - at most so many writes of a connection are under way.
+//! - every byte is in its place before its writes count as over;
+//! - a connection has a limited number of writes under way.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,31 +24,31 @@ use crate::failure::Failed;
 /// The most writes of a connection under way: a NIC delivers by the packet.
 const WRITES: usize = 64;
 
-/// Bytes of a piece of a hole, for what takes all bytes.
+/// Bytes of a piece of a hole, for sinks that need all bytes.
 const ZEROS: u64 = 64 << 10;
 
 /// Where the bytes of a transfer go.
 pub(super) enum Outlet {
-    /// A file that is not under its name yet, to be written at offsets.
+    /// A file that is not under its name yet, to write at offsets.
     File(Destination),
     /// In order.
     Stream(OwnedFd),
 }
 
-/// What one thread writes to, before its driver has it.
+/// A thread's sink, before its driver has it.
 pub(super) enum Opened {
-    /// With the same file past the page cache, if that is wanted.
+    /// With the same file past the page cache, if wanted.
     File(File, Option<io::Result<File>>),
     Stream(OwnedFd),
 }
 
 impl Outlet {
-    /// Finds out before anything is received whether the transfer can be taken; `sparse` if not all its `length` bytes
+    /// Checks before anything is received whether the transfer can be taken; `sparse` if not all its `length` bytes
     /// take room.
     ///
     /// # Errors
     ///
-    /// Several streams into what takes its bytes in order, and a disk without room.
+    /// Several streams into a sink that needs its bytes in order, and a disk without room.
     pub(super) fn prepare(
         &self,
         order: &Order<'_>,
@@ -65,11 +66,11 @@ impl Outlet {
         }
     }
 
-    /// For one thread, `direct` if pages are to go past the page cache.
+    /// For one thread, `direct` if pages should go past the page cache.
     ///
     /// # Errors
     ///
-    /// When there are no more descriptors.
+    /// When no descriptors are left.
     pub(super) fn open(&self, direct: bool) -> Result<Opened, Failure> {
         const OPENING: &str = "attaching a file";
         Ok(match self {
@@ -82,7 +83,7 @@ impl Outlet {
     }
 }
 
-/// What was opened at a driver, and the intake whose bytes it takes.
+/// The opened sink at a driver, and the intake whose bytes it takes.
 pub(super) struct Sink<'a> {
     pub(super) intake: &'a Intake<'a>,
     pub(super) job: &'a Job<'a>,
@@ -111,7 +112,7 @@ impl<B: Payload> Default for Writes<B> {
 impl<'a> Sink<'a> {
     /// # Errors
     ///
-    /// When the driver can't take it.
+    /// When the driver cannot take it.
     pub(super) fn new(
         job: &'a Job<'a>,
         intake: &'a Intake<'a>,
@@ -131,7 +132,7 @@ impl<'a> Sink<'a> {
         Ok(Self { intake, job, to })
     }
 
-    /// The file, where pages of it can go past the page cache.
+    /// The file, if its pages can go past the page cache.
     pub(super) fn direct(&self) -> Option<&Ranged> {
         match &self.to {
             To::File(file) if file.is_direct() => Some(file),
@@ -158,7 +159,7 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Puts a part of a piece where it belongs.
+    /// Puts a part of a piece in its place.
     pub(super) async fn put<B: Payload>(
         &self,
         part: B,
@@ -186,7 +187,7 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Leaves a hole out of a file; a stream has its bytes.
+    /// Leaves a hole out of a file; writes its bytes to a stream.
     pub(super) async fn leave_out(&self, offset: u64, len: u64) -> Result<(), Failure> {
         self.intake.check_size(offset, len)?;
         self.intake.count_hole(len);
@@ -206,7 +207,7 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// What pieces are aligned to that go past the page cache.
+    /// Alignment of pieces that go past the page cache.
     pub(super) fn unit(&self) -> usize {
         match &self.to {
             To::File(file) => file.unit(),
@@ -222,7 +223,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// What became of the bytes on their way out; `tally` is that of all threads.
+    /// What happened to the bytes on their way out; `tally` is that of all threads.
     pub(super) fn hop_out(&self, tally: Tally, registered: bool) -> Hop {
         let reason = match &self.to {
             To::File(file) => file.reason(tally),
@@ -238,7 +239,7 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Takes note of bytes for what takes them in order, after so many that it has.
+/// Counts bytes for a sink that takes them in order, after so many that it has.
 fn in_order(written: &Cell<u64>, offset: u64, len: u64) -> Result<(), Failure> {
     if offset != written.get() {
         return Err(Failure::failed("the sender left the order of the bytes"));

@@ -1,7 +1,7 @@
 //! Received bytes on their way to a file past the page cache: gathered in aligned memory.
 //!
-//! Direct writes take whole pages of aligned memory, and what is received mostly begins anywhere. One
-//! more copy by us replaces the one into the page cache; it is counted as a hop of its own.
+//! Direct writes take whole pages of aligned memory, and received bytes usually begin anywhere. One more
+//! copy by us replaces the one into the page cache; it is counted as a hop of its own.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub(super) struct Staging<'a> {
     file: &'a Ranged,
     capacity: usize,
     free: Vec<Buffer>,
-    /// The buffer being filled, and where its first byte belongs.
+    /// The buffer being filled, and the offset of its first byte.
     filling: Option<(Buffer, u64)>,
     filled: usize,
     writes: VecDeque<Transfer<Buffer>>,
@@ -40,7 +40,7 @@ impl<'a> Staging<'a> {
         Ok(Self { file, capacity, free, filling: None, filled: 0, writes, copied: 0 })
     }
 
-    /// Takes bytes that belong at `offset`; `last` when what follows belongs elsewhere.
+    /// Takes bytes for `offset`; `last` if later bytes belong elsewhere.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl<'a> Staging<'a> {
         if last { self.flush().await } else { Ok(()) }
     }
 
-    /// Writes bytes that belong at `offset`, a page's boundary, while others are gathered.
+    /// Writes bytes for `offset`, a page's boundary, while others are gathered.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// A buffer that is free, once there is one.
+    /// A free buffer, once there is one.
     async fn buffer(&mut self) -> Result<Buffer, Failure> {
         if let Some(buffer) = self.free.pop() {
             return Ok(buffer);
@@ -102,7 +102,7 @@ impl<'a> Staging<'a> {
         }
     }
 
-    /// Writes what was gathered: whole pages past the page cache, the rest through it.
+    /// Writes gathered bytes: whole pages past the page cache, the rest through it.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl<'a> Staging<'a> {
         Ok(())
     }
 
-    /// Waits for all writes; the bytes that were copied on the way.
+    /// Waits for all writes; returns the bytes copied on the way.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Frames without payload, said on every connection of a transfer.
+//! Frames without payload, sent on every connection of a transfer.
 
 use handoff::{Buffer, Socket};
 
@@ -6,8 +6,8 @@ use super::wire::Frame;
 use crate::Failure;
 use crate::failure::Failed;
 
-/// Sends `frame` on each socket, and returns when the kernel has taken all of them; `action` begins
-/// what is said of a failure.
+/// Sends `frame` on each socket, and returns when the kernel has taken all of them; `action` begins the
+/// message of a failure.
 pub(super) async fn tell(
     sockets: impl IntoIterator<Item = &Socket>,
     frame: &Frame,

@@ -1,4 +1,4 @@
-//! Taking turns: several pieces are worked on at once, and their parts that need an order keep it.
+//! Taking turns: several pieces are worked on at once, and the parts that need an order keep it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ impl Turnstile {
         .await;
     }
 
-    /// Ends the turn that is on, and begins the next.
+    /// Ends the current turn, and begins the next.
     pub(super) fn pass(&self) {
         let next = self.open_to.get() + 1;
         self.open_to.set(next);

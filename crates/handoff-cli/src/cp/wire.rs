@@ -1,11 +1,11 @@
-//! What two copies say to each other on a connection.
+//! The protocol between two copies on a connection.
 //!
 //! Contracts:
-//! - nothing is read or written here, and no memory is set aside because a peer says so: a decoder
-//!   holds one frame header and, at most, one text of [`MAX_TEXT`] bytes;
-//! - payload is not copied: the decoder says which of the bytes at hand are payload, and where in
-//!   the transfer they belong;
-//! - any bytes give frames, payload or a [`WireError`]; after an error the decoder is of no use.
+//! - nothing is read or written here, and no memory is allocated because a peer says so: a decoder holds
+//!   one frame header and, at most, one text of [`MAX_TEXT`] bytes;
+//! - payload is not copied: the decoder says which of the given bytes are payload, and where in the
+//!   transfer they belong;
+//! - any bytes give frames, payload or a [`WireError`]; do not use a decoder after an error.
 //!
 //! A connection begins with a [`Hello`] of 40 bytes from the side that connected, answered by one
 //! from the side that listened. Frames follow: from the sender [`Frame::Data`] with its payload, any
@@ -27,7 +27,7 @@ pub const MAX_DATA: usize = 1 << 30;
 /// The most connections of a transfer.
 pub const MAX_STREAMS: u16 = 256;
 
-/// Of this protocol: both sides have the same. 2 has holes and what a file has beside its bytes.
+/// Version of this protocol: both sides need the same. 2 has holes and metadata.
 const VERSION: u8 = 2;
 const SENDS: u8 = 1;
 const VERIFIES: u8 = 2;
@@ -42,14 +42,14 @@ const ANSWER: u8 = 4;
 const HOLE: u8 = 5;
 const ATTRIBUTES: u8 = 6;
 
-/// What a peer said that makes no sense.
+/// What is wrong with a peer's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
     /// The first bytes are no hello.
     NotHandoff,
     /// The hello is of another version of this protocol.
     Version(u8),
-    /// A field is out of its range; which.
+    /// A field is out of its range; names it.
     Field(&'static str),
 }
 
@@ -74,7 +74,7 @@ impl std::error::Error for WireError {}
 /// What each side says first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// It will send; otherwise receive.
+    /// Whether it will send; otherwise it receives.
     pub sends: bool,
     /// It wants the checksum. One side that does is enough.
     pub verifies: bool,
@@ -84,11 +84,11 @@ pub struct Hello {
     pub stream: u16,
     /// Chosen at random by the side that connects; the same on all connections of a transfer.
     pub transfer: u128,
-    /// Bytes of the transfer, where the sender knows.
+    /// Bytes of the transfer, if the sender knows.
     pub length: Option<u64>,
-    /// There are holes, so that the length is not the room that a copy takes.
+    /// There are holes, so a copy needs less room than the length.
     pub sparse: bool,
-    /// It wants a copy to keep what its file has beside the bytes. Both sides have to.
+    /// It wants a copy to keep the file's metadata. Both sides must.
     pub preserves: bool,
 }
 
@@ -147,7 +147,7 @@ impl Hello {
     }
 }
 
-/// What a file has beside its bytes.
+/// A file's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// When it was last changed: seconds since 1970.
@@ -175,13 +175,13 @@ pub enum Frame {
         /// How many bytes, above 0.
         len: u64,
     },
-    /// What the source has beside its bytes, before the end, where both sides want a copy to keep it.
+    /// The source's metadata, before the end, if both sides want a copy to keep them.
     Attributes(Attributes),
     /// The sender has sent all.
     End {
         /// Bytes of the whole transfer.
         bytes: u64,
-        /// Their checksum, where one side wants it.
+        /// Their checksum, if one side wants it.
         checksum: Option<u64>,
     },
     /// The sender gives up.
@@ -278,7 +278,7 @@ impl Frame {
     }
 
     fn set_text(&mut self, bytes: &[u8]) {
-        // It is shown on a terminal, so it must not steer one.
+        // It is shown on a terminal, so it must not control one.
         let text = String::from_utf8_lossy(bytes).replace(char::is_control, " ");
         if let Self::Abort { reason } | Self::Answer { outcome: Err(reason), .. } = self {
             *reason = text;
@@ -310,21 +310,21 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..at + 8].iter().fold(0, |value, byte| (value << 8) | u64::from(*byte))
 }
 
-/// What the first of the bytes at hand are.
+/// What the first of the given bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A frame came to its end with them. After [`Frame::Data`] its payload follows.
+    /// They end a frame. After [`Frame::Data`] its payload follows.
     Frame(Frame),
     /// All of them are payload of one frame.
     Payload {
         /// Where the first of them belongs.
         offset: u64,
-        /// Whether the frame's payload is complete with them.
+        /// Whether they complete the frame's payload.
         last: bool,
     },
 }
 
-/// Takes a connection's bytes apart, as they come in pieces of any size.
+/// Parses a connection's bytes, as they come in pieces of any size.
 #[derive(Debug, Default)]
 pub struct Decoder {
     header: Vec<u8>,
@@ -345,8 +345,8 @@ impl Decoder {
         self.header.is_empty() && self.text.is_none() && self.payload.1 == 0
     }
 
-    /// Takes bytes from the front of `input`: how many, and what they are with those before. `None`
-    /// when a frame is not complete yet, and then all were taken.
+    /// Takes bytes from the front of `input`: returns how many, and what they are with those before. `None`
+    /// if a frame is not complete yet; then all were taken.
     ///
     /// # Errors
     ///
@@ -387,7 +387,7 @@ impl Decoder {
         Ok((taken, Some(Event::Frame(frame))))
     }
 
-    /// Adds what is missing to `wanted` bytes; how many there were.
+    /// Adds what is missing to `wanted` bytes; returns how many there were.
     fn gather(&mut self, input: &[u8], wanted: usize) -> usize {
         let taken = input.len().min(wanted - self.header.len());
         self.header.extend_from_slice(&input[..taken]);
@@ -500,7 +500,7 @@ mod tests {
             mut stream in prop::collection::vec(any::<u8>(), 0..200),
             cuts in prop::collection::vec(any::<usize>(), 0..5),
         ) {
-            // The first header is given a chance to be one.
+            // The first header may be one.
             if let Some(header) = stream.first_chunk_mut::<7>() {
                 *header = [kind, 0, 0, 0, 0, 0, 0];
             }

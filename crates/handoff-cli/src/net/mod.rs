@@ -1,4 +1,4 @@
-//! TCP peers as the command line names them, and the NIC that they come by.
+//! TCP peers on the command line, and the NIC that they come by.
 
 pub mod address;
 pub(crate) mod arrived;

@@ -1,10 +1,10 @@
 //! Receiving from a NIC without copying (`--nic`): the interface is prepared, a queue of it bound, and
-//! connections are led there, each by itself or all of a port. A device whose queues are leased from a card
-//! (`handoff nic lease`) is ready: its host has prepared the card, and leads the connections.
+//! connections are steered there, each by itself or all of a port. A device whose queues are leased from a
+//! card (`handoff nic lease`) is ready: its host has prepared the card, and steers the connections.
 //!
 //! Contracts:
-//! - everything at the interface is put back after the queue was let go, and by `handoff nic restore`
-//!   where that failed.
+//! - everything at the interface is put back after the queue was released; if that failed, by `handoff nic
+//!   restore`.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,13 +17,13 @@ use socket2::{SockAddr, SockRef};
 use crate::Failure;
 use crate::failure::Failed;
 
-/// Memory for the area at most, in bytes: what cannot run dry, within these.
+/// The most memory for the area, in bytes: enough that it cannot run out, within these.
 const LEAST_AREA: usize = 16 << 20;
 const MOST_AREA: usize = 512 << 20;
-/// What the area begins with, beside what the NIC keeps for itself.
+/// The initial area, beside the NIC's own reserve.
 const FIRST: usize = 2 << 20;
 
-/// What arrives for a listener.
+/// Packets for a listener.
 pub(crate) fn arriving_at(address: SocketAddr) -> Vec<Flow> {
     match address.ip() {
         // One socket serves both.
@@ -43,7 +43,7 @@ pub(crate) enum Card {
 }
 
 impl Card {
-    /// Its name, and the queue to bind that has this number among those set aside.
+    /// Its name, and the number of the queue to bind among those set aside.
     fn queue(&self, number: usize) -> (&str, u32) {
         match self {
             Self::Prepared(prepared) => (prepared.name(), prepared.queues()[number]),
@@ -52,8 +52,8 @@ impl Card {
     }
 }
 
-/// Sets so many queues of the interface aside, switches hardware GRO on where that can be, and leads these flows to
-/// the first of them. A leased queue is taken as it is.
+/// Sets so many queues of the interface aside, switches hardware GRO on if possible, and steers these flows to the
+/// first of them. A leased queue is taken as it is.
 ///
 /// # Errors
 ///
@@ -119,8 +119,8 @@ pub(crate) fn put_back(card: Card, ended: Result<(), Failure>) -> Result<(), Fai
     }
 }
 
-/// Binds the queue of this number to a driver, with an area for so many connections from `region`; it begins with less
-/// where it can grow.
+/// Binds the queue of this number to a driver, with an area for so many connections from `region`; it begins with
+/// less if it can grow.
 ///
 /// # Errors
 ///
@@ -140,7 +140,7 @@ pub(crate) fn bind(
     driver.rx_queue(area, &binding).failed(BINDING)
 }
 
-/// What leads connections to the queues, as long as it is there.
+/// Steers connections to the queues, as long as it lives.
 pub(crate) struct Rules<'a> {
     card: &'a Card,
     steered: RefCell<Vec<Steered>>,
@@ -152,11 +152,11 @@ impl<'a> Rules<'a> {
         Self { card, steered: RefCell::default() }
     }
 
-    /// Leads a connection to the queue of this number.
+    /// Steers a connection to the queue of this number.
     ///
     /// # Errors
     ///
-    /// When the NIC has no room for the rule, or another rule leads it elsewhere.
+    /// When the NIC has no room for the rule, or another rule steers it elsewhere.
     pub(crate) fn lead(&self, connection: &Socket, number: usize) -> Result<(), Failure> {
         const FINDING: &str = "finding the addresses of a connection";
         let connection = SockRef::from(connection);
@@ -168,7 +168,7 @@ impl<'a> Rules<'a> {
         self.steer(Flow::connection(ours, theirs)?, number)
     }
 
-    /// Leads all that a listener accepts to the first queue, from its first packet on.
+    /// Steers everything that a listener accepts to the first queue, from its first packet on.
     ///
     /// # Errors
     ///

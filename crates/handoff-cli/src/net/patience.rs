@@ -1,4 +1,4 @@
-//! Waiting before the bytes flow: for what a driver does or for a thread, until a time or the stop.
+//! Waiting before the bytes flow: for a driver's operation or for a thread, until a time or the stop.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -12,10 +12,10 @@ use handoff::Driver;
 use crate::failure::Failed;
 use crate::{Failure, Stop};
 
-/// How often a wait for a thread looks at the stop.
+/// How often a wait for a thread checks the stop.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A point in time that waits end at, and the stop.
+/// The time that waits end at, and the stop.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience<'a> {
     stop: &'a Stop,
@@ -25,7 +25,7 @@ pub(crate) struct Patience<'a> {
 
 impl<'a> Patience<'a> {
     pub(crate) fn new(stop: &'a Stop, time: Option<Duration>) -> Self {
-        // A time-out past the end of time is none.
+        // A time-out past the end of time means none.
         Self { stop, until: time.and_then(|time| Instant::now().checked_add(time)) }
     }
 
@@ -34,7 +34,7 @@ impl<'a> Patience<'a> {
         self.until.map(|until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Runs what a driver does, which is told how long it may take, to its end or to the stop.
+    /// Runs an operation of a driver, which is told how long it may take, to its end or to the stop.
     pub(crate) fn on<T>(
         &self,
         driver: &Driver,
@@ -50,15 +50,15 @@ impl<'a> Patience<'a> {
         ended.failed("waiting for a connection")?
     }
 
-    /// Runs what can't be interrupted on a thread of its own, which is left behind when the time is
-    /// over; `None` then.
+    /// Runs uninterruptible work on a thread of its own; when the time is over, leaves the thread behind
+    /// and returns `None`.
     pub(crate) fn detached<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Option<T>, Failure> {
         let (tell, done) = mpsc::channel();
         std::thread::spawn(move || {
-            // Nobody waits any more when this fails.
+            // Nobody waits any more if this fails.
             let _ = tell.send(work());
         });
         loop {
@@ -76,7 +76,7 @@ impl<'a> Patience<'a> {
 ///
 /// # Errors
 ///
-/// What the kernel refuses, and the stop.
+/// The kernel's refusals, and the stop.
 pub(crate) fn open(stop: &Stop, path: &Path, options: OpenOptions) -> Result<File, Failure> {
     let owned = path.to_owned();
     match Patience::new(stop, None).detached(move || options.open(owned))? {

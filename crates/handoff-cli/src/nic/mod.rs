@@ -1,10 +1,9 @@
-//! `handoff nic`: rx queues of a network card set aside for zero-copy receive, and everything put
-//! back.
+//! `handoff nic`: sets rx queues of a network card aside for zero-copy receive, and puts everything back.
 //!
 //! Contracts:
 //! - what `prepare` and `lease` change is undone when it fails, when the command ends, and on SIGINT,
 //!   SIGTERM and SIGHUP; after a kill, `restore` does it;
-//! - every change can be seen before, with `--dry-run`, in words;
+//! - with `--dry-run` you see every change before it is made, in words;
 //! - `show` changes nothing and needs no privileges.
 
 use clap::Subcommand;

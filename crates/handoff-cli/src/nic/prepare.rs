@@ -187,7 +187,7 @@ pub(super) fn as_text(name: &str, queues: &[u32], steps: &[Step], is: &str) -> S
     text
 }
 
-/// Runs a command to its end; asks it to end when we are.
+/// Runs a command to its end; asks it to end when we are asked.
 fn attend(command: &mut Command, context: &Context) -> Result<ExitStatus, Failure> {
     if context.json {
         let errors = io::stderr().as_fd().try_clone_to_owned().map_err(Failure::failed)?;
@@ -199,7 +199,7 @@ fn attend(command: &mut Command, context: &Context) -> Result<ExitStatus, Failur
     })?;
     let outcome = wait(&child, context);
     if outcome.is_err() {
-        // It must not go on with queues that are taken from it.
+        // It must not continue with queues that are taken away.
         let _ = child.kill();
     }
     let status = child.wait();

@@ -1,4 +1,4 @@
-//! `handoff nic restore`: what was kept, or left by a process that was killed.
+//! `handoff nic restore`: puts back what was kept, or left by a killed process.
 
 use std::fmt::Write as _;
 

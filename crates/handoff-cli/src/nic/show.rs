@@ -28,15 +28,15 @@ pub struct ShowArgs {
     pub interface: Option<String>,
 }
 
-/// What `--json` has of one interface.
+/// The JSON of one interface.
 #[derive(Serialize)]
 struct Shown {
     #[serde(flatten)]
     nic: Nic,
     obstacles: Vec<Obstacle>,
-    /// What is written down about it.
+    /// Its record, if there is one.
     prepared: Option<Record>,
-    /// Why that could not be read.
+    /// Why the record could not be read.
     prepared_unknown: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// The interface and what matters of it most.
+/// The interface and its most important facts.
 fn overview(all: &[Shown]) -> String {
     let name = all.iter().map(|shown| shown.nic.name.len()).max().unwrap_or(0);
     let driver = |shown: &Shown| shown.nic.driver.clone().unwrap_or_else(|| "-".to_owned());

@@ -1,13 +1,13 @@
-//! What stands in requests and answers of `handoff rds stress`.
+//! The content of requests and answers of `handoff rds stress`.
 
-/// Bytes at the beginning of each; the rest tells which message it is of.
+/// Bytes at the beginning of each; the rest shows which message it belongs to.
 pub(super) const HEAD: usize = 16;
 
 /// The head of a request or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) number: u64,
-    /// Bytes of the answer that is wanted.
+    /// Bytes of the requested answer.
     pub(super) answer: u32,
     pub(super) kind: Kind,
 }
@@ -16,7 +16,7 @@ pub(super) struct Head {
 pub(super) enum Kind {
     Request,
     Answer,
-    /// A request that arrived otherwise than it was sent.
+    /// A request that arrived changed.
     Corrupt,
 }
 
@@ -30,7 +30,7 @@ impl Kind {
     }
 }
 
-/// What stands at each of the words after the head: all differ, of one message and of two.
+/// The content of each word after the head: all differ, within a message and between two.
 fn words(number: u64) -> impl Iterator<Item = [u8; 8]> {
     // Odd, with bits everywhere, so that neighbours differ in all their bytes.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -46,7 +46,8 @@ pub(super) fn fill(bytes: &mut [u8], head: Head, pattern: bool) {
     start[8..].copy_from_slice(&head.number.to_le_bytes());
     if pattern {
         let mut words = words(head.number);
-        // Whole words: for slices a development build takes three times as long, to compare them seven.
+        // Whole words: with slices, a development build takes three times as long, and seven times for
+        // comparing.
         let (whole, end) = rest.as_chunks_mut();
         for (place, word) in whole.iter_mut().zip(&mut words) {
             *place = word;
@@ -56,7 +57,7 @@ pub(super) fn fill(bytes: &mut [u8], head: Head, pattern: bool) {
     }
 }
 
-/// The head, if it is of such a message.
+/// The head, if it belongs to such a message.
 pub(super) fn head(bytes: &[u8]) -> Option<Head> {
     let (start, _) = bytes.split_first_chunk::<HEAD>()?;
     let kind = [Kind::Request, Kind::Answer, Kind::Corrupt];
@@ -65,7 +66,7 @@ pub(super) fn head(bytes: &[u8]) -> Option<Head> {
     Some(Head { number: u64::from_le_bytes(*start[8..].first_chunk()?), answer, kind })
 }
 
-/// Whether what follows the head is what [`fill`] put there.
+/// Whether the bytes after the head are what [`fill`] put there.
 pub(super) fn is_intact(bytes: &[u8], number: u64) -> bool {
     let mut words = words(number);
     let (whole, end) = bytes[HEAD..].as_chunks();

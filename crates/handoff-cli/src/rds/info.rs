@@ -1,4 +1,4 @@
-//! `handoff rds info`: what the kernel tells of its RDS.
+//! `handoff rds info`: what the kernel reports about its RDS.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

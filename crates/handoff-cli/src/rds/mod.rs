@@ -1,10 +1,10 @@
 //! `handoff rds`: reliable datagrams, by the kernel's sockets or by our own engine.
 //!
 //! Contracts:
-//! - which engine serves is said on stderr and stands in the report, and why the kernel's does not;
+//! - stderr and the report say which engine serves, and why the kernel's does not;
 //! - a signal ends a run early, with its report.
 //!
-//! [`port`] is one port of either engine; [`stress`] asks and answers, [`report`] tells.
+//! [`port`] is one port of either engine; [`stress`] asks and answers, [`report`] reports.
 
 mod frame;
 mod info;

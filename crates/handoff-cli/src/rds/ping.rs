@@ -23,9 +23,9 @@ Examples:
 
 The first answer takes as long as connecting. The peer may be a kernel or our engine.";
 
-/// How long a wait may last before signals and the time are looked at.
+/// How long a wait may last before signals and the time are checked.
 const LOOK: Duration = Duration::from_millis(100);
-/// Where our own engine pings from.
+/// The port that our own engine pings from.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u32 = 10_000;
 
@@ -144,7 +144,7 @@ async fn by_ours(
     context: &Context,
     driver: &Driver,
 ) -> Result<Option<Duration>, Failure> {
-    // Answers that come late are those to other ports.
+    // Late answers go to other ports.
     let port = FIRST_PORT + (number % PORTS) as u16;
     let begin = Instant::now();
     engine.ping(args.peer, port)?;

@@ -14,11 +14,11 @@ use std::os::fd::AsFd;
 
 use crate::Failure;
 
-/// Bytes under way where nobody wants more.
+/// Bytes under way by default.
 pub(crate) const UNDER_WAY: usize = 8 << 20;
-/// The most that a socket's buffer can be asked to be.
+/// The largest size that can be requested for a socket's buffer.
 const LARGEST_BUFFER: usize = 1 << 30;
-/// Bytes that one of the kernel's sockets holds before it tells its peers to wait, if it may; as our own
+/// Bytes that one of the kernel's sockets holds before it tells its peers to wait, if allowed; as our own
 /// engine.
 const HELD: usize = 4 << 20;
 
@@ -40,8 +40,8 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    /// The engine that was asked for, and why not the kernel's where that was left open; a port to listen on
-    /// asks for our own. `under_way` bytes may be under way from each of the kernel's ports, if it allows it, or
+    /// The requested engine, or the automatic choice with the reason against the kernel's; a port to listen on
+    /// requires our own. `under_way` bytes may be under way from each of the kernel's ports, if it allows it, or
     /// to each peer of our own.
     pub(crate) fn new(
         driver: &Driver,
@@ -81,7 +81,7 @@ impl Host {
         }
     }
 
-    /// Says on stderr what serves, and what is amiss.
+    /// Says on stderr what serves, and what is wrong.
     pub(crate) fn announce(&self, passed_over: Option<&str>) {
         let why = passed_over.map(|why| format!(" ({why})")).unwrap_or_default();
         eprintln!("handoff: engine {}{why}", self.name());
@@ -94,7 +94,7 @@ impl Host {
         }
     }
 
-    /// Has the engine serve its ports as long as the executor runs.
+    /// Makes the engine serve its ports as long as the executor runs.
     pub(crate) fn serve(&self, executor: &Executor) {
         if let Self::Own(engine) = self {
             let run = engine.run();
@@ -104,7 +104,7 @@ impl Host {
         }
     }
 
-    /// A port that nobody has; the kernel chooses one itself.
+    /// A free port; the kernel chooses one itself.
     pub(crate) fn bind_free(&self, driver: &Driver, copy: bool) -> Result<Port, Failure> {
         if let Self::Kernel { .. } = self {
             return self.bind(driver, 0, copy);
@@ -136,7 +136,7 @@ impl Host {
     }
 }
 
-/// Why messages are no longer than this.
+/// Why messages are limited to this.
 pub(crate) fn limit(longest: usize) -> &'static str {
     match longest < KERNEL_MESSAGE_LIMIT {
         true => "a message is no longer than the kernel's send buffer (net.core.wmem_max)",
@@ -170,7 +170,7 @@ impl Port {
         }
     }
 
-    /// As [`Port::send`]; the kernel copies the bytes, and does not tell when they are acknowledged.
+    /// As [`Port::send`]; the kernel copies the bytes, and does not report when they are acknowledged.
     pub(crate) fn send_copied(
         &self,
         to: SocketAddr,
@@ -222,7 +222,7 @@ impl Port {
         }
     }
 
-    /// Waits until something may have changed, or `time` tells that it is time to look.
+    /// Waits until something may have changed, or `time` says that it is time to look.
     pub(crate) async fn changed(&self, time: impl Future<Output = ()>) -> Result<(), Failure> {
         let time = pin!(time);
         match self {

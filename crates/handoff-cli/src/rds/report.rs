@@ -1,4 +1,4 @@
-//! What a run of `handoff rds stress` came to.
+//! The result of a run of `handoff rds stress`.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Times {
         self.all += 1;
     }
 
-    /// The time in microseconds that this share of all is not above.
+    /// This share of all times is at most so many microseconds.
     fn below(&self, share: f64) -> Option<f64> {
         let wanted = (self.all as f64 * share).ceil().max(1.0) as u64;
         let mut count = 0;
@@ -59,25 +59,25 @@ pub(super) struct Percentiles {
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) engine: &'static str,
-    /// Why the kernel's engine does not serve, where it was left open.
+    /// Why the kernel's engine does not serve, if the choice was open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) passed_over: Option<String>,
     pub(super) seconds: f64,
-    /// Requests answered; of the answering side, answers sent.
+    /// Requests answered; for the answering side, answers sent.
     pub(super) messages: u64,
     pub(super) messages_per_s: f64,
     /// Payload of requests.
     pub(super) bytes: u64,
     pub(super) bytes_per_s: f64,
-    /// What was not as it was sent.
+    /// What did not arrive as it was sent.
     pub(super) corrupt: u64,
-    /// Requests made anew because their peer was restarted or had fallen silent.
+    /// Requests sent again because their peer was restarted or had fallen silent.
     pub(super) asked_again: u64,
-    /// Those of them that were not answered late either.
+    /// Those of them that were never answered.
     pub(super) lost: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) latency_us: Option<Percentiles>,
-    /// Bytes that came back, by what became of them.
+    /// Bytes that came back, by what happened to them.
     #[serde(serialize_with = "crate::output::tally")]
     pub(super) sent: Tally,
 }

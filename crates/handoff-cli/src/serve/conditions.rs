@@ -1,4 +1,5 @@
-//! What of a file a request wants: all, a range, or word that it is unchanged (RFC 9110, sections 13 and 14).
+//! Which part of a file a request wants: all, a range, or only word that it is unchanged (RFC 9110,
+//! sections 13 and 14).
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
@@ -8,27 +9,27 @@ use http::header::{
 };
 use http::{HeaderMap, Method};
 
-/// The first second of the year 10000, which HTTP has no date for.
+/// The first second of the year 10000, for which HTTP has no date.
 const NO_DATE: u64 = 253_402_300_800;
 
-/// Fields without which the whole of a file is wanted.
+/// Without these fields the whole file is wanted.
 const CONDITIONS: [HeaderName; 6] =
     [IF_MATCH, IF_UNMODIFIED_SINCE, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_RANGE, RANGE];
 
 /// Seconds since 1970, and nanoseconds.
 type Time = (i64, u64);
 
-/// What tells one state of a file from another.
+/// Identifies one state of a file.
 pub(super) struct State {
     pub(super) size: u64,
-    /// Strong: of the inode, the size, and both times of change in nanoseconds. The time of modification can be set
-    /// to any, so the other is in it too.
+    /// Strong: of the inode, the size, and both times of change in nanoseconds. The modification time can be set to
+    /// any value, so the other is included too.
     pub(super) etag: String,
-    /// In whole seconds, as HTTP has it; `None` before 1970 and after 9999.
+    /// In whole seconds, as in HTTP; `None` before 1970 and after 9999.
     pub(super) modified: Option<SystemTime>,
 }
 
-/// What is wanted of it.
+/// The wanted part.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     Whole,
@@ -53,9 +54,10 @@ impl State {
         }
     }
 
-    /// What a request wants of it.
+    /// The part of it that a request wants.
     pub(super) fn wanted(&self, method: &Method, fields: &HeaderMap) -> Wanted {
-        // Most requests have none, and one look at each of their fields costs less than a search for all of these.
+        // Most requests have none, and one look at each of their fields costs less than a search for all of
+        // these.
         if !fields.keys().any(|name| CONDITIONS.contains(name)) {
             return Wanted::Whole;
         }
@@ -81,7 +83,7 @@ impl State {
         self.part(range).unwrap_or(Wanted::Whole)
     }
 
-    /// Whether a list of tags has this state's, `W/` before it or not.
+    /// Whether a list of tags has this state's, with or without `W/` before it.
     fn is_named(&self, fields: &HeaderMap, name: &HeaderName, weak: bool) -> bool {
         let values = fields.get_all(name).iter().filter_map(|value| value.to_str().ok());
         values.flat_map(|value| value.split(',')).map(str::trim).any(|tag| {
@@ -96,14 +98,14 @@ impl State {
         if state.starts_with('"') || state.starts_with("W/") {
             return state == self.etag;
         }
-        // A file that changed in this second may change once more in it.
+        // A file that changed in this second may change again in it.
         let age =
             self.modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
         let settled = age.is_some_and(|age| age > Duration::from_secs(1));
         settled && httpdate::parse_http_date(state).ok() == self.modified
     }
 
-    /// The one range of a field; `None` where it is none, or several.
+    /// The only range of a field; `None` without one, or with several.
     fn part(&self, field: &str) -> Option<Wanted> {
         let (unit, range) = field.split_once('=')?;
         let (first, last) = range.trim().split_once('-')?;
@@ -113,7 +115,7 @@ impl State {
         let range = if first.is_empty() {
             let len = number(last)?;
             if len > 0 && self.size == 0 {
-                // It can be satisfied (RFC 9110, 14.1.2), but no Content-Range says so.
+                // It can be satisfied (RFC 9110, 14.1.2), but no Content-Range can express it.
                 return None;
             }
             let len = len.min(self.size);
@@ -130,13 +132,13 @@ impl State {
     }
 }
 
-/// A number of digits alone; one that is too large is as large as can be.
+/// A number of digits only; one that is too large counts as the largest.
 fn number(digits: &str) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
-/// The text of a field that is there once.
+/// The text of a field that occurs once.
 fn text<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = fields.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;

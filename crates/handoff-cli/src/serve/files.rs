@@ -1,4 +1,4 @@
-//! The service: requests for files, answered.
+//! The service: answers requests for files.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use super::conditions::Wanted;
 use super::known::{Known, Told};
 use super::root::{Found, Missing, Root};
 
-/// Answers requests for the files of a directory. Clones are of the same.
+/// Answers requests for the files of a directory. Clones serve the same one.
 #[derive(Clone)]
 pub(super) struct Files(Rc<Shared>);
 
@@ -38,7 +38,7 @@ impl Service<Request<RequestBody>> for Files {
     }
 
     fn call(&mut self, mut request: Request<RequestBody>) -> Self::Future {
-        // The map that is there takes the answer's body, which saves the making of another.
+        // The existing map takes the answer's body, which saves making another.
         let extensions = std::mem::take(request.extensions_mut());
         let response = self.answer(&request, extensions);
         let status = response.status().as_u16();
@@ -108,7 +108,7 @@ fn of_file(
         }
         Wanted::Unchanged => {
             let mut response = answer(StatusCode::NOT_MODIFIED, told);
-            // What the client has tells it.
+            // The client's copy identifies it.
             response.headers_mut().remove(CONTENT_TYPE);
             response.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
             response
@@ -128,7 +128,7 @@ fn answer(status: StatusCode, told: &Told) -> Response<String> {
     response
 }
 
-/// The target with a slash behind its path, of this server whatever the path begins with.
+/// The target with a slash behind its path, on this server whatever the path begins with.
 fn behind_slash(target: &Uri) -> String {
     let path = target.path().trim_matches('/');
     let query = target.query().map_or(String::new(), |query| format!("?{query}"));
@@ -142,7 +142,7 @@ fn plain(status: StatusCode, why: &str) -> Response<String> {
 }
 
 fn with(mut response: Response<String>, name: HeaderName, value: &str) -> Response<String> {
-    // What is none is not said: of these, a target alone is not ours.
+    // Of these, only a target is not ours.
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }

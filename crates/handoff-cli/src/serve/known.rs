@@ -1,8 +1,8 @@
-//! What is told of files, kept as long as they stay as they are: to make it costs more than all else that a request
+//! Headers of files, kept while the files do not change: making them costs more than everything else that a request
 //! takes outside of the kernel.
 //!
 //! Contracts:
-//! - a file that was changed or exchanged is told anew: what is kept is of one inode, size and pair of times;
+//! - a changed or exchanged file gets new headers: each entry is for one inode, size and pair of times;
 //! - names of [`MOST`] files at most are kept.
 
 use std::cell::RefCell;
@@ -24,15 +24,15 @@ use super::conditions::State;
 /// The most files whose fields are kept.
 const MOST: usize = 1_024;
 
-/// What is told of a file.
+/// A file's headers.
 pub(super) struct Told {
     stamp: Stamp,
     pub(super) state: State,
-    /// Of an answer that has all of it.
+    /// Those of an answer with the whole file.
     pub(super) fields: HeaderMap,
 }
 
-/// What the kernel says of a file where it is the same as before.
+/// The kernel's facts about a file, if unchanged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     place: (u64, u64),
@@ -57,7 +57,7 @@ impl Stamp {
 pub(super) struct Known(RefCell<HashMap<Vec<u8>, Rc<Told>>>);
 
 impl Known {
-    /// What is told of a file of this name.
+    /// The headers for a file of this name.
     pub(super) fn told(&self, name: &[u8], stat: &Stat) -> Rc<Told> {
         let stamp = Stamp::of(stat);
         let mut known = self.0.borrow_mut();
@@ -66,7 +66,7 @@ impl Known {
         }
         let now = SystemTime::now();
         let told = Rc::new(Told::new(stamp, name, now));
-        // What is told of a time to come changes with the clock.
+        // A time in the future changes what is sent with the clock.
         if told.state.modified.is_none_or(|modified| modified <= now) {
             if known.len() >= MOST {
                 known.clear();
@@ -83,7 +83,7 @@ impl Told {
         let state = State::new(size as u64, modified, changed, inode);
         let mut fields = HeaderMap::new();
         let mut tell = |name: HeaderName, value: &str| {
-            // None of them has a byte that no field has.
+            // None of them has a byte that a field cannot have.
             if let Ok(value) = HeaderValue::from_str(value) {
                 fields.insert(name, value);
             }
@@ -100,7 +100,7 @@ impl Told {
     }
 }
 
-/// What the name says of what is in a file.
+/// The type of content, by the name.
 fn content_type(name: &[u8]) -> String {
     let kind = mime_guess::from_path(Path::new(OsStr::from_bytes(name))).first_or_octet_stream();
     match kind.type_() {
@@ -140,10 +140,10 @@ mod tests {
         let longer = told("three", past);
         assert_ne!(longer.fields[ETAG], first.fields[ETAG]);
         assert_eq!(longer.state.size, 5);
-        // Of the same size and time of change, which any program may set.
+        // Of the same size and modification time, which any program may set.
         let exchanged = told("seven", past);
         assert_ne!(exchanged.fields[ETAG], longer.fields[ETAG]);
-        // A time to come is told as now, and so is not kept.
+        // A time in the future is sent as now, and so is not kept.
         let future = SystemTime::now() + Duration::from_secs(1_000_000);
         let first = told("eight", future);
         let again = known.told(b"a.txt", &stat(&path).expect("is there"));

@@ -2,11 +2,11 @@
 //!
 //! Contracts:
 //! - nothing outside of the directory is opened, whatever names, `..` and symbolic links say;
-//! - whatever ends the command, no request is accepted any more, and those under way have --grace seconds;
-//! - what was sent, and what of it was copied, is in the report.
+//! - however the command ends, no request is accepted any more, and those under way have --grace seconds;
+//! - the report says what was sent, and what of it was copied.
 //!
-//! The way: [`root`] (from a path to an open file) -> [`known`] (what is told of it) -> [`conditions`] (what of it is
-//! wanted) -> [`files`] (the service) -> [`worker`] (a thread that serves) -> [`report`].
+//! The way: [`root`] (from a path to an open file) -> [`known`] (its headers) -> [`conditions`] (the wanted part) ->
+//! [`files`] (the service) -> [`worker`] (a thread that serves) -> [`report`].
 
 mod conditions;
 mod files;
@@ -99,8 +99,8 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] for an address or directory that makes no sense, [`Failure::NotPossible`] where the kernel
-/// lacks what it takes, [`Failure::Stopped`] after a signal, when the report is out.
+/// [`Failure::Usage`] for a bad address or directory, [`Failure::NotPossible`] if the kernel lacks something
+/// necessary, [`Failure::Stopped`] after a signal, when the report is printed.
 pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let endpoint = Endpoint::to_listen_at(&args.listen).map_err(Failure::usage)?;
     if args.max_connections < u32::from(args.threads) {

@@ -1,4 +1,4 @@
-//! What was served, for a person and for a program.
+//! What was served, for people and for programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ pub(super) struct Counts {
     pub(super) served: Served,
     /// Answers, by their status.
     pub(super) statuses: BTreeMap<u16, u64>,
-    /// What goes otherwise than it could.
+    /// What could be better.
     pub(super) notes: Vec<String>,
 }
 
@@ -48,9 +48,9 @@ pub(super) struct Report {
     statuses: BTreeMap<u16, u64>,
     /// Malformed, too large or too slow; most are not among the requests.
     refused: u64,
-    /// Requests that a mistake of this program failed: answered 500, and not among the statuses.
+    /// Requests that a bug of this program failed: answered 500, and not among the statuses.
     failed: u64,
-    /// Answers that ended before their end.
+    /// Answers that ended early.
     cut_short: u64,
     /// Heads included.
     bytes: u64,

@@ -1,7 +1,7 @@
-//! The directory that is served: from a request's path to an open file, and never out of it.
+//! The served directory: from a request's path to an open file, and never out of it.
 //!
 //! Contracts:
-//! - the kernel keeps every step of a path beneath the directory (`RESOLVE_BENEATH`, Linux 5.6), also while files
+//! - the kernel keeps every step of a path beneath the directory (`RESOLVE_BENEATH`, Linux 5.6), even while files
 //!   and links are exchanged.
 
 use std::borrow::Cow;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::Failure;
 
-/// How often an exchange of files under way is looked through.
+/// How often to retry while files are being exchanged.
 const LOOKS: usize = 16;
 
 /// The directory.
@@ -27,10 +27,10 @@ pub(super) enum Found<'a> {
     File {
         file: File,
         stat: Stat,
-        /// Its name, for what is in it.
+        /// Its name, which gives the type of its content.
         name: Cow<'a, [u8]>,
     },
-    /// A directory that was named without the slash behind it.
+    /// A directory whose path lacks the final slash.
     Directory,
     Nothing(Missing),
 }
@@ -41,7 +41,7 @@ pub(super) enum Missing {
     NoName,
     NotThere,
     NotAllowed,
-    /// Out of descriptors, mostly.
+    /// Usually out of descriptors.
     NotNow(Errno),
 }
 
@@ -67,18 +67,18 @@ impl Root {
         }
     }
 
-    /// The same directory once more.
+    /// The same directory, opened again.
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
-    /// Finds what a request's path names.
+    /// Finds the file of a request's path.
     pub(super) fn find<'a>(&self, path: &'a str) -> Found<'a> {
         let path = Cow::from(percent_decode_str(path.trim_start_matches('/')));
         if path.contains(&0) {
             return Found::Nothing(Missing::NoName);
         }
-        // Neither `..` nor what is hidden.
+        // Neither `..` nor hidden files.
         let mut names = path.split(|byte| *byte == b'/');
         if names.any(|name| name.starts_with(b".") && name != b".well-known") {
             return Found::Nothing(Missing::NotThere);
@@ -115,7 +115,7 @@ impl Root {
     }
 
     fn open_beneath(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
-        // A pipe or device does not hold up the thread.
+        // A pipe or device does not block the thread.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let mut opened = Err(Errno::AGAIN);

@@ -22,14 +22,14 @@ pub(super) struct Worker<'a> {
     pub(super) root: Root,
     pub(super) listener: Listener,
     pub(super) stop: Stop,
-    /// Says what all threads would.
+    /// Reports what is the same for all threads.
     pub(super) tells: bool,
     /// Readable when another thread has failed.
     pub(super) quit: UnixStream,
 }
 
 impl Worker<'_> {
-    /// Serves until it is to stop.
+    /// Serves until it must stop.
     pub(super) fn serve(self) -> Result<Counts, Failure> {
         let args = self.args;
         let driver = driver(self.connections)?;
@@ -71,7 +71,7 @@ impl Worker<'_> {
 fn driver(connections: u32) -> Result<Driver, Failure> {
     Driver::builder()
         .entries(1024)
-        // What a connection receives and sends, and pieces of a file that are lent.
+        // What a connection receives and sends, and lent pieces of a file.
         .in_flight(64 + connections as usize * 24)
         .registered_buffers((64 + connections * 16).min(16_384))
         .registered_files((64 + connections * 4).min(16_384))

@@ -1,4 +1,4 @@
-//! What a tour goes through: two hosts, a place with a file on the one, an empty place on the other.
+//! The bed of a tour: two hosts, a place with a file on one, an empty place on the other.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::{Failure, Stop};
 
 /// The name of the file that is sent.
 pub(super) const FILE: &str = "file";
-/// That of most networks: payload fills no page.
+/// The MTU of most networks: payload fills no page.
 const MTU: u32 = 1_500;
 
 /// How the hosts are joined.
@@ -22,7 +22,7 @@ const MTU: u32 = 1_500;
 pub(super) enum Joint {
     /// Software NICs with queues, whose DMA engine is a thread.
     Wire,
-    /// A pair of veth devices, which copy what is lent.
+    /// A pair of veth devices, which copy lent memory.
     Veth,
 }
 
@@ -49,14 +49,14 @@ pub(super) struct Bed {
     _directory: tempfile::TempDir,
 }
 
-/// What is counted while a chain goes.
+/// Counts during a chain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counts {
-    /// From the near block device.
+    /// Bytes from the near block device.
     pub(super) read: u64,
-    /// To the far block device.
+    /// Bytes to the far block device.
     pub(super) written: u64,
-    /// By the DMA engine, where there is one.
+    /// Bytes by the DMA engine, if there is one.
     pub(super) dma: Option<u64>,
 }
 
@@ -71,8 +71,8 @@ impl Counts {
 }
 
 impl Bed {
-    /// `parts` are two for each of the devices; without any, files are made in `directory`. What goes
-    /// otherwise than it should is told in `notes`.
+    /// `parts` are two for each device; without any, files are made in `directory`. Deviations go into
+    /// `notes`.
     pub(super) fn new(
         directory: &Path,
         parts: &[PathBuf],
@@ -84,14 +84,14 @@ impl Bed {
         let made = made.failed(&format!("a directory in {}", directory.display()))?;
         let (near, far) = match parts {
             [one, two, three, four] => ([one.clone(), two.clone()], [three.clone(), four.clone()]),
-            // Room for the file and for what the file system needs itself.
+            // Room for the file and the file system's own needs.
             _ => {
                 let part = bytes + (32 << 20);
                 (place::parts(made.path(), "near", part)?, place::parts(made.path(), "far", part)?)
             }
         };
-        // Mounts that nobody else sees, and that go with this process and those that it starts.
-        // SAFETY: the flag does not unshare the file table, which is what makes unsharing unsound.
+        // Mounts that nobody else sees, and that go with this process and those that it starts. SAFETY: the
+        // flag does not unshare the file table, which is what makes unsharing unsound.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(|errno| {
             Failure::not_possible(format!("cannot make a mount namespace ({errno}); run as root"))
         })?;
@@ -124,7 +124,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// What was counted since everything is there.
+    /// Counts since everything is there.
     pub(super) fn counts(&self) -> Result<Counts, Failure> {
         let read = self.near.device().map_or(Ok(0), |device| device.traffic().map(|it| it.read));
         let written =

@@ -1,4 +1,4 @@
-//! One file's way from host to host, and what each hop of it came to.
+//! One file's way from host to host, and the result of each hop.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -79,7 +79,7 @@ impl Copied {
     }
 }
 
-/// Sends the bed's file from the one host to the other, and compares it.
+/// Sends the bed's file from one host to the other, and compares it.
 pub(super) fn run(
     bed: &Bed,
     carrier: Carrier,
@@ -179,7 +179,7 @@ fn carry(
             format!("tcp-listen://{address}:{PORT}"),
             format!("tcp://{address}:{PORT}"),
         ),
-        // Messages are received into memory of no alignment, so the file is written by the page cache.
+        // Messages are received into unaligned memory, so the page cache writes the file.
         Carrier::Rds => {
             let both = format!("rds://{address}:{PORT}");
             (vec!["--sync"], "--direct", both.clone(), both)
@@ -208,7 +208,7 @@ fn checksum(path: &PathBuf, stop: &Stop) -> Result<Sum, Failure> {
     let trying = format!("reading {}", path.display());
     let file = File::open(path).failed(&trying)?;
     let forget = || fadvise(&file, 0, None, Advice::DontNeed);
-    // What is not on the disk stays in the page cache.
+    // Pages that are not on the disk stay in the page cache.
     file.sync_all().failed(&trying)?;
     forget().failed(&trying)?;
     let mut sum = PieceSum::new(true);

@@ -1,15 +1,14 @@
-//! `handoff tour`: a file's way through every mechanism that there is, and who copied it on the way.
+//! `handoff tour`: a file's way through every available mechanism, and who copied it on the way.
 //!
-//! The way: a file on a block device of ours, whose loop is a program in the kernel -> lent from the
-//! page cache -> sent without a copy -> a software NIC -> received without a copy -> written past the
-//! page cache to another block device of ours; then the same by reliable datagrams. Each is the command that a user would give, with
-//! `--json`.
+//! The way: a file on a block device of ours, whose loop is a program in the kernel -> lent from the page cache ->
+//! sent without a copy -> a software NIC -> received without a copy -> written past the page cache to another block
+//! device of ours; then the same by reliable datagrams. Each step is a user's command, with `--json`.
 //!
 //! Contracts:
-//! - what a hop copied is told by the kernel's own reports and by the copy meter, side by side; where
-//!   neither looks it is unknown, never 0;
+//! - the kernel's own reports and the copy meter say side by side what a hop copied; where neither looks,
+//!   it is unknown, never 0;
 //! - a mechanism that this machine lacks is left out, and a note says so;
-//! - devices, mounts, namespaces and files go with the tour, also on a signal; a kill leaves a directory
+//! - devices, mounts, namespaces and files go with the tour, also after a signal; a kill leaves a directory
 //!   with the parts of the devices.
 
 use std::path::PathBuf;
@@ -44,7 +43,8 @@ Examples:
 
 Needs root, and mkfs.ext4; with --lab, what the lab needs.";
 
-/// The guest's disks, of which the devices are made. Those that take what a NIC has put anywhere in memory are NVMe.
+/// The guest's disks, of which the devices are made. Disks that must accept memory at any place of a NIC's
+/// are NVMe.
 const NEAR: [&str; 2] = ["near-1", "near-2"];
 const FAR: [&str; 2] = ["far-1", "far-2"];
 
@@ -79,11 +79,11 @@ fn size(text: &str) -> Result<u64, String> {
     Err("a file of 1m to 1024g, in multiples of 4k".to_owned())
 }
 
-/// Goes the way, and tells.
+/// Takes the tour, and reports.
 ///
 /// # Errors
 ///
-/// See [`Failure`]; what this machine lacks is none but where nothing is left.
+/// See [`Failure`]; a missing mechanism is no failure unless nothing is left.
 pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let report = if args.lab { in_the_lab(args, context)? } else { here(args, context)? };
     if context.json { output::json(&report) } else { output::text(&report.text()) }
@@ -109,7 +109,7 @@ fn here(args: &Args, context: &Context) -> Result<Report, Failure> {
 }
 
 fn in_the_lab(args: &Args, context: &Context) -> Result<Report, Failure> {
-    // Room for the file, and for what the file system needs itself.
+    // Room for the file, and for the file system's own needs.
     let bytes = args.size + (32 << 20);
     let disk = |name: &str| Disk { name: name.into(), content: DiskContent::Scratch(bytes) };
     let (disks, nvme) = (NEAR.map(disk).to_vec(), FAR.map(disk).to_vec());

@@ -1,4 +1,4 @@
-//! Where a file lies: a file system on a block device of ours, which is made of two files or disks.
+//! Where a file lies: a file system on our own block device, which is made of two files or disks.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Joined {
     }
 }
 
-/// A directory on a device of its own, or, where this machine can have none, just a directory.
+/// A directory on a device of its own, or, if this machine can have none, just a directory.
 pub(super) struct Place {
     directory: PathBuf,
     /// In the order in which they go.
@@ -38,8 +38,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Makes a device of `parts`, a file system on it, and mounts that at `directory`, which is made.
-    /// What the parts hold is lost.
+    /// Makes a device of `parts`, a file system on it, and mounts that at `directory`, which is made. The
+    /// content of the parts is lost.
     pub(super) fn new(
         directory: PathBuf,
         joined: Joined,
@@ -67,8 +67,7 @@ impl Place {
     }
 }
 
-/// A block device that this program serves. It is removed when this is dropped, and when this process
-/// is killed.
+/// A block device that this program serves. Dropping this, or killing the process, removes it.
 pub(super) struct Device {
     _supervisor: Running,
     path: PathBuf,
@@ -83,7 +82,7 @@ struct Added {
     engine: String,
 }
 
-/// Bytes that went through a device since it is there.
+/// Bytes that went through a device since it exists.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Traffic {
     pub(super) read: u64,
@@ -117,7 +116,7 @@ impl Device {
     }
 }
 
-/// Nothing is to be written that the file is not the cause of.
+/// Only the file itself may cause writes.
 const LAZY: &str = "lazy_itable_init=0,lazy_journal_init=0";
 
 /// A mounted file system; unmounted when this is dropped.

@@ -1,16 +1,16 @@
-//! What a tour came to: its table and its JSON.
+//! The result of a tour: its table and its JSON.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
-/// One way of the bytes from place to place.
+/// One hop of the bytes from place to place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hop {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) engine: String,
     pub(super) bytes: u64,
-    /// By the kernel's own report, or the module's; `null` where nothing reports.
+    /// By the kernel's own report, or the module's; `null` without a report.
     pub(super) copied_by_report: Option<u64>,
     /// By the copy meter; `null` where it could not look, and where nothing that it sees copies.
     pub(super) copied_by_witness: Option<u64>,
@@ -25,12 +25,12 @@ pub(super) struct Chain {
     pub(super) bytes: u64,
     /// From the start of the first program to the end of the last.
     pub(super) seconds: f64,
-    /// Of the file, at its end the same as at its beginning.
+    /// Of the file, the same at its end as at its beginning.
     pub(super) checksum: String,
     pub(super) hops: Vec<Hop>,
-    /// Copied for none of the hops: starting programs, above all; `null` without the meter.
+    /// Copied for no hop: mainly by starting programs; `null` without the meter.
     pub(super) copied_elsewhere: Option<u64>,
-    /// Copied by threads of the kernel, for whomever; `null` without the meter.
+    /// Copied by kernel threads, for unknown parties; `null` without the meter.
     pub(super) copied_by_kernel_threads: Option<u64>,
 }
 
@@ -38,15 +38,15 @@ pub(super) struct Chain {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) kernel: String,
-    /// Whether instructions were executed by an emulator, so that times mean nothing.
+    /// Whether an emulator executed the instructions, so that times mean nothing.
     pub(super) emulated: bool,
     pub(super) chains: Vec<Chain>,
-    /// What went otherwise than it goes where everything is there, each in a line.
+    /// Deviations from a complete tour, one a line.
     pub(super) notes: Vec<String>,
 }
 
 impl Report {
-    /// For a person to read.
+    /// The report for people.
     pub(super) fn text(&self) -> String {
         let mut text = format!("Linux {}\n", self.kernel);
         for chain in &self.chains {

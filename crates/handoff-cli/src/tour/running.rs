@@ -11,14 +11,14 @@ use serde::de::DeserializeOwned;
 
 use crate::{Failure, Stop};
 
-/// How often one is looked at.
+/// How often to look at one.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long one may take to put back what it has set up.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The exit code for what this machine cannot do.
+/// The exit code for something that this machine cannot do.
 const NOT_POSSIBLE: i32 = 3;
 
-/// A run of this program; it is asked to end, and waited for, when this is dropped.
+/// A run of this program; dropping this asks it to end, and waits for it.
 pub(super) struct Running {
     child: Child,
     /// As the user would type it.
@@ -28,7 +28,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts `handoff --json` with `arguments`, on a host where one is given.
+    /// Starts `handoff --json` with `arguments`, by default on this host.
     pub(super) fn start(host: Option<&Namespace>, arguments: &[&str]) -> Result<Self, Failure> {
         let this: PathBuf = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("this program is not found: {error}")))?;
@@ -53,7 +53,7 @@ impl Running {
         self.until(stop, |printed, _| serde_json::from_str(printed).ok())
     }
 
-    /// Waits until it has said so on its standard error.
+    /// Waits until its standard error says so.
     pub(super) fn says(&mut self, text: &str, stop: &Stop) -> Result<(), Failure> {
         self.until(stop, |_, told| told.contains(text).then_some(()))
     }
@@ -70,14 +70,14 @@ impl Running {
         }
     }
 
-    /// Waits until `ready` finds in its standard output and standard error what it looks for.
+    /// Waits until `ready` finds what it looks for in its standard output and standard error.
     fn until<T>(
         &mut self,
         stop: &Stop,
         ready: impl Fn(&str, &str) -> Option<T>,
     ) -> Result<T, Failure> {
         loop {
-            // Looked at first: what it has said before its end is there after it.
+            // Checked first: what it printed before its end is there after it.
             let ended = self.child.try_wait().map_err(Failure::failed)?.is_some();
             let text = |output: &Output| output.text().map_err(Failure::failed);
             match ready(&text(&self.printed)?, &text(&self.told)?) {

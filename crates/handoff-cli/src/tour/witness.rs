@@ -1,8 +1,8 @@
-//! What the copy meter saw, dealt out to the hops of a chain by who called the function that copied.
+//! What the copy meter saw, assigned to the hops of a chain by the callers of the copying function.
 
 use handoff_meter::{Meter, Options, Place, Scope, Totals};
 
-/// A part of the way of the bytes.
+/// A part of the bytes' way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// A block device hands out what it has read.
@@ -20,7 +20,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// In the order in which they are asked: a block device's server reads and writes files, too.
+    /// In this order of asking: a block device's server reads and writes files, too.
     const ALL: [Self; 6] = [
         Self::DeviceRead,
         Self::DeviceWrite,
@@ -30,7 +30,7 @@ impl Part {
         Self::FileWrite,
     ];
 
-    /// Beginnings of the names of kernel functions, one of which is on the way to each copy.
+    /// Beginnings of kernel functions' names, one of which is on the way to each copy.
     fn functions(self) -> &'static [&'static str] {
         match self {
             // The server's end is a character device.
@@ -38,7 +38,7 @@ impl Part {
             Self::DeviceWrite => &["ublk_ch_read_iter"],
             Self::Send => &["tcp_sendmsg", "rds_sendmsg", "skb_copy_ubufs"],
             Self::Receive => &["tcp_recvmsg", "rds_recvmsg", "io_zcrx_", "io_recvzc"],
-            // By a ring, or without one; programs that start, and what they look up, read(2) files.
+            // With or without a ring; starting programs, and what they look up, read(2) files.
             Self::FileRead => &["io_read", "__x64_sys_pread", "filemap_splice_read"],
             Self::FileWrite => &["io_write", "__x64_sys_pwrite"],
         }
@@ -58,14 +58,14 @@ pub(super) struct Witness(Result<Meter, String>);
 #[derive(Debug)]
 pub(super) struct Seen {
     by_part: Vec<(Part, u64)>,
-    /// What no hop caused, such as starting the programs.
+    /// Copies of no hop, such as starting the programs.
     pub(super) elsewhere: u64,
-    /// What the kernel's own threads copied, for whomever.
+    /// What the kernel's own threads copied, for unknown parties.
     pub(super) by_kernel_threads: u64,
 }
 
 impl Witness {
-    /// Begins to count. Without permission there is nothing to be seen, and the reason is told.
+    /// Begins to count. Without permission it counts nothing, and gives the reason.
     pub(super) fn new() -> Self {
         let options = Options { scope: Scope::Tree(std::process::id()), paths: true, libc: false };
         Self(Meter::attach_with(options).map_err(|error| error.to_string()))

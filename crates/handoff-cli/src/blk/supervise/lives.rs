@@ -1,4 +1,4 @@
-//! How long the processes live that follow each other, and the pauses between them.
+//! How long the successive processes live, and the pauses between them.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long the processes live that follow each other.
+/// Lifetimes of successive processes.
 pub(super) struct Lives {
     /// So many in a row were short.
     pub(super) short: u32,

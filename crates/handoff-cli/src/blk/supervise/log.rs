@@ -10,12 +10,12 @@ use crate::Failure;
 
 /// Removes the log of a device that has ended well.
 pub(in crate::blk) fn forget(id: u32) {
-    // Whoever removes the device and who served it both do this.
+    // Both whoever removes the device and its server do this.
     let _ = fs::remove_file(Directory::of(id).log_path());
 }
 
-/// Has this process and those that it starts log to a file. It has no name before there is a device,
-/// so that nothing is left where none comes to be.
+/// Makes this process and those that it starts log to a file. The file gets its name only with a device, so
+/// that nothing is left if there never is one.
 pub(super) fn open() -> Result<File, Failure> {
     let made = make_base().and_then(|()| {
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
@@ -35,7 +35,7 @@ pub(super) fn name(log: &File, id: u32) -> Result<(), Failure> {
             _ => {}
         }
         rustix::fs::linkat(log, "", CWD, &path, AtFlags::EMPTY_PATH)?;
-        // There is a page that can be held.
+        // A page of it can now be held.
         writeln!(&mut &*log, "device {id}")
     };
     named().map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
@@ -48,8 +48,8 @@ pub(super) fn let_go_of_stdout() -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("/dev/null: {error}")))
 }
 
-/// What the supervisor says, and what is held in memory for the device: the page too that it says it on. While
-/// the device has no server, a page that was put out to it does not come back.
+/// The supervisor's log, and what is held in memory for the device, including the log's current page. While
+/// the device has no server, a page swapped out to it cannot come back.
 pub(super) struct Log<'a> {
     directory: &'a Directory,
     held: Held,
@@ -69,12 +69,12 @@ impl<'a> Log<'a> {
         self.hold();
     }
 
-    /// Holds what lies there now.
+    /// Holds the current files.
     pub(super) fn hold(&mut self) {
         self.lacks = !self.directory.hold(&mut self.held);
     }
 
-    /// Whether something could not be held, which is to be tried again.
+    /// Whether something could not be held, and must be tried again.
     pub(super) fn lacks(&self) -> bool {
         self.lacks
     }

@@ -14,20 +14,20 @@ use super::{NoServer, Task, answered, end, ending, process};
 use crate::Failure;
 use crate::stop::Stop;
 
-/// The process that waits until its device has no server. It ends when this is dropped.
+/// The process that waits until its device has no server. Dropping this ends it.
 pub(super) struct Spare {
-    /// `None` where none is to wait.
+    /// `None` if none should wait.
     task: Option<Task>,
-    /// With what becomes readable when it ends.
+    /// With a descriptor that is readable when it ends.
     waits: Option<(Child, OwnedFd)>,
     lives: Lives,
     /// When the next one may be started.
     next: Instant,
-    /// Tells of another policy, which one that waits does not have.
+    /// Reports another policy, which the waiting process does not have.
     policies: Option<Watch>,
-    /// Whether the one that waits may have another policy than the device.
+    /// Whether the waiting process may have another policy than the device.
     is_outdated: bool,
-    /// Whether it was said that there is no such watch.
+    /// Whether the missing watch was reported.
     is_told: bool,
 }
 
@@ -47,7 +47,7 @@ impl Spare {
         }
     }
 
-    /// Sees to it that one waits; for how long there is none, if one is to be started again.
+    /// Keeps one waiting; returns how long there will be none, if one must be started again.
     pub(super) fn tend(&mut self, log: &mut Log<'_>) -> io::Result<Option<Duration>> {
         self.look(log);
         let Some(task) = &self.task else { return Ok(None) };
@@ -73,7 +73,7 @@ impl Spare {
         Ok(Some(self.next.saturating_duration_since(Instant::now())))
     }
 
-    /// Looks whether the device has another policy. Before there is a watch, it may have had one.
+    /// Checks whether the device has another policy. Before there is a watch, it may have had one.
     fn look(&mut self, log: &mut Log<'_>) {
         let change = match (&self.policies, self.watched()) {
             (Some(watch), _) => watch.change(),
@@ -84,7 +84,7 @@ impl Spare {
                     Some(Change::Policy)
                 }
                 Err(error) => {
-                    // It looks when it is called.
+                    // It checks that itself when it is called.
                     if !std::mem::replace(&mut self.is_told, true) {
                         log.say(&format!(
                             "a server that waits reads another policy when it is called: {error}"
@@ -100,13 +100,13 @@ impl Spare {
         self.is_outdated |= change == Some(Change::Policy);
     }
 
-    /// The number of a device whose policy may be exchanged.
+    /// The number of a device whose policy can be exchanged.
     fn watched(&self) -> Option<u32> {
         let task = self.task.as_ref()?;
         task.spec.policy.as_ref().and(task.recover)
     }
 
-    /// Whether there is no watch that there should be, which is to be tried again.
+    /// Whether a watch is missing, and must be tried again.
     pub(super) fn lacks(&self) -> bool {
         self.policies.is_none() && self.watched().is_some()
     }
@@ -121,16 +121,16 @@ impl Spare {
         log.say(&format!("{what}: {cause}"));
     }
 
-    /// What becomes readable when there is something to tend.
+    /// A descriptor that is readable when there is something to do.
     pub(super) fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let ended = self.waits.as_ref().map(|(_, ended)| ended.as_fd());
         ended.into_iter().chain(self.policies.as_ref().map(Watch::as_fd))
     }
 
-    /// Has it take the device over; `None` if none waits.
+    /// Makes it take the device over; `None` if none waits.
     pub(super) fn call(&mut self, stop: &Stop) -> Option<Result<(Child, u32), NoServer>> {
         let (mut child, _) = self.waits.take()?;
-        // One that has ended reads nothing, and has no answer.
+        // A process that has ended reads nothing, and has no answer.
         let _ = child.stdin.take().expect("piped").write_all(b"\n");
         Some(answered(child, Some(stop)))
     }

@@ -12,10 +12,10 @@ use crate::net::patience::Patience;
 use crate::net::reach::{self, Family};
 use crate::net::visitors::Visitors;
 
-/// How often a sender knocks: what comes to a port that nobody has is dropped, and nobody is told.
+/// How often a sender knocks: messages to an unbound port are dropped silently.
 const KNOCK: Duration = Duration::from_millis(500);
 
-/// The address and port that `endpoint` names.
+/// The address and port of `endpoint`.
 ///
 /// # Errors
 ///
@@ -26,11 +26,11 @@ pub(super) fn resolve(job: &Job<'_>, endpoint: &Endpoint) -> Result<SocketAddr, 
     Ok(reach::resolve(endpoint, family, patience)?[0])
 }
 
-/// The address of this host that packets to `peer` leave from.
+/// This host's address for packets to `peer`.
 ///
 /// # Errors
 ///
-/// Where no way leads there.
+/// If there is no route.
 pub(super) fn own_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
     let any: SocketAddr = match peer {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
@@ -48,7 +48,7 @@ pub(super) fn own_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
 ///
 /// # Errors
 ///
-/// A receiver that does not answer in time, or is busy, or another program.
+/// A receiver that does not answer in time, is busy, or is another program.
 pub(super) async fn knock(
     line: &Line<'_>,
     peer: SocketAddr,
@@ -99,11 +99,11 @@ fn answer(bytes: &[u8], ours: &Hello) -> Result<Hello, Failure> {
     }
 }
 
-/// Waits for a sender's hello, and says ours.
+/// Waits for a sender's hello, and answers it.
 ///
 /// # Errors
 ///
-/// What the engine says.
+/// The engine's error.
 pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
     let (begin, visitors) = (Instant::now(), Visitors::new(&line.job.args.from));
     loop {

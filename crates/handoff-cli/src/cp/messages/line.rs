@@ -18,19 +18,19 @@ use crate::failure::Failed;
 use crate::rds::port::{self, Host, Port, UNDER_WAY};
 use crate::{Failure, clock};
 
-/// How often a side that has nothing else to say says hello.
+/// How often a side says hello that has nothing else to say.
 const SIGN: Duration = Duration::from_secs(2);
 /// A peer that says nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How long to wait, at the end, for what was said last to be acknowledged.
+/// How long to wait, at the end, for the last messages to be acknowledged.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// Bytes that the receiver may not have taken yet: less than its port holds before it is congested. The
-/// kernel has been seen to stay congested after it had been read.
+/// The most bytes that the receiver may not have taken yet: less than its port holds before it is
+/// congested. The kernel has been seen to stay congested after it had been read.
 const WINDOW: u64 = 2 << 20;
-/// Between looks where nothing tells of a change.
+/// Between looks if nothing reports a change.
 const LOOK: Duration = Duration::from_millis(80);
 
-/// The cookie of what is no payload.
+/// The cookie of everything but payload.
 const WORDS: u32 = 0;
 
 pub(super) struct Line<'a> {
@@ -41,18 +41,18 @@ pub(super) struct Line<'a> {
     /// The longest message.
     pub(super) longest: usize,
     peer: Cell<Option<SocketAddr>>,
-    /// What is said for a sign of life.
+    /// The message that shows we are alive.
     hello: Cell<[u8; HELLO_LEN]>,
     heard: Cell<Instant>,
     spoken: Cell<Instant>,
-    /// A message that nobody has asked for yet.
+    /// A received message that nobody has asked for yet.
     waiting: RefCell<Option<Vec<u8>>>,
     pub(super) free: RefCell<Vec<Buffer>>,
-    /// Cookies of payload that is lent, and the place in the stream of frames where each ends.
+    /// Cookies of lent payload, and where each ends in the stream of frames.
     lent: RefCell<VecDeque<(u32, u64)>>,
-    /// Payload that is back and that the peer may not have taken yet, with its end.
+    /// Returned payload that the peer may not have taken yet, with its end.
     held: RefCell<Vec<(u64, Buffer)>>,
-    /// Bytes of the stream of frames that were said, and taken by whom they are for.
+    /// Bytes of the stream of frames that were said, and that the receiver has taken.
     said: Cell<u64>,
     taken: Cell<u64>,
     under_way: Cell<usize>,
@@ -63,7 +63,7 @@ pub(super) struct Line<'a> {
 ///
 /// # Errors
 ///
-/// No engine, a port that is taken, what fails in `work`, the stop.
+/// No engine, a port in use, errors of `work`, the stop.
 pub(super) fn with<T>(
     job: &Job<'_>,
     own: IpAddr,
@@ -117,7 +117,7 @@ pub(super) fn with<T>(
 }
 
 impl Line<'_> {
-    /// From here on the peer is heard and spoken to, and hears this hello for a sign of life.
+    /// From here on this reads and writes to the peer, and sends this hello to show that we are alive.
     pub(super) fn begin(&self, peer: SocketAddr, hello: &Hello) {
         self.peer.set(Some(peer));
         self.hello.set(hello.encode());
@@ -145,14 +145,14 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// What became of payload that is back.
+    /// What happened to returned payload.
     pub(super) fn tally(&self) -> Tally {
         self.tally.get()
     }
 
     /// Waits for a change, or a while.
     pub(super) async fn changed(&self) -> Result<(), Failure> {
-        // A message that waits would keep the port readable.
+        // A waiting message would keep the port readable.
         let waits = self.waiting.borrow().is_some();
         if waits {
             self.look().await;
@@ -161,12 +161,12 @@ impl Line<'_> {
         self.port.changed(self.look()).await
     }
 
-    /// Waits for a moment, after which it is time to look again.
+    /// Waits for a moment, then it is time to look again.
     async fn look(&self) {
         clock::pass(&self.job.driver, LOOK).await;
     }
 
-    /// Does what is always to be done: takes buffers back, hears the peer, says that we are there.
+    /// Does the regular work: takes buffers back, reads the peer, shows that we are alive.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ impl Line<'_> {
                 continue;
             }
             self.heard.set(Instant::now());
-            // Nothing else is the same as a hello, which has random bits of this transfer.
+            // Nothing else equals a hello, which has random bits of this transfer.
             match self.sign(&received.payload) {
                 Some(Hello { sends: false, length: Some(taken), .. }) => self.taken.set(taken),
                 Some(_) => {}
@@ -200,14 +200,15 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// The hello of this transfer that a message is.
+    /// The hello of this transfer in a message.
     fn sign(&self, bytes: &[u8]) -> Option<Hello> {
         let ours = Hello::decode(&self.hello.get()).ok()?;
         let hello = Hello::decode(bytes.try_into().ok()?).ok()?;
         (hello.transfer == ours.transfer).then_some(hello)
     }
 
-    /// Tells the sender how many bytes of its frames were taken, if it does not know and that goes now.
+    /// Tells the sender how many bytes of its frames were taken, if it does not know and that can be sent
+    /// now.
     ///
     /// # Errors
     ///
@@ -217,7 +218,7 @@ impl Line<'_> {
             return Ok(());
         };
         if bytes > self.taken.get() {
-            // Where it does not go now, the next sign of life has it.
+            // If it cannot be sent now, the next hello has it.
             self.hello.set(Hello { length: Some(bytes), ..hello }.encode());
             if self.try_say(peer, self.hello.get().to_vec())? {
                 self.taken.set(bytes);
@@ -226,17 +227,17 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Bytes that were confirmed last.
+    /// Bytes confirmed last.
     pub(super) fn taken(&self) -> u64 {
         self.taken.get()
     }
 
-    /// Tells somebody else who says hello that we are busy.
+    /// Tells another sender that says hello that we are busy.
     pub(super) fn turn_away(&self, from: SocketAddr, bytes: &[u8]) {
         if bytes.len() == HELLO_LEN {
             let reason = "another transfer is under way".to_owned();
             let answer = Frame::Answer { bytes: 0, outcome: Err(reason) };
-            // Who is not told gives up for want of an answer.
+            // A sender that is not told gives up for lack of an answer.
             let _ = self.try_say(from, answer.encode());
             eprintln!("handoff: turned {from} away: another transfer is under way");
         }
@@ -266,7 +267,7 @@ impl Line<'_> {
         }
     }
 
-    /// Waits for something, and attends to the peer meanwhile, by [`Line::attend`] or more.
+    /// Waits for something, and meanwhile serves the peer by [`Line::attend`] or more.
     ///
     /// # Errors
     ///
@@ -286,7 +287,7 @@ impl Line<'_> {
         }
     }
 
-    /// Says something that nobody waits for, if it goes now.
+    /// Says something whose return nobody waits for, if it can be sent now.
     pub(super) fn try_say(&self, to: SocketAddr, bytes: Vec<u8>) -> Result<bool, Failure> {
         match self.port.send_copied(to, Buffer::from(bytes), WORDS) {
             Ok(()) => {
@@ -299,7 +300,7 @@ impl Line<'_> {
         }
     }
 
-    /// Says a frame, as soon as it goes.
+    /// Says a frame, as soon as that is possible.
     ///
     /// # Errors
     ///
@@ -314,8 +315,8 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Lends a piece of payload, as soon as it goes and the peer has taken enough of those before; its
-    /// buffer comes to those that are free when it is back and the peer has taken it.
+    /// Lends a piece of payload, as soon as that is possible and the peer has taken enough of the earlier
+    /// ones; its buffer is free again when it is back and the peer has taken it.
     ///
     /// # Errors
     ///
@@ -327,7 +328,7 @@ impl Line<'_> {
             self.attend()?;
             self.changed().await?;
         }
-        // Distinct from the others under way, and from that of words.
+        // Differs from the others under way, and from that of words.
         let cookie = end as u32 | 1 << 31;
         loop {
             match self.port.send(peer, payload, cookie) {
@@ -347,7 +348,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// Tells the peer why, where it does not know.
+    /// Tells the peer why, if it does not know.
     async fn give_up(&self, failure: &Failure) {
         let (Some(peer), Some(reason)) = (self.peer.get(), failure.line()) else { return };
         let sends = Hello::decode(&self.hello.get()).is_ok_and(|hello| hello.sends);
@@ -355,7 +356,7 @@ impl Line<'_> {
             true => Frame::Abort { reason },
             false => Frame::Answer { bytes: 0, outcome: Err(reason) },
         };
-        // What is still under way comes first; a peer that does not hear it notices the silence.
+        // What is still under way comes first; a peer that does not read it notices the silence.
         let begin = Instant::now();
         while begin.elapsed() < LAST_WORDS
             && self.try_say(peer, frame.encode()).is_ok_and(|said| !said)
@@ -365,7 +366,7 @@ impl Line<'_> {
         }
     }
 
-    /// Waits for what is under way, so that it is counted, the peer has it, and the engine may end.
+    /// Waits for everything under way, so that it is counted, the peer has it, and the engine may end.
     pub(super) async fn settle(&self) {
         let begin = Instant::now();
         let settled = || self.under_way.get() == 0 && matches!(self.port.unacknowledged(), Ok(0));
@@ -375,12 +376,12 @@ impl Line<'_> {
     }
 }
 
-/// The messages of an engine as it is called in reports.
+/// The name of an engine's messages in reports.
 pub(super) fn reason(line: &Line<'_>, pieces: usize) -> String {
     format!("{}; pieces of at most {pieces} bytes", line.why)
 }
 
-/// A piece that fits into a message, with a note where that is less than asked for.
+/// A piece that fits into a message, with a note if that is less than requested.
 pub(super) fn piece(line: &Line<'_>) -> usize {
     let wanted = line.job.args.buffer;
     if wanted > line.longest {

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::net::address::Endpoint;
 use crate::net::visitors;
 
-/// Bytes after which the sender is told that they were taken, though more wait.
+/// After so many taken bytes the sender is told, even if more wait.
 const CONFIRM: u64 = 512 << 10;
 
 /// Receives at `endpoint`, an address of this host, what a sender has, into what `outlet` makes of
@@ -25,7 +25,7 @@ const CONFIRM: u64 = 512 << 10;
 ///
 /// # Errors
 ///
-/// What fails here, or there.
+/// Errors here, or there.
 pub(in super::super) fn receive(
     job: &Job<'_>,
     endpoint: &Endpoint,
@@ -65,7 +65,7 @@ pub(in super::super) fn receive(
             committed.unwrap_or_else(|_| Err(Failure::failed("naming the file panicked")))?;
         }
         let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
-        // What is in place stays there, whether or not the sender hears of it.
+        // The file stays in place, whether or not the sender hears of it.
         if let Err(failure) = line.say(&answer.encode()).await {
             let why = failure.line().unwrap_or_default();
             job.note(format!("the sender may take it for failed: {why}"));
@@ -76,7 +76,7 @@ pub(in super::super) fn receive(
     })
 }
 
-/// Takes the sender's frames in, to the end of the transfer; the bytes of all messages.
+/// Takes the sender's frames, to the end of the transfer; returns the bytes of all messages.
 async fn take(line: &Line<'_>, sink: &Sink<'_>) -> Result<u64, Failure> {
     let mut frames = Frames::new(sink.intake);
     let mut writes = Writes::default();

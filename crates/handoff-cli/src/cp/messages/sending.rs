@@ -20,7 +20,7 @@ use crate::net::address::Endpoint;
 ///
 /// # Errors
 ///
-/// What fails here, or there.
+/// Errors here, or there.
 pub(in super::super) fn send(
     job: &Job<'_>,
     inlet: &Inlet,
@@ -123,7 +123,7 @@ impl Sender<'_> {
         Ok((offset, holes, checksum))
     }
 
-    /// A buffer that is free, once there is one.
+    /// A free buffer, once there is one.
     async fn buffer(&mut self) -> Result<Buffer, Failure> {
         loop {
             self.heed()?;
@@ -134,7 +134,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Heeds what the receiver has said, which before the end is only that it failed.
+    /// Reads the receiver's messages; before the end that can only be its failure.
     fn heed(&mut self) -> Result<(), Failure> {
         while let Some(bytes) = self.line.heard()? {
             self.take(&bytes)?;

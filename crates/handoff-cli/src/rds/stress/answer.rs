@@ -11,14 +11,14 @@ use super::super::port::Host;
 use super::shared::{AT_ONCE, Run};
 use crate::Failure;
 
-/// Answers that wait to be sent before no more requests are taken.
+/// So many answers may wait to be sent before no more requests are taken.
 const MOST: usize = 1024;
-/// The longest answer that anybody may ask for.
+/// The longest answer that anybody may request.
 const LONGEST: usize = 1 << 20;
 
 /// Answers until it is time to end.
 pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure> {
-    // A receiver on this host may not have read an answer yet whose completion has come.
+    // A receiver on this host may not have read an answer whose completion has come.
     let copy = run.args.copy || matches!(host, Host::Kernel { .. });
     let port = host.bind(driver, run.args.port, copy)?;
     eprintln!("handoff: answering at port {}", run.args.port);
@@ -40,7 +40,7 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
             let answer = answer(run, &received.payload, &mut free)?;
             waiting.extend(answer.map(|answer| (received.from, answer)));
         }
-        // One that is refused for now does not hold up those to others.
+        // An answer refused for now does not delay those to others.
         for _ in 0..waiting.len() {
             let (to, buffer) = waiting.pop_front().expect("so many wait");
             if let Err(refused) = port.send(to, buffer, 0) {
@@ -61,7 +61,7 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
     Ok(())
 }
 
-/// The answer, `None` to what is no request.
+/// The answer; `None` if it is no request.
 fn answer(
     run: &Run<'_>,
     request: &[u8],

@@ -12,17 +12,17 @@ use super::super::port::{Host, Port};
 use super::shared::{AT_ONCE, Run, StressArgs};
 use crate::Failure;
 
-/// How long answers that are missing at the end are waited for, from the last that came on.
+/// How long to wait at the end for missing answers, from the last one on.
 const GRACE: Duration = Duration::from_secs(5);
-/// A peer that says nothing for so long, and for twice its longest answer, may have been restarted: what it
-/// has not answered is asked again.
+/// A peer that says nothing for so long, and for twice its longest answer, may have been restarted:
+/// requests that it has not answered are sent again.
 const SILENCE: Duration = Duration::from_secs(2);
-/// A request is lost if so many later ones of its task were answered, for each that may be under way.
+/// A request is lost if this many later ones of its task were answered, for each that may be under way.
 const OVERTAKEN: u64 = 4;
 
-/// A request's place: its buffer is used again when it is back and its answer there.
+/// A request's place: its buffer is reused when it is back and its answer is there.
 struct Place {
-    /// Which of the peers.
+    /// The peer's number.
     peer: usize,
     to: SocketAddr,
     buffer: Option<Buffer>,
@@ -35,11 +35,11 @@ struct Place {
     order: u64,
     /// The peer was restarted before it acknowledged the request.
     lost: bool,
-    /// Requests that were asked again, and may be answered yet.
+    /// Requests that were sent again, and may still be answered.
     given_up: Vec<u64>,
 }
 
-/// What a task knows of a peer.
+/// What a task knows about a peer.
 struct Known {
     /// Requests sent to it.
     sent: u64,
@@ -51,7 +51,7 @@ struct Known {
 }
 
 impl Known {
-    /// How long it may say nothing.
+    /// How long it may be silent.
     fn silence(&self, timeout: Duration) -> Duration {
         self.longest.map_or(timeout / 2, |longest| SILENCE.max(longest * 2))
     }
@@ -70,7 +70,7 @@ impl Asking {
         let count = args.peers.len() * usize::from(args.depth);
         let room = args.request.next_multiple_of(4096);
         let mut region = Region::anonymous(count * room).map_err(Failure::failed)?;
-        // Registered, pages are not pinned for each send; without, it works as well.
+        // Registered pages are not pinned for each send; without registration it works as well.
         if let Err(error) = driver.register(&region) {
             tracing::info!(%error, "buffers stay unregistered");
         }
@@ -180,12 +180,12 @@ fn answered(run: &Run<'_>, places: &mut [Place], peers: &mut [Known], bytes: &[u
         peer.answered = peer.answered.max(place.order);
         place.waits = false;
     } else if intact {
-        // Nobody asked for it; what is not intact is counted above.
+        // Nobody asked for it; changed content is counted above.
         counted.corrupt += 1;
     }
 }
 
-/// What will not be answered any more is asked again, with another number.
+/// Requests that will not be answered any more are sent again, with another number.
 fn give_up_lost(run: &Run<'_>, places: &mut [Place], peers: &[Known]) {
     let timeout = Duration::from_secs(run.args.timeout.into());
     for place in places.iter_mut().filter(|place| place.waits && place.buffer.is_some()) {
@@ -200,7 +200,7 @@ fn give_up_lost(run: &Run<'_>, places: &mut [Place], peers: &[Known]) {
     }
 }
 
-/// Sends [`AT_ONCE`], and says whether there may be more to send.
+/// Sends [`AT_ONCE`], and returns whether there may be more to send.
 fn send(
     run: &Run<'_>,
     port: &Port,

@@ -1,4 +1,4 @@
-//! What both sides of `handoff rds stress` work with: the arguments, the counts, the time.
+//! What both sides of `handoff rds stress` share: the arguments, the counts, the time.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::super::port::{EngineName, UNDER_WAY};
 use super::super::report::Times;
 use crate::{Context, clock, quantity};
 
-/// Between looks where nothing tells of a change.
+/// Between looks if nothing reports a change.
 const LOOK: Duration = Duration::from_millis(80);
 
 const EXAMPLES: &str = "\
@@ -25,8 +25,8 @@ Each task has a port of its own, and --depth requests under way to each peer. Bo
 arrives. A buffer is used again when it is back and its answer has arrived. A request that is lost,
 because its peer was restarted, is asked again. The kernel's engine copies answers.";
 
-/// Bytes that a task makes before what is made goes out, and bytes that it checks before it makes more.
-/// Much more would be waited for on a slow machine as if no peer answered.
+/// Bytes that a task makes before they go out, and bytes that it checks before it makes more. With many
+/// more, a slow machine would seem to have no answering peer.
 pub(super) const AT_ONCE: usize = 1 << 20;
 
 /// Arguments of `handoff rds stress`.
@@ -102,7 +102,7 @@ fn size(text: &str) -> Result<usize, String> {
     })
 }
 
-/// What is counted while it runs.
+/// Counts of a running test.
 #[derive(Default)]
 pub(super) struct Counted {
     pub(super) messages: u64,
@@ -116,13 +116,13 @@ pub(super) struct Counted {
     pub(super) unanswered: u64,
 }
 
-/// What all tasks of a run share.
+/// State shared by all tasks of a run.
 pub(super) struct Run<'a> {
     pub(super) args: &'a StressArgs,
     pub(super) context: &'a Context,
     pub(super) driver: &'a Driver,
     pub(super) begin: Instant,
-    /// When the last answer came, to whichever task.
+    /// When the last answer came, to any task.
     pub(super) answered: Cell<Instant>,
     pub(super) counted: RefCell<Counted>,
 }
@@ -133,7 +133,7 @@ impl Run<'_> {
         self.context.stop.requested() || time.is_some_and(|time| self.begin.elapsed() >= time)
     }
 
-    /// Waits for a moment, after which it is time to look again.
+    /// Waits for a moment, then it is time to look again.
     pub(super) async fn look(&self) {
         clock::pass(self.driver, LOOK).await;
     }
