@@ -31,7 +31,7 @@ const ROWS: [(&str, &str, &[&str]); 3] = [
     ("bench", "bench/src/report/latency.rs", &["Latency"]),
 ];
 
-/// Whether a field is no key of its own: it is taken apart, or taken out before anything is printed.
+/// Whether a field is not a key itself: it is flattened, or removed before anything is printed.
 fn is_taken_apart(field: &Field) -> bool {
     let serde = field.attrs.iter().filter(|attribute| attribute.path().is_ident("serde"));
     let flattened = serde.filter_map(|attribute| attribute.meta.require_list().ok());

@@ -1,4 +1,4 @@
-//! The table of engines in `docs/routes.md` is what the library and its probe know.
+//! The table of engines in `docs/routes.md` matches the library and its probe.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::Path;
 use handoff::{Engine, ReceiveEngine, RouteEngine};
 use handoff_probe::Capability;
 
-/// Set, it has the table written anew.
+/// If set, rewrites the table.
 const UPDATE: &str = "UPDATE_ENGINES";
 const BEGIN: &str = "<!-- engines: begin -->\n";
 const END: &str = "<!-- engines: end -->";
 
-/// What an engine uses, as the probe names it. A new engine has to be entered here.
+/// What an engine uses, by the probe's names. Add a new engine here.
 fn of_sending(engine: Engine) -> &'static [&'static str] {
     match engine {
         Engine::Auto | Engine::Copy => &[],
@@ -30,7 +30,7 @@ fn of_sending(engine: Engine) -> &'static [&'static str] {
 fn of_receiving(engine: ReceiveEngine) -> &'static [&'static str] {
     match engine {
         ReceiveEngine::Zcrx => &["zcrx"],
-        // As zcrx itself; whether there are dma-bufs shows when one is bound.
+        // Like zcrx itself; binding one shows whether there are dma-bufs.
         ReceiveEngine::ZcrxDmabuf => &["zcrx"],
         ReceiveEngine::ZcrxNodev => &["zcrx without device"],
         ReceiveEngine::TcpZerocopyReceive => &["TCP_ZEROCOPY_RECEIVE"],

@@ -1,4 +1,4 @@
-//! Modules import downwards only, in the order that `docs/architecture.md` has for their crate.
+//! Modules import downwards only, in the order that `docs/architecture.md` gives for their crate.
 
 mod sources;
 
@@ -23,7 +23,7 @@ const UNORDERED: [&str; 7] = [
 struct Layers(Vec<Vec<ModulePath>>);
 
 impl Layers {
-    /// One line for each layer: its modules, and behind two spaces what it is for.
+    /// One line for each layer: its modules, and behind two spaces their purpose.
     fn parse(table: &str) -> Self {
         let modules = |line: &str| {
             let names = line.split("  ").next().unwrap_or_default();
@@ -39,8 +39,8 @@ impl Layers {
         self.0.iter().flatten()
     }
 
-    /// The listed module that a module is or belongs to, and the number of its layer. The crate's root
-    /// stands above all.
+    /// The listed module that a module is or belongs to, and the number of its layer. The crate's root is
+    /// above all.
     fn place<'a>(&'a self, module: &[String]) -> Option<(&'a [String], usize)> {
         if module.is_empty() {
             return Some((&[], 0));
@@ -163,8 +163,7 @@ mod tests {
 
     const TABLE: &str = "run\nsend receive  what is measured\nbed::deep\nbed  below";
 
-    /// The faults of a made-up crate, whose `send.rs` and `bed.rs` are given, by the end of the file's
-    /// name.
+    /// The faults of an invented crate with these `send.rs` and `bed.rs`, by the end of the file's name.
     fn faults(table: &str, send: &str, bed: &str) -> Vec<String> {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {

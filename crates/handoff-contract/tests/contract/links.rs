@@ -1,4 +1,4 @@
-//! Every relative link of a page leads to a file of the tree, and to a heading that is there.
+//! Every relative link of a page leads to a file of the tree, and to an existing heading.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the tree").to_owned()
 }
 
-/// The files below a directory with one of these endings; what is built or fetched is no part of the tree.
+/// The files below a directory with one of these endings; built or fetched files do not belong to the tree.
 fn files(directory: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry"))
     {
@@ -32,7 +32,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The links of a line, images too: what stands between `](` and `)`.
+/// The links of a line, including images: the text between `](` and `)`.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0))
 }
@@ -105,7 +105,7 @@ fn every_page_that_a_source_names_is_there() {
     assert!(lost.is_empty(), "no such pages:\n{}", lost.join("\n"));
 }
 
-/// `docs/README.md` is the index: a page that it does not name is not found.
+/// `docs/README.md` is the index: nobody finds a page that it does not name.
 #[test]
 fn the_index_names_every_page() {
     let index = root().join("docs/README.md");

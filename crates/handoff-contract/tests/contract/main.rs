@@ -1,4 +1,4 @@
-//! What users of the library may rely on. The texts that are compared are those of one compiler.
+//! What users of the library may rely on. The compared texts are those of one compiler.
 
 mod commands;
 mod engines;
@@ -11,7 +11,7 @@ mod public_api;
 /// The compiler whose messages and documentation format are known; others differ.
 const COMPILER: &str = "rustc 1.95.";
 
-/// Why a text of the compiler can't be compared here, if it can't.
+/// Why a text of the compiler cannot be compared here, if so.
 fn other_compiler() -> Option<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     match std::process::Command::new(rustc).arg("--version").output() {

@@ -1,4 +1,4 @@
-//! Programs that break a rule of ownership do not compile, each for the reason that is meant.
+//! Programs that break a rule of ownership do not compile, each for the intended reason.
 
 #[test]
 fn broken_rules_do_not_compile() {

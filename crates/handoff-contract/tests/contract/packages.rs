@@ -1,7 +1,7 @@
-//! Each package that is published builds from what is in it, and has its licences and its README.
+//! Each published package builds from its own content, and has its licences and its README.
 //!
-//! That all of them build one after the other from their archives is proved by the long form of the
-//! tests (`cargo package`).
+//! The long form of the tests (`cargo package`) proves that all of them build one after the other from
+//! their archives.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -70,7 +70,7 @@ fn faults(package: &Path) -> Vec<String> {
     faults
 }
 
-/// The path without `..`; links in a package are made files when it is packed, so none is followed.
+/// The path without `..`; packing turns links in a package into files, so none is followed.
 fn lexically(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {

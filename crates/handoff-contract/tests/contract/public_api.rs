@@ -1,16 +1,16 @@
-//! The public API is the one in `docs/public-api.txt`, so that a change of it is seen. What the
-//! documentation hides stands there too: hidden is not private.
+//! The public API matches `docs/public-api.txt`, so that a change of it is seen. Items hidden from the
+//! documentation are there too: hidden is not private.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Set, it has the file written anew.
+/// If set, rewrites the file.
 const UPDATE: &str = "UPDATE_PUBLIC_API";
 
-/// The documentation as JSON is not stable, which the compiler must be told is known. Only the
-/// documentation tool is told: what Cargo built before would be built anew.
+/// Documentation as JSON is unstable, which the compiler must be told. Only the documentation tool is told:
+/// otherwise Cargo would rebuild everything.
 const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
 
 #[test]

@@ -1,4 +1,4 @@
-//! The page in a browser that has no network: Chromium, without a window.
+//! The page in a browser without a network: headless Chromium.
 //!
 //! Each case opens a page in a process of its own, which ends when it has done what it was asked for.
 
@@ -114,7 +114,7 @@ impl Opened {
         }
     }
 
-    /// What the page says of itself.
+    /// The page's own facts.
     fn ask(&self, browser: &Path, width: u32, scheme: &str) -> serde_json::Value {
         let said = self.open(browser, width, scheme, "--dump-dom");
         let (_, answer) = said.output.split_once("<title>ASKED ").expect("it was asked");
@@ -141,7 +141,7 @@ fn it_opens_without_network_and_without_a_word_on_the_console() {
     assert_eq!(said.console, [""; 0]);
     assert!(said.output.contains("draws it again."), "its end: {}", said.output);
 
-    // The console would have been heard, and nothing is loaded even if it stands in the page.
+    // The console would have been read, and nothing is loaded even if it stands in the page.
     let loading = page.replace("</main>", "<img src='https://192.0.2.1/a.png' alt='a'></main>");
     let said = Opened::new(&loading).open(&browser, DESK, LIGHT, "--dump-dom");
     assert_eq!(said.console.len(), 1, "{:?}", said.console);

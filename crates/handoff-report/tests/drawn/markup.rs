@@ -1,4 +1,4 @@
-//! What stands in the page, and what must not.
+//! What the page must and must not contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,7 +138,7 @@ fn a_bench_without_rows_stands_with_its_reason() {
     assert!(missing.contains("handoff bench block --lab") && missing.contains(PROBLEM));
     let (missing, _) = missing.split_once("</section>").unwrap();
     assert!(missing.contains("</code> on ublk: ") && missing.contains(" → modprobe ublk_drv"));
-    // And where its figures would stand.
+    // And where its figures would be.
     let (_, article) = page.split_once(r#"<article id="seed-block">"#).expect("the article");
     let (article, _) = article.split_once("</article>").unwrap();
     assert!(article.contains(&format!("emulated: not measured. {PROBLEM}")), "{article}");

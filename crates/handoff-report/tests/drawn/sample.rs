@@ -3,7 +3,7 @@
 use handoff_report::{Findings, page};
 use serde_json::{Value, json};
 
-/// Text of strangers, where a bench or a kernel puts it.
+/// Foreign text, where a bench or a kernel puts it.
 pub(crate) const STRANGE: &str = r#"</script><script>alert("1")</script><img src=x> & 'it'"#;
 /// Why a bench has no rows.
 pub(crate) const PROBLEM: &str = "/dev/ublk-control is not there: load the module";
@@ -20,7 +20,7 @@ fn report(bench: &str, emulated: bool, rows: Vec<Value>) -> Value {
     })
 }
 
-/// What is written and read as the same number.
+/// Numbers that are equal when written and read.
 fn rounded(figure: f64) -> f64 {
     (figure * 1_000.0).round() / 1_000.0
 }

@@ -1,3 +1,3 @@
-//! The rows of ours that stand beside published figures are rows of the benches.
+//! Our rows beside published figures are rows of the benches.
 
 mod native;

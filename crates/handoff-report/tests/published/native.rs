@@ -1,4 +1,4 @@
-//! Each bench says which rows it has, those that cannot run here among them.
+//! Each bench lists its rows, including those that cannot run here.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -35,7 +35,7 @@ fn named(bench: &str) -> Vec<String> {
 /// The names of the bench's rows; or why it cannot run here.
 fn rows(bench: &str, wanted: &[String]) -> Result<Vec<String>, String> {
     let wanted: Vec<String> = wanted.iter().map(|name| regex::escape(name)).collect();
-    // Over veth, rows say behind a comma what becomes there of what is lent.
+    // Over veth, a row's name says behind a comma what happens there to lent bytes.
     let only = format!("--only=^({})(, (copied|shares pages))?$", wanted.join("|"));
     let words = ["bench", bench, "--time=0.01", "--rounds=1", &only];
     let line = Line::try_parse_from(words).expect("a command line");

@@ -1,6 +1,6 @@
 //! The modules of a crate, and what each of them names of the others.
 //!
-//! What counts is where a thing is defined: re-exports are followed. Code for tests doesn't count.
+//! The place of a definition counts: re-exports are followed. Test code does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,7 @@ pub(super) type ModulePath = Vec<String>;
 #[derive(Default)]
 pub(super) struct Crate {
     modules: BTreeMap<ModulePath, Module>,
-    /// Where macros are defined that are exported, which makes them the crate's own.
+    /// Where exported macros are defined, which belong to the crate itself.
     macros: BTreeMap<String, ModulePath>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Import {
 struct Module {
     file: PathBuf,
     named: Vec<(Vec<String>, usize)>,
-    /// What `use` lines give a name here, by that name.
+    /// The targets of `use` lines here, by name.
     bound: BTreeMap<String, Vec<String>>,
     /// Modules all of whose names are visible here.
     globs: Vec<Vec<String>>,
@@ -84,7 +84,7 @@ impl Crate {
         for (from, module) in &self.modules {
             for (path, line) in &module.named {
                 let Some(to) = self.resolve(from, path, 0) else { continue };
-                // A name that a `use` line gives was told of with that line.
+                // A name that a `use` line brings in was counted with that line.
                 let through = module.bound.get(&path[0]).filter(|bound| *bound != path);
                 let told = through.and_then(|bound| self.resolve(from, bound, 0));
                 if to != *from && told.as_ref() != Some(&to) {
@@ -222,7 +222,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Paths among the words of a macro, whose grammar only the macro knows.
+    /// Paths among the words of a macro; only the macro knows its grammar.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<_> = tokens.into_iter().collect();
         let mut at = 0;
@@ -242,7 +242,7 @@ impl Reader<'_> {
                         self.module.named.push((path, first.span().start().line));
                     }
                 }
-                // As serde has them.
+                // As in serde's attributes.
                 TokenTree::Literal(word) => {
                     let text = syn::parse_str::<syn::LitStr>(&word.to_string());
                     if let Ok(path) = text.and_then(|text| text.parse::<syn::Path>()) {
@@ -299,7 +299,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         }
     }
 
-    /// Who may see a thing is no import.
+    /// A visibility is no import.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 }
 
