@@ -127,7 +127,7 @@ pub enum Command {
     Man(man::Args),
 }
 
-/// What every subcommand is given besides its own arguments.
+/// What every subcommand gets besides its own arguments.
 #[derive(Debug)]
 pub struct Context {
     /// `--json` was given: stdout carries one JSON value and nothing else.
@@ -209,7 +209,7 @@ fn start_logging(verbose: u8) {
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    // HANDOFF_LOG narrows by module ("handoff::ring=trace") what -v only sets as a whole.
+    // HANDOFF_LOG narrows by module ("handoff::ring=trace") what -v sets only as a whole.
     let filter = EnvFilter::builder()
         .with_default_directive(level.into())
         .with_env_var("HANDOFF_LOG")
@@ -236,7 +236,7 @@ mod tests {
         definition().get_subcommands().for_each(explains_itself);
     }
 
-    /// A command that only gathers others may leave the examples to them.
+    /// A command that only groups others may leave the examples to them.
     fn explains_itself(command: &clap::Command) {
         let name = command.get_name();
         assert!(command.get_about().is_some(), "{name} has no description");

@@ -154,7 +154,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Two files of `bytes` in `directory`.
+/// Makes two files of `bytes` in `directory`.
 pub(super) fn parts(directory: &Path, name: &str, bytes: u64) -> Result<[PathBuf; 2], Failure> {
     let part = |number: u32| -> Result<PathBuf, Failure> {
         let path = directory.join(format!("{name}-{number}"));
