@@ -22,7 +22,7 @@ struct Cli {
 enum Task {
     /// Show what the command does on this machine
     Demo(demo::Args),
-    /// Draw the picture of the README
+    /// Draw the pictures of the pages
     Picture,
     /// Run a command so that nothing of it is left on this machine
     Sandbox(sandbox::Args),
