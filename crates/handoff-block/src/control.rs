@@ -24,6 +24,18 @@ const PAUSE: Duration = Duration::from_millis(5);
 const CPUS_BYTES: usize = 1024;
 
 /// The driver, open for commands.
+///
+/// ```no_run
+/// use handoff_block::Control;
+///
+/// # fn main() -> Result<(), handoff_block::Error> {
+/// let mut control = Control::open()?;
+/// if let Some(found) = control.find(0)? {
+///     println!("/dev/ublkb0 has {} queues and the server {:?}", found.queues, found.server);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Control {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     file: OwnedFd,
@@ -50,6 +62,8 @@ pub enum DeviceState {
 }
 
 /// What the driver says about a device.
+///
+/// [`Control::find`] returns it.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// Its number.

@@ -21,6 +21,31 @@ use crate::{Control, Error, Spec};
 ///
 /// Before [`start`](Self::start) returns, the server must ask for requests with all tags. So call `start`
 /// on another thread than the one that serves.
+///
+/// ```no_run
+/// use handoff::Driver;
+/// use handoff_block::{OwnDevice, Spec};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut device = OwnDevice::new(64 << 20, &Spec { depth: 8, ..Spec::default() })?;
+/// let opened = device.open()?;
+/// let serving = std::thread::spawn(move || -> handoff::Result<()> {
+///     let driver = Driver::new()?;
+///     let queue = driver.requests(opened, 0, 8)?;
+///     driver.block_on(async {
+///         while let Some(request) = queue.next().await? {
+///             let len = request.len();
+///             request.answer(Ok(len)); // send, write or fill its memory before
+///         }
+///         Ok(())
+///     })?
+/// });
+/// device.start()?;
+/// println!("{}", device.path().display());
+/// device.stop()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct OwnDevice(Device);
 

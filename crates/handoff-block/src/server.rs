@@ -51,6 +51,21 @@ pub enum Start {
 }
 
 /// A device that is being served.
+///
+/// ```no_run
+/// use std::sync::atomic::AtomicBool;
+/// use handoff_block::{Kind, Server, Spec, Start};
+///
+/// # fn main() -> Result<(), handoff_block::Error> {
+/// let spec = Spec { target: Kind::Mirror, files: vec!["a.img".into(), "b.img".into()], ..Spec::default() };
+/// let server = Server::start(&spec, Start::New)?;
+/// for better in server.passed_over() {
+///     eprintln!("not {}: {}", better.engine, better.reason);
+/// }
+/// server.wait(&AtomicBool::new(false))?; // until the flag is set, or somebody removes the device
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Server {
     device: Device,
@@ -62,6 +77,20 @@ pub struct Server {
 }
 
 /// What a server can have before its device.
+///
+/// ```no_run
+/// use std::sync::atomic::AtomicBool;
+/// use handoff_block::state::Directory;
+/// use handoff_block::{Prepared, Start};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let record = Directory::of(0).read()?;
+/// let prepared = Prepared::new(&record.spec, Start::Recover(0))?;
+/// // When the last server of device 0 is known to be gone:
+/// let server = prepared.follow(record.made, &AtomicBool::new(false))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Prepared {
     spec: Spec,

@@ -158,6 +158,8 @@ impl FromStr for Engine {
 }
 
 /// A better engine, and why it was not taken.
+///
+/// [`Server::passed_over`](crate::Server::passed_over) returns it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassedOver {
     /// Which one.
@@ -167,6 +169,20 @@ pub struct PassedOver {
 }
 
 /// A device as it was asked for. It is kept beside the device for later servers.
+///
+/// ```
+/// use handoff_block::{Kind, Spec};
+///
+/// let stripe = Spec {
+///     target: Kind::Stripe,
+///     files: vec!["a.img".into(), "b.img".into()],
+///     chunk: 128 << 10,
+///     direct: true,
+///     queues: 2,
+///     ..Spec::default()
+/// };
+/// assert_eq!((stripe.block_size, stripe.depth), (512, 64));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// The mapping.

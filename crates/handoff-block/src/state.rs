@@ -30,6 +30,8 @@ pub(crate) const POLICY: &str = "policy.bpf.o";
 const PAGE: usize = 4096;
 
 /// The record beside the state, for whoever shows or recovers the device.
+///
+/// [`Directory::read`] and [`Server::record`](crate::Server::record) return it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// The request.
@@ -116,6 +118,21 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The directory of one device.
+///
+/// ```no_run
+/// use handoff_block::state::Directory;
+///
+/// # fn main() -> std::io::Result<()> {
+/// let directory = Directory::of(0);
+/// let spec = directory.read()?.spec;
+/// for queue in directory.counters(spec.queues, spec.depth)?.queues {
+///     for operation in queue.operations {
+///         println!("{}: {} requests, {} bytes", operation.name, operation.requests, operation.bytes);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Directory {
     id: u32,
@@ -290,6 +307,8 @@ fn is_nothing(error: &io::Error) -> bool {
 }
 
 /// Counters of a device's engines since it was made.
+///
+/// [`Directory::counters`] returns them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Counters {
     /// Legs of a mirror that are out, by their place in the list of files.

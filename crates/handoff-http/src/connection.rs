@@ -34,6 +34,14 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: u64 = 16 << 20;
 
 /// The address of the client: an extension of each request.
+///
+/// ```
+/// use axum::{Extension, Router, routing::get};
+/// use handoff_http::Peer;
+///
+/// let router: Router =
+///     Router::new().route("/", get(async |Extension(Peer(address)): Extension<Peer>| address.to_string()));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 

@@ -16,6 +16,15 @@ use http_body::{Body, Frame, SizeHint};
 use crate::wire::{Framing, Piece, Refusal};
 
 /// The body of a request, for its service: a [`Body`] of [`Bytes`].
+///
+/// ```
+/// use handoff_http::{BodyError, RequestBody};
+/// use http_body_util::BodyExt as _;
+///
+/// async fn length(body: RequestBody) -> Result<usize, BodyError> {
+///     Ok(body.collect().await?.to_bytes().len())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct RequestBody {
     /// `None` where there is no body.

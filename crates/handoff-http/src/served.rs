@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use handoff::Tally;
 
 /// Counts of a server so far.
+///
+/// [`Server::served`](crate::Server::served) returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Connections that came.

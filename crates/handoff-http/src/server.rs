@@ -229,7 +229,7 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// A connection counted as open, for its client too.
+/// A connection that is counted as open, for its client too.
 struct Open {
     common: Rc<Common>,
     client: IpAddr,

@@ -24,6 +24,16 @@ use crate::tool::StopFlag;
 pub const DIRECTORY_VARIABLE: &str = "HANDOFF_LAB_DIR";
 
 /// An open cache. While it is open, [`Cache::clear`] of another process refuses.
+///
+/// ```no_run
+/// use handoff_lab::Cache;
+///
+/// # fn main() -> handoff_lab::Result<()> {
+/// println!("{}", Cache::open()?.directory().display());
+/// println!("{} bytes freed", Cache::clear()?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Cache {
     directory: PathBuf,

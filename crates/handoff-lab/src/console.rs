@@ -46,6 +46,8 @@ const BEGINNINGS: [&str; 17] = [
 ];
 
 /// A report of the kernel about itself.
+///
+/// [`Outcome`](crate::Outcome) and [`Guest::power_off`](crate::Guest::power_off) report it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// What happened: the report's first line without its time stamp.

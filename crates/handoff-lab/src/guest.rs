@@ -33,6 +33,21 @@ const LOOK: Duration = Duration::from_millis(50);
 const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running guest.
+///
+/// ```no_run
+/// use handoff_lab::{Guest, Job, Machine, StopFlag};
+///
+/// # fn main() -> handoff_lab::Result<()> {
+/// let mut guest = Guest::boot(&Machine::default(), &StopFlag::default())?;
+/// let (outcome, output, _) = guest.run_captured(&Job::new(["lsmod"]))?;
+/// if let Some(fault) = outcome.fault {
+///     eprintln!("{fault}");
+/// }
+/// print!("{}", String::from_utf8_lossy(&output));
+/// guest.power_off()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Guest {
     /// The kernel's release, as the guest reports it.

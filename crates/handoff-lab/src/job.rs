@@ -18,6 +18,13 @@ pub enum Input {
 }
 
 /// A command to run in a guest.
+///
+/// ```
+/// use std::time::Duration;
+/// use handoff_lab::Job;
+///
+/// let job = Job { timeout: Some(Duration::from_secs(30)), ..Job::new(["sh", "-c", "dmesg | tail"]) };
+/// ```
 #[derive(Debug, Default)]
 pub struct Job {
     /// The program, looked up on the guest's path, and its arguments.
@@ -95,6 +102,8 @@ pub(crate) fn told(tasks: &str) -> &str {
 }
 
 /// The outcome of a command.
+///
+/// [`Guest::run`](crate::Guest::run) returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// How it ended.

@@ -136,6 +136,17 @@ pub struct Put {
 }
 
 /// A guest to boot.
+///
+/// ```
+/// use handoff_lab::{Acceleration, Machine};
+///
+/// let machine = Machine {
+///     kernel: "7.3".parse().unwrap(),
+///     acceleration: Acceleration::InstructionCounting,
+///     disks: vec!["data=1G".parse().unwrap(), "image=/srv/disk.img,snapshot".parse().unwrap()],
+///     ..Machine::default()
+/// };
+/// ```
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// The kernel.

@@ -53,6 +53,13 @@ pub struct Program {
 }
 
 /// Where tests run, and which.
+///
+/// ```
+/// use handoff_lab::testing::Stage;
+///
+/// let stage: Stage = "7.2:native,guest:send::,-send::udp".parse().unwrap();
+/// assert_eq!(stage.place(), "7.2");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
     /// The kernel of the guest; `None` is the host.
@@ -160,6 +167,8 @@ pub struct TestResult {
 }
 
 /// The results of all stages.
+///
+/// [`run`] returns it.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Tests that passed.

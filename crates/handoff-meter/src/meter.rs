@@ -38,6 +38,12 @@ const MEMBER: u32 = 1;
 const PARENT: u32 = 2;
 
 /// How to count.
+///
+/// ```
+/// use handoff_meter::{Options, Scope};
+///
+/// let cheap = Options { scope: Scope::Machine, paths: false, libc: false };
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Whose copies to count.
@@ -51,6 +57,8 @@ pub struct Options {
 }
 
 /// The meter cannot count here.
+///
+/// [`Meter::attach`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the copy meter is unavailable ({reason})")]
 pub struct Unavailable {
@@ -59,6 +67,18 @@ pub struct Unavailable {
 }
 
 /// A meter that counts until it is dropped.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use handoff_meter::{Meter, Scope};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let meter = Meter::attach(Scope::Machine)?;
+/// std::thread::sleep(Duration::from_secs(5));
+/// print!("{}", meter.read()?.table());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Meter {
     object: Object,

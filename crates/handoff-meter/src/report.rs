@@ -6,6 +6,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 /// The sums alone; cheap to read again and again.
+///
+/// [`Meter::totals`](crate::Meter::totals) returns them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Bytes that the kernel's CPU copied from one buffer to another, each copy counted.
@@ -67,6 +69,8 @@ pub struct Place {
 }
 
 /// Everything counted since the meter was attached.
+///
+/// [`Meter::read`](crate::Meter::read) returns it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The sums.

@@ -9,6 +9,8 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Whose copies are counted.
+///
+/// [`Meter::attach`](crate::Meter::attach) takes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// The whole machine, with kernel threads and interrupts.

@@ -19,6 +19,8 @@ pub enum Weight {
 }
 
 /// One thing to know about an interface before queues of it are set aside.
+///
+/// [`Nic::obstacles`](crate::Nic::obstacles) returns it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Obstacle {
     /// How much it matters.

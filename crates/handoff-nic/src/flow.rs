@@ -45,6 +45,14 @@ impl End {
 }
 
 /// TCP packets that arrive for a port, an address, or a connection.
+///
+/// ```
+/// use handoff_nic::{Flow, Ip};
+///
+/// let port = Flow::port(Ip::V4, 8000);
+/// let connection = Flow::connection("10.0.0.1:8000".parse().unwrap(), "10.0.0.2:4711".parse().unwrap());
+/// assert!(port.covers(&connection.unwrap()));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Flow {
     ip: Ip,

@@ -20,6 +20,16 @@ use crate::error::file;
 use crate::kernel::Kernel;
 
 /// A network namespace, which lives at least as long as this.
+///
+/// ```no_run
+/// use handoff_nic::Namespace;
+///
+/// # fn main() -> Result<(), handoff_nic::Error> {
+/// let container = Namespace::find("4711")?; // of this process; or a name of `ip netns`, or a path
+/// println!("{:?}", container.addresses()?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Namespace {
     file: Arc<File>,

@@ -33,6 +33,17 @@ pub struct Controller {
 /// One interface: what it is, its settings, and who uses its rx queues.
 ///
 /// A snapshot that holds no resources. Reading it needs no privileges.
+///
+/// ```
+/// use handoff_nic::Nic;
+///
+/// # fn main() -> Result<(), handoff_nic::Error> {
+/// for nic in Nic::all()? {
+///     println!("{}: {} rx queues, driver {:?}", nic.name, nic.rx_queues(), nic.driver);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Nic {
     /// Its name.

@@ -17,6 +17,22 @@ pub enum Wanted {
 }
 
 /// What you want of an interface.
+///
+/// ```no_run
+/// use handoff_nic::{Flow, Ip, Nic, Plan, Wanted};
+///
+/// # fn main() -> Result<(), handoff_nic::Error> {
+/// let plan = Plan {
+///     queues: Wanted::Count(2),
+///     flows: vec![(Flow::port(Ip::V4, 8000), 0), (Flow::port(Ip::V4, 8001), 1)],
+///     ..Plan::default()
+/// };
+/// for step in plan.steps(&Nic::look("eth0")?)? {
+///     println!("{}", step.text); // what Prepared::new would do
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Which rx queues.
@@ -46,6 +62,8 @@ impl Default for Plan {
 }
 
 /// One step of preparing an interface.
+///
+/// [`Plan::steps`] and [`Prepared::steps`](crate::Prepared::steps) return it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// What it does, in a sentence.

@@ -27,6 +27,21 @@ struct Shared {
 /// A prepared interface. Dropping it puts everything back; what fails then is logged, and stays in the
 /// record, so that [`restore`](crate::restore) can try again. `restore` also helps if the process ended
 /// without drops.
+///
+/// ```no_run
+/// use handoff_nic::{Directory, Flow, Plan, Prepared, Wanted};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let plan = Plan { queues: Wanted::Count(2), ..Plan::default() };
+/// let prepared = Prepared::new("eth0", &plan, &Directory::default())?;
+/// let (local, remote) = ("10.0.0.1:8000".parse()?, "10.0.0.2:4711".parse()?);
+/// let steered = prepared.steer(Flow::connection(local, remote)?, prepared.queues()[1])?;
+/// println!("{remote} arrives at queue {}", steered.queue());
+/// drop(steered); // removes the rule
+/// let undone = prepared.undo()?; // as a drop, with what was put back
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Prepared {
     shared: Arc<Shared>,
@@ -35,6 +50,8 @@ pub struct Prepared {
 }
 
 /// A flow that is steered to a queue. Dropping this, or the [`Prepared`] that made it, removes the rule.
+///
+/// [`Prepared::steer`] returns it.
 #[derive(Debug)]
 pub struct Steered {
     shared: Arc<Shared>,

@@ -65,6 +65,8 @@ fn started(pid: u32) -> Option<u64> {
 }
 
 /// The record of one interface.
+///
+/// [`Directory::records`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     version: u32,
@@ -123,6 +125,19 @@ fn boot() -> String {
 }
 
 /// The directory of the records.
+///
+/// ```no_run
+/// use handoff_nic::{Directory, restore_all};
+///
+/// # fn main() -> Result<(), handoff_nic::Error> {
+/// let directory = Directory::default(); // /run/handoff/nic
+/// for record in directory.records()? {
+///     println!("{}: queues {:?}, {}", record.name, record.queues, record.whose());
+/// }
+/// restore_all(&directory)?; // what no process holds
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     path: PathBuf,

@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What happened to the changes of an interface.
+///
+/// [`Prepared::undo`](crate::Prepared::undo) and [`restore`](crate::restore) return it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Undone {
     /// The interface's name: its current one if it still exists.

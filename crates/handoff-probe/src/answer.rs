@@ -84,6 +84,14 @@ impl fmt::Display for System {
 }
 
 /// The answer about one mechanism.
+///
+/// ```
+/// use handoff_probe::{State, all};
+///
+/// for missing in all().iter().filter(|capability| capability.state == State::No) {
+///     println!("{}: {}", missing.mechanism, missing.reason.as_deref().unwrap_or("no reason"));
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capability {
     /// The part of the project.

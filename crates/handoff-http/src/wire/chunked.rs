@@ -32,6 +32,17 @@ enum State {
 }
 
 /// Takes chunks apart.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use handoff_http::Limits;
+/// use handoff_http::wire::{Chunked, Piece};
+///
+/// let mut received = BytesMut::from(&b"5\r\nhello\r\n0\r\n\r\n"[..]);
+/// let mut body = Chunked::new();
+/// let piece = body.next(&mut received, &Limits::default()).unwrap();
+/// assert!(matches!(piece, Some(Piece::Data(bytes)) if bytes == "hello"));
+/// ```
 pub struct Chunked {
     state: State,
     /// Bytes of chunks.

@@ -25,6 +25,17 @@ pub enum Framing {
 }
 
 /// What a head asks for.
+///
+/// ```
+/// use bytes::Bytes;
+/// use handoff_http::Limits;
+/// use handoff_http::wire::{Head, Lines};
+///
+/// let (limits, received) = (Limits::default(), b"GET /page HTTP/1.1\r\nHost: here\r\n\r\n");
+/// let (begin, end) = Lines::default().find(received, &limits).unwrap().expect("a whole head");
+/// let head = Head::parse(&Bytes::copy_from_slice(&received[begin..end]), &limits).unwrap();
+/// assert_eq!((head.request.uri().path(), head.keeps_alive), ("/page", true));
+/// ```
 #[derive(Debug)]
 pub struct Head {
     /// The request, without its body.

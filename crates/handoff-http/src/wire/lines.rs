@@ -9,6 +9,8 @@ use crate::limits::Limits;
 const EMPTY: usize = 64;
 
 /// Looks for the empty line that ends a head or trailers; looks at each byte once.
+///
+/// [`Head`](super::Head) has an example.
 #[derive(Debug, Default)]
 pub struct Lines {
     /// Where the first line begins, behind empty ones.

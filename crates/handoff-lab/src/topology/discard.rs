@@ -46,6 +46,20 @@ impl fmt::Display for DiscardKind {
 /// A namespace with a device that drops whatever is sent to [`Discard::v4`] or [`Discard::v6`].
 ///
 /// MTU 65,535, scatter-gather and checksum offload on, the neighbour permanent.
+///
+/// ```no_run
+/// use std::net::UdpSocket;
+/// use handoff_lab::topology::{Discard, TopologyError};
+///
+/// # fn main() -> Result<(), TopologyError> {
+/// let sink = Discard::new()?;
+/// sink.namespace().run(|| {
+///     let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+///     socket.send_to(b"dropped", (sink.v4(), 9)).expect("sent");
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Discard {
     namespace: Namespace,

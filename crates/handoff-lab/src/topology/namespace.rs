@@ -26,6 +26,17 @@ use super::{TopologyError, asked, rtnetlink::Rtnetlink};
 /// A network namespace without a name, with its loopback device up.
 ///
 /// Clones hold the same namespace. It ends with the last clone, thread, child and socket in it.
+///
+/// ```no_run
+/// use std::process::Command;
+/// use handoff_lab::topology::{Namespace, TopologyError};
+///
+/// # fn main() -> Result<(), TopologyError> {
+/// let namespace = Namespace::new()?;
+/// let status = namespace.attach(Command::new("ip").arg("link")).status();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Namespace {
     fd: Arc<OwnedFd>,

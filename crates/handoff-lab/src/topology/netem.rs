@@ -9,6 +9,18 @@ use super::{TopologyError, rtnetlink::Rtnetlink};
 const TCA_NETEM_LATENCY64: u16 = 10;
 
 /// What to do to the packets of a device on their way out.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use handoff_lab::topology::{Netem, Pair, TopologyError};
+///
+/// # fn main() -> Result<(), TopologyError> {
+/// let pair = Pair::new(1500)?;
+/// let slow = Netem { delay: Duration::from_millis(20), loss: 0.01, ..Netem::default() };
+/// pair.left.set_netem(&slow)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Netem {
     /// How long each packet is held.

@@ -196,6 +196,18 @@ impl PairEnd {
 }
 
 /// Two hosts that reach each other, and nobody else, by IPv4 and IPv6.
+///
+/// ```no_run
+/// use std::net::{TcpListener, TcpStream};
+/// use handoff_lab::topology::{Pair, TopologyError};
+///
+/// # fn main() -> Result<(), TopologyError> {
+/// let pair = Pair::new(1500)?;
+/// let listener = pair.right.namespace().run(|| TcpListener::bind((pair.right.v4(), 7070)))?;
+/// let near = pair.left.namespace().run(|| TcpStream::connect((pair.right.v4(), 7070)))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Pair {
     /// The first host.

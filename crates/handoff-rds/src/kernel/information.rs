@@ -80,6 +80,17 @@ fn at(bytes: [u8; 16], port: u16) -> SocketAddr {
 }
 
 /// Asks the kernel, for the network namespace of the thread that opens this; takes no address and no port.
+///
+/// ```no_run
+/// use handoff_rds::kernel::Information;
+///
+/// # fn main() -> handoff_rds::Result<()> {
+/// for connection in Information::open()?.connections()? {
+///     println!("{} to {}: {}", connection.local, connection.peer, connection.connected);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Information {
     socket: socket2::Socket,

@@ -22,6 +22,24 @@ use crate::error::{Error, Result};
 use crate::payload::Payload;
 
 /// A socket bound to an address and a port. `P` owns the bytes of a message, see [`Payload`].
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use handoff_rds::kernel::{Mode, Socket};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let socket: Socket<Vec<u8>> = Socket::bind("192.0.2.1:4000".parse()?)?;
+/// socket.send("192.0.2.2:4000".parse()?, vec![7; 65_536], 42, Mode::Lend)?;
+/// socket.wait_readable(Duration::from_secs(1))?;
+/// let mut batch = Vec::new();
+/// socket.completions(100, &mut batch)?; // each with the cookie, the payload and its end
+/// while let Some(message) = socket.receive()? {
+///     println!("{} bytes from {}", message.payload.len(), message.from);
+/// }
+/// socket.close(Duration::from_secs(1))?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Socket<P: Payload> {
     pub(super) socket: socket2::Socket,
     pub(super) local: SocketAddr,
@@ -37,6 +55,8 @@ pub(super) struct State<P> {
 }
 
 /// A socket's counters.
+///
+/// [`Socket::statistics`] returns them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Messages sent without a copy.
@@ -62,6 +82,8 @@ pub struct Statistics {
 }
 
 /// What was left when a socket was closed.
+///
+/// [`Socket::close`] returns it.
 #[derive(Debug)]
 pub struct Closed<P> {
     /// Completions that were not taken.

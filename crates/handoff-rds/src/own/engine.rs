@@ -32,6 +32,30 @@ const GRAIN: Duration = Duration::from_millis(1);
 pub(super) type Slot = Rc<RefCell<Option<Buffer>>>;
 
 /// One address, and the tasks that serve it. A clone is another handle on the same.
+///
+/// ```no_run
+/// use handoff::{Buffer, Driver, Executor};
+/// use handoff_rds::own::Engine;
+/// use handoff_rds::protocol::Limits;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let driver = Driver::new()?;
+/// let engine = Engine::new(&driver, "192.0.2.1".parse()?, Limits::default(), handoff::Engine::Auto)?;
+/// let socket = engine.bind(4000)?;
+/// let executor = Executor::new(&driver);
+/// executor.spawn(engine.run()).detach();
+/// let peer = "192.0.2.2:4000".parse()?;
+/// executor.run(async {
+///     let buffer = Buffer::from(vec![7; 65_536]);
+///     socket.send_when_possible(peer, buffer, 42).await.map_err(|refused| refused.error)?;
+///     let mut batch = Vec::new();
+///     socket.completions(1, &mut batch).await; // the buffer is back, and the peer has the message
+///     println!("{} bytes answered", socket.receive().await.payload.len());
+///     Ok::<_, handoff_rds::Error>(())
+/// })??;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Engine {
     pub(super) shared: Rc<Shared>,

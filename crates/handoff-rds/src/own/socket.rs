@@ -14,6 +14,8 @@ use crate::received::Received;
 
 /// A port of an [`Engine`](super::Engine). Dropping it gives up unacknowledged messages; the port is free
 /// again when the buffers are back.
+///
+/// [`Engine::bind`](super::Engine::bind) makes one, and [`Engine`](super::Engine) has an example.
 pub struct Socket {
     shared: Rc<Shared>,
     port: u16,

@@ -37,6 +37,8 @@ pub struct Message<B> {
 }
 
 /// A message received.
+///
+/// [`Host::receive`] returns it.
 #[derive(Debug)]
 pub struct Delivered<R> {
     /// The peer and its port.
@@ -48,6 +50,20 @@ pub struct Delivered<R> {
 }
 
 /// One address, its sockets and its peers. `B` owns a payload to send, `R` one received.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use handoff_rds::protocol::{Host, Limits, Message, Output};
+///
+/// let mut host: Host<Vec<u8>, Vec<u8>> =
+///     Host::new("192.0.2.1".parse().unwrap(), 7, Limits::default());
+/// host.bind(4000).unwrap();
+/// let to: IpAddr = "192.0.2.2".parse().unwrap();
+/// let message = Message { from: 4000, to, port: 4000, payload: vec![1; 5], len: 5, cookie: 42 };
+/// assert!(host.send(message).is_ok());
+/// // The host asks its driver to connect; the smaller address is the client.
+/// assert!(matches!(host.poll(), Some(Output::Connect { peer, .. }) if peer == to));
+/// ```
 pub struct Host<B, R> {
     pub(super) address: IpAddr,
     pub(super) generation: u32,

@@ -1,6 +1,8 @@
 //! A host's counters.
 
 /// Counters since the host's beginning, and what it holds now.
+///
+/// [`Host::statistics`](super::Host::statistics) returns them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Messages accepted for sending.

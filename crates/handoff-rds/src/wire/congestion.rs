@@ -6,6 +6,15 @@ use std::fmt;
 pub const MAP_LEN: usize = 8192;
 
 /// A bit for each port of a host. Port p is bit p mod 8 of byte p / 8.
+///
+/// ```
+/// use handoff_rds::wire::CongestionMap;
+///
+/// let mut map = CongestionMap::new();
+/// map.set(4000, true);
+/// let read = CongestionMap::from_bytes(map.as_bytes());
+/// assert_eq!(read.ports().collect::<Vec<_>>(), [4000]);
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct CongestionMap {
     bits: Box<[u8; MAP_LEN]>,

@@ -70,6 +70,8 @@ impl Extension {
 }
 
 /// The extension headers of one header.
+///
+/// [`Header`](super::Header) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
     bytes: [u8; EXTENSIONS_LEN],

@@ -8,6 +8,23 @@ pub const HEADER_LEN: usize = 48;
 /// A header, parsed.
 ///
 /// Over TCP `ack`, `credit` and `checksum` are 0 and mean nothing.
+///
+/// ```
+/// use handoff_rds::wire::{Extension, Extensions, Header};
+///
+/// let header = Header {
+///     sequence: 1,
+///     ack: 0,
+///     len: 5,
+///     source: 4000,
+///     destination: 4000,
+///     flags: 0,
+///     credit: 0,
+///     checksum: 0,
+///     extensions: Extensions::of(&[Extension::Generation(7)]),
+/// };
+/// assert_eq!(Header::parse(&header.to_bytes()), header);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Number of the message on its lane, from 1; 0 for congestion maps.

@@ -26,6 +26,18 @@ use std::{fs::File, io::Seek as _, io::SeekFrom, path::Path, process::Command};
 use super::{TopologyError, asked};
 
 /// A block device of one of the kinds here.
+///
+/// ```no_run
+/// use std::path::Path;
+/// use handoff_lab::topology::{Disk, Fault, Flaky, LoopDisk, Schedule, TopologyError};
+///
+/// # fn main() -> Result<(), TopologyError> {
+/// let disk = LoopDisk::new(Path::new("/var/tmp"), 64 << 20, 512, true)?;
+/// let flaky = Flaky::over(disk, Schedule { up: 5, down: 1, fault: Fault::ErrorReads })?;
+/// println!("{}", flaky.path().display());
+/// # Ok(())
+/// # }
+/// ```
 pub trait Disk {
     /// Its device file.
     fn path(&self) -> &Path;
