@@ -121,9 +121,7 @@ enum Left {
 impl Left {
     fn reason(&self) -> &str {
         match self {
-            Self::Copies => {
-                "the kernel reported that it copies what is sent without copying on this route"
-            }
+            Self::Copies => "the kernel reported that it copies zero-copy sends on this route",
             Self::Failed { reason, .. } => reason,
         }
     }

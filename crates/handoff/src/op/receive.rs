@@ -126,7 +126,8 @@ impl ReceiveOp {
             (_, Some(_), _) if self.from == ReceivesFrom::Window => "a window was given".to_owned(),
             (_, Some(_), _) => "only streams can be mapped".to_owned(),
             _ if has_ring => {
-                "the kernel copies into the pool, and nothing else was given".to_owned()
+                "the kernel copies into the pool; the receive has no rx queue and no window"
+                    .to_owned()
             }
             _ => "there is no ring".to_owned(),
         };
