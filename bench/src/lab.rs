@@ -2,11 +2,11 @@
 //!
 //! Contracts:
 //!
-//! 1. The guest runs this very program, on a stock kernel, with one processor whose clock is the
-//!    number of instructions that it has executed; files of the user stay on this side.
-//! 2. What the guest's bench says on stderr is passed on; its table is drawn here, from its JSON.
+//! 1. The guest runs this very program, on a stock kernel, with one processor whose clock is the number of
+//!    executed instructions; the user's files stay on this side.
+//! 2. The stderr of the guest's bench is passed on; its table is drawn here, from its JSON.
 //! 3. The figures are instructions, and carry the word `emulated`.
-//! 4. A bench that does not end is ended at its time limit; where the guest's tasks stood is shown.
+//! 4. A bench that exceeds its time limit is ended, and the output shows where the guest's tasks stood.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use crate::{
     report::Report,
 };
 
-/// With `--quick`, benches are made to end in three minutes; busy machines are three times as slow.
+/// With `--quick`, benches end in three minutes; busy machines are three times as slow.
 const QUICK_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// The slots of a whole table are up to five times those of a quick one; the rest is for other programs
-/// beside, and for longer slots where the user wants them.
+/// The slots of a whole table are up to five times those of a quick one; the rest is for other programs,
+/// and for longer slots if the user wants them.
 const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// How long a bench may take in the guest.
+/// The time limit of a bench in the guest.
 pub(crate) fn limit(quick: bool) -> Duration {
     if quick { QUICK_LIMIT } else { LIMIT }
 }
@@ -37,8 +37,8 @@ pub(crate) fn is_guest() -> bool {
 }
 
 /// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in, and so
-/// many pairs of virtio-net devices, for no longer than `limit`. With the report, how the guest's bench
-/// ended where that was not well: some of its rows failed, or it hung afterwards.
+/// many pairs of virtio-net devices, at most for `limit`. Returns the report, and how the guest's bench
+/// ended if it did not end well: some rows failed, or it hung afterwards.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub fn run(
 mod tests {
     mod guest {
         mod fixture {
-            /// What takes the bench's place in the guest.
+            /// Takes the bench's place in the guest.
             #[test]
             #[ignore = "fixture: does not end"]
             fn does_not_end() {

@@ -4,11 +4,11 @@
 //!
 //! 1. A figure is never compared across runs: all rows of a table alternate in short slots within
 //!    one process, and a ratio is the median of the ratios of slots of the same round.
-//! 2. What is named a baseline is written here in plain system calls, as well as it can be.
-//! 3. What could not be run is a row with the reason, never a missing row.
-//! 4. A bench makes what it needs (namespaces, devices, memory) so that it ends with the process:
-//!    there is nothing to clean up, however it ends. A NIC of the user's is put back, and after a kill
-//!    `handoff nic restore` does it.
+//! 2. Baselines are written here in plain system calls, as well as possible.
+//! 3. A row that could not run gives the reason; it is never missing.
+//! 4. A bench makes what it needs (namespaces, devices, memory) so that it ends with the process: there is
+//!    nothing to clean up, however the bench ends. A user's NIC is put back, after a kill by `handoff nic
+//!    restore`.
 
 pub mod block;
 pub mod calls;

@@ -4,7 +4,7 @@ use std::{fmt, fs, thread};
 
 use serde::{Deserialize, Serialize};
 
-/// What figures depend on.
+/// The facts that figures depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's own name.
@@ -17,7 +17,7 @@ pub struct Machine {
     pub virtualisation: String,
 }
 
-/// How QEMU's software emulation calls itself.
+/// The name of QEMU's software emulation.
 const SOFTWARE_EMULATION: &str = "qemu-tcg";
 
 impl Machine {
@@ -38,7 +38,7 @@ impl Machine {
 }
 
 impl fmt::Display for Machine {
-    /// As the headings of the tables name it.
+    /// As in the tables' headings.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cpu, cores, kernel, virtualisation } = self;
         write!(f, "{cpu}, {cores} processors, kernel {kernel}, virtualisation {virtualisation}")

@@ -145,7 +145,7 @@ fn ask(server: &mut dyn Server, asking: Asking, size: u64, times: u64) -> Result
         while !asked.is_finished() {
             server.serve_for(TURN)?;
         }
-        // A panic of its own was told.
+        // Its own panic was reported.
         asked.join().unwrap_or_else(|_| Err("who asks has panicked".to_owned()))
     })
 }

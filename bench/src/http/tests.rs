@@ -1,4 +1,4 @@
-//! Tests of the bench of HTTP. Those of its rows are where the command is tested.
+//! Tests of the HTTP bench. Tests of its rows are beside the command's.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn needs_root_rows_serve_what_is_asked_for() {
         let copied = match row.engine.as_str() {
             "hyper-file" => Some(2.0),
             "hyper-bytes" => Some(1.0),
-            // A file of this size is read, and what was read is sent; its head is copied once.
+            // A file of this size is read, and the bytes read are sent; its head is copied once.
             "file" if row.config.bytes == Some(1 << 10) => Some(2.0),
             _ => continue,
         };

@@ -30,11 +30,11 @@ pub(super) struct Wrk {
     output: Output,
 }
 
-/// Where a program of a Debian package is.
+/// The path of a Debian package's program.
 ///
 /// # Errors
 ///
-/// That it is not there, in one line with the package.
+/// If it is missing, in one line with the package.
 pub(super) fn installed(name: &str) -> Result<PathBuf, String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let directories = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]);
@@ -51,7 +51,7 @@ pub(super) fn must_be_there() -> Result<(), String> {
 }
 
 impl Wrk {
-    /// Asks for as long as this lives.
+    /// Sends requests as long as this lives.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl Wrk {
     ///
     /// # Errors
     ///
-    /// What the kernel does not tell, in one line.
+    /// If the kernel does not report it, in one line.
     pub(super) fn arrived(&self) -> Result<u64, String> {
         let table = |name: &str| {
             let path = format!("/proc/{}/net/{name}", self.running.id());
@@ -95,11 +95,11 @@ impl Wrk {
         kept_waiting_of_process(self.running.id())
     }
 
-    /// Fails where it has ended, or the bench is to.
+    /// Fails if it has ended, or the bench must end.
     ///
     /// # Errors
     ///
-    /// How it did, in one line.
+    /// Why it failed, in one line.
     pub(super) fn must_run(&mut self, slot: &Slot<'_>) -> Result<(), String> {
         if slot.is_stopped() {
             return Err("stopped".to_owned());
@@ -114,7 +114,7 @@ impl Wrk {
     ///
     /// # Errors
     ///
-    /// What it says went wrong with its requests, in one line.
+    /// Its report of failed requests, in one line.
     pub(super) fn end(mut self) -> Result<(), String> {
         let process = Pid::from_raw(self.running.id() as i32).ok_or("wrk has no process")?;
         kill_process(process, Signal::INT).map_err(|errno| format!("wrk: {errno}"))?;
@@ -129,7 +129,7 @@ impl Wrk {
     }
 }
 
-/// The value of a name below a group's titles, as both files have them.
+/// The value of a name below a group's titles, as in both files.
 fn counter(table: &str, group: &str, name: &str) -> Option<u64> {
     let mut lines = table.lines().filter(|line| line.starts_with(group));
     let (titles, values) = (lines.next()?, lines.next()?);
@@ -137,7 +137,7 @@ fn counter(table: &str, group: &str, name: &str) -> Option<u64> {
     values.split_whitespace().nth(place)?.parse().ok()
 }
 
-/// What wrk says went wrong.
+/// wrk's own report of errors.
 fn complaint(output: &str) -> Option<String> {
     let mut lines = output.lines().map(str::trim);
     lines

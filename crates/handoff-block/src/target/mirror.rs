@@ -1,10 +1,9 @@
-//! The same bytes in every file. Writes go to all, reads to one, by the place on the device so that
-//! neighbours are read from the same. A leg that fails is out for good: it is neither read nor
-//! written by this device again, and `state` tells which it was. The last one stays, and its errors
-//! are the caller's.
+//! The same bytes in every file. Writes go to all, reads to one, chosen by the place on the device, so that
+//! neighbours are read from the same file. A leg that fails is out for good: this device neither reads nor
+//! writes it again, and `state` names it. The last leg stays, and its errors reach the caller.
 //!
-//! Which leg is out is kept with the device's state, which a restart of the machine ends: a mirror
-//! that lost a leg is made anew from the leg that is good.
+//! Failed legs are recorded in the device's state, which a restart of the machine ends: make a mirror that
+//! lost a leg anew from the good leg.
 
 use super::Target;
 use crate::life::{FILES, KIND_MIRROR, Map};

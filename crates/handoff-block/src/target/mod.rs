@@ -1,5 +1,5 @@
-//! The mappings that are built in, one file each. What they do to a request is in `bpf/blk_map.h`;
-//! here they check what they are to be made of and say how large the device becomes.
+//! The built-in mappings, one file each. `bpf/blk_map.h` says what they do to a request; here they check
+//! their files and compute the size of the device.
 
 use handoff_sys::ublk;
 
@@ -82,7 +82,7 @@ pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
     Ok(())
 }
 
-/// The map of a device that is made of files of these sizes, and its bytes.
+/// The map of a device of files with these sizes, and its length in bytes.
 pub(crate) fn lay_out(spec: &Spec, sizes: &[u64]) -> Result<(Map, u64), Error> {
     let mut map = Map {
         files: sizes.len() as u32,
@@ -96,7 +96,7 @@ pub(crate) fn lay_out(spec: &Spec, sizes: &[u64]) -> Result<(Map, u64), Error> {
     if size < u64::from(spec.block_size) {
         return Err(Error::usage(format!("{} of {size} bytes is too small", spec.target)));
     }
-    // The kernel has places in files as signed numbers.
+    // The kernel's file offsets are signed numbers.
     if size > MOST {
         return Err(Error::usage(format!(
             "{} of {size} bytes is too large: the kernel has devices of at most {MOST}",
@@ -147,7 +147,7 @@ mod tests {
             let target = if stripe { Kind::Stripe } else { Kind::Linear };
             let spec = Spec { target, chunk: 1 << chunk, ..Spec::default() };
             if stripe {
-                // Each file has a chunk at least.
+                // Each file has at least one chunk.
                 for size in &mut sizes {
                     *size = (*size).max(spec.chunk);
                 }

@@ -1,6 +1,6 @@
-//! A device whose bytes are nowhere: what is written is forgotten, and what is read is whatever the
-//! request's memory held before. It shows what a request costs without I/O. Whoever may read such a
-//! device may see pages that others have given up, so its node belongs to root.
+//! A device whose bytes are nowhere: writes are forgotten, and reads show what the request's memory held
+//! before. It shows what a request costs without I/O. A reader of such a device may see pages that others
+//! have freed, so its node belongs to root.
 
 use super::Target;
 use crate::life::{KIND_NULL, Map};

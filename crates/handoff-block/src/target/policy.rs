@@ -1,5 +1,5 @@
-//! A mapping of the user's ([`policy`](crate::policy)). How large the device is, and how many places
-//! a write goes to, cannot be seen from it.
+//! A user's mapping ([`policy`](crate::policy)). It does not show how large the device is, nor how many
+//! places a write goes to.
 
 use super::Target;
 use crate::life::{FILES, KIND_POLICY, Map};

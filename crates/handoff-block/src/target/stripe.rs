@@ -1,4 +1,4 @@
-//! Chunks dealt out to several files in turn. Of each file as many whole chunks are used as the
+//! Chunks distributed over several files in turn. Each file is used for as many whole chunks as the
 //! smallest has.
 
 use super::Target;

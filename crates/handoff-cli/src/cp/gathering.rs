@@ -25,7 +25,7 @@ use crate::Failure;
 /// 400 KiB.
 const RUN: usize = 512 << 10;
 
-/// The most spans in one write, since each keeps a chunk from the NIC. So many go to a disk as one request
+/// The most spans held, since each keeps a chunk from the NIC. So many go to a disk as one request
 /// (`BIO_MAX_VECS`), with one answer.
 const PIECES: usize = 256;
 

@@ -108,7 +108,7 @@ impl Origin {
         }
     }
 
-    /// What it has beside its bytes.
+    /// Its metadata.
     pub(super) fn attributes(&self) -> Option<Attributes> {
         match self {
             Self::Stream { attributes, .. } | Self::File { attributes, .. } => *attributes,

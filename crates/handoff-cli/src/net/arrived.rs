@@ -1,30 +1,30 @@
-//! What came by the queues of a NIC: how much, what of it was copied, and what memory it took.
+//! What came by the queues of a NIC: how much, how much of it was copied, and how much memory it needed.
 
 use std::fmt::Write as _;
 
 use handoff::{RxQueue, RxStats, Tally};
 use serde::Serialize;
 
-/// The part of a report that is of the queues; its fields are those of `--json`.
+/// The part of a report about the queues; its fields are those of `--json`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Arrived {
     queues: usize,
     /// Received by the queues, frames included, first words not.
     bytes: u64,
-    /// Of these, by the kernel's count; `null` where it has none.
+    /// Of these, copied ones by the kernel's count; `null` if it does not count.
     copied: Option<u64>,
     /// Several threads received from one queue: the kernel may have lost some of that count.
     shared: bool,
-    /// How often the kernel told that it found no free chunk.
+    /// How often the kernel reported that it found no free chunk.
     shortages: u64,
     /// Bytes of a chunk.
     chunk: usize,
-    /// Chunks that the NIC has had, at the end, and that it may have had.
+    /// Chunks that the NIC had at the end, and the most that it could have had.
     chunks: usize,
     chunks_limit: usize,
     /// When the memory of a queue grew.
     growth: Vec<Step>,
-    /// Why it did not grow further, though it should have.
+    /// Why it did not grow further, if it should have.
     growth_stopped: Option<String>,
 }
 
@@ -33,18 +33,18 @@ pub(crate) struct Arrived {
 struct Step {
     /// Since the queue was bound.
     after_s: f64,
-    /// Of the queue, from then on.
+    /// Chunks of the queue after this step.
     chunks: usize,
     cause: String,
 }
 
 impl Arrived {
-    /// All that came by the queue.
+    /// Everything that came by the queue.
     pub(crate) fn by(queue: &RxQueue) -> Self {
         Self::since(&RxStats::default(), queue)
     }
 
-    /// What came by the queue after it had counted so.
+    /// What came by the queue since an earlier count.
     pub(crate) fn since(before: &RxStats, queue: &RxQueue) -> Self {
         let RxStats { bytes, copied, shared, shortages, .. } = queue.stats();
         let copied = copied.map(|copied| copied.saturating_sub(before.copied.unwrap_or(0)));
@@ -86,11 +86,11 @@ impl Arrived {
         }
     }
 
-    /// What receivers of the queues report, whose copies are unknown one by one where they were several: together
-    /// they are what the queues counted. If several threads had some copied, the rest stays unknown.
+    /// The receivers' tallies. With several receivers their copies are unknown one by one; together they are the
+    /// queues' counts. If several threads had some copied, the rest stays unknown.
     pub(crate) fn settle(&self, tally: Tally) -> Tally {
         let Some(counted) = self.copied else { return tally };
-        // What came another way was copied as well, and is not in the count.
+        // Bytes that came another way were copied as well, and are not in the count.
         let by_another_way = tally.total().saturating_sub(self.bytes);
         let known = tally.copied.saturating_sub(by_another_way);
         let copied = counted.saturating_sub(known).min(tally.unknown);
@@ -102,7 +102,7 @@ impl Arrived {
         Tally { zero_copy: tally.zero_copy + zero_copy, copied: tally.copied + copied, unknown }
     }
 
-    /// For a person to read.
+    /// The report for people.
     pub(crate) fn text(&self) -> String {
         let megabytes = |bytes: usize| format!("{:.1} MB", bytes as f64 / 1e6);
         let copied = match self.copied {
@@ -202,7 +202,7 @@ mod tests {
         let queue = |copied| Arrived { copied, ..arrived() };
         assert_eq!(queue(Some(30)).settle(told(5, 0, 100)), told(75, 30, 0));
         assert_eq!(queue(Some(0)).settle(told(0, 0, 100)), told(100, 0, 0));
-        // What is known already stays.
+        // Known counts stay.
         assert_eq!(queue(Some(30)).settle(told(70, 30, 0)), told(70, 30, 0));
         assert_eq!(queue(None).settle(told(0, 0, 100)), told(0, 0, 100));
     }

@@ -260,7 +260,7 @@ impl Listener {
     fn listen(address: SocketAddr, family: Family, shared: bool) -> io::Result<Socket> {
         let kind = Type::STREAM.nonblocking();
         let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
-        // What it accepts has these from it.
+        // Accepted sockets inherit these.
         prepare(SockRef::from(&socket))?;
         if address.is_ipv6() {
             socket.set_only_v6(family == Family::V6 || !address.ip().is_unspecified())?;

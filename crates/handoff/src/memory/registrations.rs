@@ -123,7 +123,7 @@ impl Registrations {
     }
 }
 
-/// The entry alone tells others about the memory.
+/// The store tells other threads only of the entry itself.
 fn replaces(entry: &AtomicU64, before: u64, after: u64) -> bool {
     entry.compare_exchange(before, after, Relaxed, Relaxed).is_ok()
 }
