@@ -40,8 +40,8 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    /// The requested engine, or the automatic choice with the reason against the kernel's; a port to listen on
-    /// requires our own. `under_way` bytes may be under way from each of the kernel's ports, if it allows it, or
+    /// The engine that was asked for, and why not the kernel's where that was left open; a port to listen on
+    /// asks for our own. `under_way` bytes may be under way from each of the kernel's ports, if it allows it, or
     /// to each peer of our own.
     pub(crate) fn new(
         driver: &Driver,

@@ -27,7 +27,7 @@ const BACKLOG: i32 = 128;
 const STAYS_TAKEN: Duration = Duration::from_secs(30);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// The port that peers connect to.
+/// What peers connect to.
 pub(super) struct Gate {
     socket: socket2::Socket,
     file: File,
@@ -134,7 +134,7 @@ pub(super) async fn accept_waiting(shared: Rc<Shared>, peer: IpAddr) {
     shared.tell();
 }
 
-/// Accepts a connection; returns whether there was one.
+/// Accepts a connection; whether there was one.
 fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> bool {
     match gate.socket.accept() {
         Ok((socket, from)) => {
@@ -145,7 +145,7 @@ fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> bool {
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
         Err(error) => {
-            // Errors of a single connection are reported here too.
+            // What is wrong with one connection is told here too.
             tracing::info!(%error, "a connection is not accepted");
             false
         }
@@ -167,7 +167,7 @@ fn accepted(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
     }
 }
 
-/// Makes it a link, if possible.
+/// Makes it a link, if that can be.
 fn up(shared: &Rc<Shared>, id: ConnectionId, socket: socket2::Socket) {
     match Link::new(&shared.driver, id, socket, shared.sending, &shared.inquiries) {
         Ok(link) => shared.serve(link),

@@ -31,7 +31,7 @@ const GRAIN: Duration = Duration::from_millis(1);
 /// Where a payload is: here, or on loan to the kernel.
 pub(super) type Slot = Rc<RefCell<Option<Buffer>>>;
 
-/// One address, and the tasks that serve it. A clone is another handle on the same.
+/// One address, and what serves it. Cloning it gives another handle on the same.
 ///
 /// ```no_run
 /// use handoff::{Buffer, Driver, Executor};
@@ -78,7 +78,7 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     /// How connections send.
     pub(super) sending: handoff::Engine,
-    /// Refused connections.
+    /// Connections that are not taken.
     pub(super) refusals: Refusals,
     /// How often TCP was asked what peers have acknowledged.
     pub(super) inquiries: Rc<Cell<u64>>,

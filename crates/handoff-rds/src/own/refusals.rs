@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Refusals {
     /// Refusals not reported yet.
     count: Cell<u64>,
-    /// The last of them, and its reason.
+    /// The last of them, and why it was.
     last: RefCell<Option<(IpAddr, String)>>,
     said: Cell<Option<Instant>>,
 }
