@@ -215,8 +215,8 @@ impl Pages {
         let address =
             unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE)? };
         let pages = Self { address: NonNull::new(address.cast()).expect("not null"), len };
-        // MAP_POPULATE does nothing in a process that locks memory at its first touch. SAFETY: the mapping
-        // just made, which stays what it is.
+        // MAP_POPULATE does nothing in a process that locks memory at its first touch.
+        // SAFETY: the mapping just made, which stays what it is.
         unsafe { madvise(address, len, Advice::LinuxPopulateWrite)? };
         Ok(pages)
     }

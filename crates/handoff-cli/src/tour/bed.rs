@@ -90,8 +90,8 @@ impl Bed {
                 (place::parts(made.path(), "near", part)?, place::parts(made.path(), "far", part)?)
             }
         };
-        // Mounts that nobody else sees, and that go with this process and those that it starts. SAFETY: the
-        // flag does not unshare the file table, which is what makes unsharing unsound.
+        // Mounts that nobody else sees, and that go with this process and those that it starts.
+        // SAFETY: the flag does not unshare the file table, which is what makes unsharing unsound.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(|errno| {
             Failure::not_possible(format!("cannot make a mount namespace ({errno}); run as root"))
         })?;

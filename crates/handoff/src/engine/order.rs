@@ -1,9 +1,9 @@
 //! When a send may start: at once on a datagram socket, in order on a stream.
 //!
 //! Contracts:
-//! - on a stream no byte of a send goes before all bytes of earlier sends: sends that go to the ring
-//!   together form one chain of links. A short send stops all that follow, and stopped sends are submitted
-//!   again in the same order. A send that takes several requests ends its chain;
+//! - on a stream no byte of a send goes before all bytes of the sends accepted earlier: sends that go to
+//!   the ring together form one chain of links. A short send stops all that follow, and stopped sends are
+//!   submitted again in the same order. A send that takes several requests ends its chain;
 //! - on a stream nothing follows a send that ended midway.
 
 use std::cell::RefMut;

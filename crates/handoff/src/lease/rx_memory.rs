@@ -171,7 +171,7 @@ impl RxMemory {
     ///
     /// # Safety
     ///
-    /// It does so.
+    /// `find` must find them.
     #[inline]
     pub(super) unsafe fn address(&self, place: u64, len: usize) -> NonNull<u8> {
         debug_assert!(self.find(place, len).is_some());

@@ -158,8 +158,8 @@ fn reserve(len: usize) -> io::Result<Arc<Backing>> {
 pub(crate) fn own(start: NonNull<u8>, len: usize, private: bool) -> Arc<Backing> {
     if private {
         // A fork would copy every page that a ring or a send has pinned, and fail if the huge page pool has
-        // no second set. Children that exec do not need the pages. SAFETY: the range was just mapped.
-        // Without the advice forks are only slower.
+        // no second set. Children that exec do not need the pages.
+        // SAFETY: the range was just mapped. Without the advice forks are only slower.
         let _ = unsafe { mm::madvise(start.as_ptr().cast(), len, mm::Advice::LinuxDontFork) };
     }
     // SAFETY: the mapping is as described and goes away only with its owner.

@@ -211,9 +211,9 @@ impl SendOp {
         if self.in_kernel == 0 && self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
             self.loan = None;
         }
-        // A request under way holds the open socket itself, and lets go of it with the ring. SAFETY: the
-        // record is leaked and this is the only reference to it, which ends here, so nobody uses the socket
-        // through it again.
+        // A request under way holds the open socket itself, and lets go of it with the ring.
+        // SAFETY: the record is leaked and this is the only reference to it, which ends here, so nobody
+        // uses the socket through it again.
         unsafe { std::ptr::drop_in_place(&raw mut self.socket) };
     }
 
@@ -252,7 +252,7 @@ impl SendOp {
         matches!(self.state, SendState::Ending)
     }
 
-    /// Asks the send to end; returns whether this is the first time.
+    /// Asks the send to end, unless it has ended; returns whether that is new.
     pub(crate) fn ask_to_end(&mut self) -> bool {
         let news = matches!(self.state, SendState::Going | SendState::Blocked);
         if news {

@@ -111,8 +111,8 @@ fn a_get_that_has_waited_is_charged_to_who_asked() {
     let id = lending.device.bind(&to, SOURCE).expect("binds");
     let none = Some(0);
     setrlimit(Resource::Memlock, Rlimit { current: none, maximum: none }).expect("sets");
-    // Root is charged for nothing; these credentials are. SAFETY: changes the user of this process, which
-    // runs no other test.
+    // Root is charged for nothing; these credentials are.
+    // SAFETY: changes the user of this process, which runs no other test.
     assert_eq!(unsafe { libc::seteuid(65_534) }, 0);
     let other = lending.ring.submitter().register_personality().expect("registers");
     // SAFETY: as above.
@@ -186,8 +186,8 @@ fn who_keeps_pages_of_a_file_gets_no_more() {
 #[test]
 fn a_user_binds_no_more_files_with_many_devices() {
     drop(Device::open());
-    // It is opened with root's power, for a user who may bind so many files. SAFETY: changes the user of
-    // this process, which runs no other test.
+    // It is opened with root's power, for a user who may bind so many files.
+    // SAFETY: changes the user of this process, which runs no other test.
     assert_eq!(unsafe { libc::setresuid(65_534, 0, 0) }, 0);
     let [one, two] = [(); 2].map(|()| Device(File::open("/dev/getbuf").expect("opens")));
     // SAFETY: as above.
