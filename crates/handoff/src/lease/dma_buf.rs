@@ -145,7 +145,7 @@ impl DmaBufQueue {
         self.0.chunks()
     }
 
-    /// Spans that you hold; each keeps a chunk.
+    /// Spans that the kernel has handed over and nobody has dropped; each keeps a chunk.
     pub fn held(&self) -> usize {
         self.0.held()
     }

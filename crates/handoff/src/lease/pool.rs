@@ -1,7 +1,7 @@
 //! Receive pools: chunks of a region; the kernel picks one when data arrives.
 //!
 //! Minimum kernel: 5.19 (`IORING_REGISTER_PBUF_RING`); without a ring, this module hands out the chunks.
-//! When no chunk is left, receivers wait.
+//! Receiving holds no more than the pool's chunks: when none is left, receivers wait.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -45,7 +45,7 @@ pub(crate) struct PoolShared {
     chunks: usize,
     /// The ring of free chunks that the kernel takes from, or their list without a ring.
     supply: Supply,
-    /// Chunks that are not free.
+    /// Chunks with received bytes, which nobody can receive into now.
     held: Cell<usize>,
     /// Receivers that found no chunk.
     starving: RefCell<Vec<Key>>,
@@ -104,7 +104,7 @@ impl Pool {
         self.shared.chunks
     }
 
-    /// Chunks with received bytes that you hold.
+    /// Chunks with received bytes that nobody has dropped, whether or not you have taken them.
     pub fn held(&self) -> usize {
         self.shared.held()
     }

@@ -69,7 +69,8 @@ impl RxBinding {
 
     /// Begins with this many bytes of the region, and doubles the NIC's memory when chunks run short, up to the whole
     /// region (Linux 7.3). Take a [reserved](crate::Region::reserved) region: only the NIC's part of it is memory,
-    /// unless you register it with a driver. On older kernels the queue has the whole region from the beginning. See
+    /// unless you register the queue with a driver. Where the kernel cannot add memory, the queue has the whole
+    /// region from the beginning. See
     /// [`RxQueue::growth`](crate::RxQueue::growth).
     pub fn grows_from(mut self, bytes: usize) -> Self {
         self.grows_from = Some(bytes);

@@ -60,7 +60,7 @@ pub struct RxStats {
     /// split's threshold). `None` where the kernel doesn't count (before Linux 7.2). A lower bound where the queue is
     /// [shared](Self::shared): the kernel may lose counts when several rings count at once.
     pub copied: Option<u64>,
-    /// Other drivers receive from the queue ([`RxQueue::export`]), or could.
+    /// Other drivers may receive from the queue ([`RxQueue::export`]), or may have done so.
     pub shared: bool,
     /// How often the kernel reported that the NIC's ring found no free chunk; at most ten times a second.
     /// Always 0 before Linux 7.2.
@@ -239,7 +239,7 @@ impl RxQueue {
         self.shared.memory.most_chunks()
     }
 
-    /// Spans of this driver that you hold; each keeps a chunk.
+    /// Spans that the kernel has handed to this driver and nobody has dropped; each keeps a chunk.
     pub fn held(&self) -> usize {
         self.shared.held.get()
     }

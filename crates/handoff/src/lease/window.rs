@@ -79,7 +79,7 @@ impl Window {
         Intake { window: Some(self.clone()), ..Intake::from(pool) }
     }
 
-    /// Places and chunks whose bytes you hold.
+    /// Places and chunks with bytes that nobody has dropped, whether or not you have taken them.
     pub fn held(&self) -> usize {
         self.pages.held() + self.rest.held()
     }

@@ -70,7 +70,7 @@ impl Reception {
         Poll::Ready(self.check_whole())
     }
 
-    /// Begins to receive; [`check_free`](Self::check_free) has allowed it.
+    /// Begins to receive, until [`end`](Self::end).
     pub(crate) fn take(&self) -> Result<()> {
         self.check_free()?;
         self.check_whole()?;

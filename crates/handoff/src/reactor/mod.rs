@@ -77,8 +77,8 @@ impl Reactor {
             // Nothing can be told during telling.
             return Ok(0);
         }
-        // If a waker waits here, the remaining wakers are called first: it may wait for one of their tasks.
-        // If it only looks, its caller calls the others; otherwise wakers would nest without end. A driver
+        // If a waker waits here, the remaining wakers are called first, so that they need not wait for it. If
+        // it only looks, its caller calls the others; otherwise wakers would nest in each other. A driver
         // that goes wakes at its end.
         let only_looks = matches!(until, Until::Now | Until::Soon);
         let wakes = !(self.due.is_gone() || self.due.is_waking() && only_looks);
