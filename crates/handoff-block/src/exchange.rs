@@ -78,7 +78,7 @@ pub enum Change {
     Policy,
 }
 
-/// Reports changes of the policy that a device was made with: its descriptor is then readable.
+/// Reports changes of what a device with a policy was made of: its descriptor is then readable.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
 

@@ -34,13 +34,13 @@ const PAGE: usize = 4096;
 /// [`Directory::read`] and [`Server::record`](crate::Server::record) return it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// The request.
+    /// What was asked for.
     pub spec: Spec,
     /// A number that no other device has, also not a later one with this one's number.
     pub made: u64,
     /// The engine in use.
     pub engine: Engine,
-    /// Better engines that were not possible, with the reasons.
+    /// Better engines that were not taken, with the reasons.
     pub passed_over: Vec<PassedOver>,
     /// Bytes of the device.
     pub size: u64,
@@ -235,7 +235,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// This crate did not make a device without a record.
+    /// A device that this crate did not make has no record.
     pub fn read(&self) -> io::Result<Record> {
         let text = fs::read(self.record_path())?;
         serde_json::from_slice(&text).map_err(io::Error::other)

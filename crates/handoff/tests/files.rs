@@ -388,8 +388,8 @@ fn a_wait_without_reading_leaves_the_bytes_and_can_be_dropped() {
     }
 }
 
-/// The kernel ends the workers of a thread whose last ring has gone. A worker that is about to end drops
-/// the work of the thread's next ring.
+/// The kernel ends the workers of a thread whose last ring has gone. A worker that is about to end
+/// leaves undone what the thread's next ring gives it.
 #[test]
 fn the_kernels_workers_of_a_thread_stay_from_ring_to_ring() {
     let workers = || {

@@ -11,7 +11,7 @@
 //! Requests that the kernel hands to a worker thread (fsync, fallocate, buffered writes of most file
 //! systems) run one after the other. On this kernel, a worker started from inside the loop would inherit a
 //! scheduler state that it must not have. So one worker is started before and remains, and no others may
-//! be.
+//! be started.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -35,7 +35,7 @@ impl Cookie {
 pub(super) struct Told([MaybeUninit<u8>; Self::LEN]);
 
 impl Told {
-    /// More than one kind may come at a time; without this room the kernel drops completions.
+    /// More than one kind may come at a time; without this room the kernel does not report completions.
     const LEN: usize = 4 * (HEADER + size_of::<ZcopyCookies>().next_multiple_of(ALIGN));
 
     pub(super) fn new() -> Self {

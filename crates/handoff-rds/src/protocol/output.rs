@@ -40,7 +40,7 @@ pub enum Output {
     /// in all that comes until the peer's end, and call `closed`.
     Finish(ConnectionId),
     /// Another connection takes this one's place: hand in all that has arrived on it, close it, and call
-    /// `closed`. Bytes that the peer's TCP acknowledged count as delivered.
+    /// `closed`. Bytes whose acknowledgement the peer's TCP has seen count as delivered there.
     Drain(ConnectionId),
     /// Close the connection, which the host has forgotten.
     Close {

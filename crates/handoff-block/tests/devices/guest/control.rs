@@ -11,7 +11,8 @@ use super::device::driver_or_skip;
 /// The highest number, which nobody has.
 const NOBODY: u32 = (1 << 20) - 1;
 
-/// A worker that is about to end, because the thread's last ring has gone, drops the next ring's command.
+/// A worker that is about to end, because the thread's last ring has gone, leaves the next ring's
+/// command undone.
 #[test]
 fn the_kernels_workers_stay_from_one_control_to_the_next() {
     driver_or_skip!();
