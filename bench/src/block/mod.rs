@@ -208,7 +208,7 @@ impl Bench for Block<'_> {
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
             .ok_or(BenchError::Stopped)?;
         for row in &mut measured.rows {
-            // A speed that all rows have, or the server's instructions if there is a server.
+            // A speed that all rows have, or a server's instructions where there is no server, compares nothing.
             let limited = row.config.rate.is_some() && !counted;
             if limited || row.engine == KERNEL_LOOP && counted {
                 (row.ratio, row.ratio_min, row.ratio_max) = (None, None, None);

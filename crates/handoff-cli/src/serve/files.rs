@@ -142,7 +142,7 @@ fn plain(status: StatusCode, why: &str) -> Response<String> {
 }
 
 fn with(mut response: Response<String>, name: HeaderName, value: &str) -> Response<String> {
-    // Of these, only a target is not ours.
+    // A value that no field can have is left out; of these values, only a target is not ours.
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(name, value);
     }
