@@ -1,8 +1,8 @@
 //! The bytes of one connection on their way past the page cache, from where the NIC has put them.
 //!
 //! Direct writes take whole blocks, and a NIC delivers by the packet. Spans at multiples of what the disk's DMA
-//! asks for go to the disk several at once, as soon as they fill pages of the file. Bytes at odd places are
-//! [staged](super::staging), which copies them.
+//! asks for are gathered, and go to the disk several at once, as the whole pages of the file that they fill. Bytes at
+//! odd places are [staged](super::staging), which copies them.
 //!
 //! Contracts:
 //! - bytes go where they belong, each once: bytes held here directly precede those that come next;
