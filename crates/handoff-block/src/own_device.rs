@@ -35,7 +35,8 @@ use crate::{Control, Error, Spec};
 ///     driver.block_on(async {
 ///         while let Some(request) = queue.next().await? {
 ///             let len = request.len();
-///             request.answer(Ok(len)); // send, write or fill its memory before
+///             // Here send or write `request.source()`, or fill `request.destination()`.
+///             request.answer(Ok(len));
 ///         }
 ///         Ok(())
 ///     })?

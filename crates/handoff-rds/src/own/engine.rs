@@ -49,7 +49,7 @@ pub(super) type Slot = Rc<RefCell<Option<Buffer>>>;
 ///     let buffer = Buffer::from(vec![7; 65_536]);
 ///     socket.send_when_possible(peer, buffer, 42).await.map_err(|refused| refused.error)?;
 ///     let mut batch = Vec::new();
-///     socket.completions(1, &mut batch).await; // the buffer is back, and the peer has the message
+///     socket.completions(1, &mut batch).await; // the buffer is back; `end` says whether the peer has it
 ///     println!("{} bytes answered", socket.receive().await.payload.len());
 ///     Ok::<_, handoff_rds::Error>(())
 /// })??;
