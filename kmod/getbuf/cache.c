@@ -79,6 +79,16 @@ static int getbuf_cache_add(struct getbuf_lend *lend, struct file *file, struct 
 	return getbuf_lend_add(lend, folio_page(folio, 0), offset_in_folio(folio, position), length);
 }
 
+static void getbuf_cache_reserve(struct getbuf_lend *lend, struct folio_batch *batch)
+{
+	size_t bytes = 0;
+	unsigned int i;
+
+	for (i = 0; i < folio_batch_count(batch); i++)
+		bytes += folio_size(batch->folios[i]);
+	getbuf_lend_reserve(lend, bytes);
+}
+
 /*
  * Returns how many bytes it could lend, 0 at the end of the file, EAGAIN if the
  * first of them is not in the cache. "missing": the byte after them is not in the
@@ -104,6 +114,9 @@ int getbuf_cache_fill(struct getbuf_lend *lend, struct file *file, loff_t positi
 		unsigned int i;
 
 		*missing = !filemap_get_folios_contig(mapping, &index, last, &batch);
+		if (*missing)
+			break;
+		getbuf_cache_reserve(lend, &batch);
 		for (i = 0; i < folio_batch_count(&batch) && done < length; i++) {
 			struct folio *folio = batch.folios[i];
 

@@ -219,6 +219,7 @@ void getbuf_lend_empty(struct getbuf_lend *lend)
 	spin_unlock(&context->lock);
 	memset(&lend->memlock, 0, sizeof(lend->memlock));
 	lend->charged = 0;
+	lend->reserved = 0;
 	lend->pipe = NULL;
 	lend->copy = NULL;
 	lend->recycles = false;
@@ -250,25 +251,19 @@ void getbuf_lend_free(struct getbuf_lend *lend)
 	getbuf_lend_end(lend, false);
 }
 
-/* Charges a whole folio, since the lend keeps all of it in memory. */
-static int getbuf_charge(struct getbuf_lend *lend, size_t bytes)
+/* Charges so many bytes more, if the limits allow. */
+static int getbuf_try_charge(struct getbuf_lend *lend, size_t bytes)
 {
 	struct getbuf_context *context = lend->context;
-	bool may;
 
-	may = getbuf_user_keep(context->user, bytes, READ_ONCE(getbuf_bytes_max));
-	spin_lock(&context->lock);
-	if (may)
-		context->bytes += bytes;
-	else
-		context->count.over_limit++;
-	spin_unlock(&context->lock);
-	if (!may)
+	if (!getbuf_user_keep(context->user, bytes, READ_ONCE(getbuf_bytes_max)))
 		return -ENOBUFS;
+	spin_lock(&context->lock);
+	context->bytes += bytes;
+	spin_unlock(&context->lock);
 	if (mm_account_pinned_pages(&lend->memlock, bytes)) {
 		spin_lock(&context->lock);
 		getbuf_uncharge(context, bytes);
-		context->count.over_memlock++;
 		spin_unlock(&context->lock);
 		return -ENOMEM;
 	}
@@ -276,10 +271,42 @@ static int getbuf_charge(struct getbuf_lend *lend, size_t bytes)
 	return 0;
 }
 
-static int getbuf_lend_add_piece(struct getbuf_lend *lend, struct page *page, u32 offset, u32 length)
+/*
+ * Charges the folios that are added next, all at once: one by one costs more than
+ * adding them. If that is too much, each is charged when it is added.
+ */
+void getbuf_lend_reserve(struct getbuf_lend *lend, size_t bytes)
+{
+	if (!getbuf_try_charge(lend, bytes))
+		lend->reserved += bytes;
+}
+
+/* Charges a whole folio, since the lend keeps all of it in memory. */
+static int getbuf_charge(struct getbuf_lend *lend, size_t bytes)
+{
+	struct getbuf_context *context = lend->context;
+	int err;
+
+	if (lend->reserved >= bytes) {
+		lend->reserved -= bytes;
+		return 0;
+	}
+	err = getbuf_try_charge(lend, bytes);
+	if (!err)
+		return 0;
+	spin_lock(&context->lock);
+	if (err == -ENOMEM)
+		context->count.over_memlock++;
+	else
+		context->count.over_limit++;
+	spin_unlock(&context->lock);
+	return err;
+}
+
+static int getbuf_lend_add_piece(struct getbuf_lend *lend, struct folio *folio, struct page *page,
+				 u32 offset, u32 length)
 {
 	struct bio_vec *last = lend->segments ? &lend->segment[lend->segments - 1] : NULL;
-	struct folio *folio = page_folio(page);
 	int err;
 
 	if (last && page_folio(last->bv_page) == folio) {
@@ -309,6 +336,7 @@ static int getbuf_lend_add_piece(struct getbuf_lend *lend, struct page *page, u3
  */
 int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, size_t length)
 {
+	struct folio *folio = page_folio(page);
 	size_t added = 0;
 	int err = 0;
 
@@ -316,15 +344,15 @@ int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, 
 	offset &= ~PAGE_MASK;
 	if (!sendpage_ok(page))
 		return -EOPNOTSUPP;
-	if (folio_contain_hwpoisoned_page(page_folio(page)))
+	if (folio_contain_hwpoisoned_page(folio))
 		return -EIO;
 	length = min(length, (size_t)GETBUF_LEND_MAX - lend->bytes);
 	while (added < length) {
 		size_t at = offset + added;
 		u32 piece = min(length - added, (size_t)GETBUF_SEGMENT_MAX);
 
-		err = getbuf_lend_add_piece(lend, page + (at >> PAGE_SHIFT), at & ~PAGE_MASK,
-					    piece);
+		err = getbuf_lend_add_piece(lend, folio, page + (at >> PAGE_SHIFT),
+					    at & ~PAGE_MASK, piece);
 		if (err)
 			break;
 		lend->bytes += piece;

@@ -150,6 +150,7 @@ struct getbuf_lend {
 	u32 bytes;
 	u32 copied;
 	u64 charged;
+	u64 reserved;			/* of what is charged: for folios to come */
 	struct mmpin memlock;
 	struct file *origin;		/* or NULL */
 	struct pipe_inode_info *pipe;	/* or NULL */
@@ -214,6 +215,7 @@ struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf
 				     u32 room);
 void getbuf_lend_free(struct getbuf_lend *lend);
 void getbuf_lend_empty(struct getbuf_lend *lend);
+void getbuf_lend_reserve(struct getbuf_lend *lend, size_t bytes);
 int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, size_t length);
 int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsigned int direction,
 			u32 slot, unsigned int issue_flags);

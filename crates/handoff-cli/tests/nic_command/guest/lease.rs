@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use handoff_lab::topology::Namespace;
 use rustix::net::netdevice;
@@ -170,11 +170,18 @@ fn a_kill_at_any_time_is_put_back() {
     let device = host.device();
     let (before, links_before) = (host.settings(), links(&host));
     let to = container.to();
+    let start = || {
+        let mut command = host.command(&["lease", device, "--to", &to, "--address", ADDRESS]);
+        command.stdout(Stdio::null()).spawn().expect("starts")
+    };
+    let begin = Instant::now();
+    assert!(start().wait().expect("ends").success());
+    let whole = begin.elapsed();
+    host.answer(&["restore", device]);
     let mut caught = 0;
     for turn in 0..24 {
-        let mut command = host.command(&["lease", device, "--to", &to, "--address", ADDRESS]);
-        let mut child = command.stdout(Stdio::null()).spawn().expect("starts");
-        std::thread::sleep(std::time::Duration::from_millis(turn * 10));
+        let mut child = start();
+        std::thread::sleep(whole * turn / 24);
         child.kill().expect("kills");
         // Where it ended before, its lease stays as well.
         let killed = child.wait().expect("ends").code().is_none();

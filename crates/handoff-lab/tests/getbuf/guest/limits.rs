@@ -104,6 +104,34 @@ fn as_much_is_lent_as_may_be_whichever_way_it_is_read() {
     assert_eq!((query.from_splice, query.bytes), (1, 64 << 10), "{query:?}");
 }
 
+/// Pages of the cache are charged many at a time, but no more than are lent.
+#[test]
+fn what_is_lent_of_the_cache_is_charged_and_no_more() {
+    const PAGES: [u64; 5] = [1, 31, 32, 50, 64];
+    let mut lending = Lending::new();
+    // Its folios are pages.
+    let file = in_memory();
+    (&file).write_all(&[1; 256 << 10]).expect("writes");
+    let id = lending.device.bind(&file, SOURCE).expect("binds");
+    for bytes in PAGES.map(|pages| pages << 12) {
+        let wanted = u32::try_from(bytes).expect("is little");
+        assert_eq!(lending.run(lending.get(0, id, 0, wanted)), wanted.cast_signed());
+        assert_eq!(lending.device.query().bytes, bytes);
+        assert_eq!(lending.run(lending.put(0)), 0);
+        assert_eq!(lending.until_all_are_back().bytes, 0);
+    }
+    for (turn, pages) in PAGES.into_iter().take(4).enumerate() {
+        let bytes = pages << 12;
+        let _limit = Parameter::set("bytes", bytes);
+        let lent = lending.run(lending.get(0, id, 0, 256 << 10));
+        assert_eq!(u64::try_from(lent).expect("some are lent"), bytes);
+        let query = lending.device.query();
+        assert_eq!((query.bytes, query.over_limit), (bytes, turn as u64 + 1), "{query:?}");
+        assert_eq!(lending.run(lending.put(0)), 0);
+        assert_eq!(lending.until_all_are_back().bytes, 0);
+    }
+}
+
 #[test]
 fn a_get_that_has_waited_is_charged_to_who_asked() {
     let mut lending = Lending::new();
