@@ -261,6 +261,11 @@ typedef handoff_handle handoff_region;
 typedef handoff_handle handoff_lane;
 
 /*
+ Bytes that nobody writes, which many operations hold at once.
+ */
+typedef handoff_handle handoff_frozen;
+
+/*
  Whether a mechanism works on this machine, for this user. The texts are valid during the callback; those that
  say nothing are NULL.
  */
@@ -413,9 +418,10 @@ int handoff_read(handoff_file file,
                  uint64_t user_data);
 
 /*
- Begins to write a buffer, or a span that was received, to a file at `offset`; to a pipe at -1.
+ Begins to write a buffer, a frozen one, or a span that was received, to a file at `offset`; to a pipe at -1.
 
- The payload is on loan until `HANDOFF_EVENT_TRANSFERRED`; a span is gone then, and its handle is at once.
+ The payload is on loan until `HANDOFF_EVENT_TRANSFERRED`; a span is gone then, and its handle is at once. A frozen
+ buffer can be lent again meanwhile.
 
  Returns 0, or a negative error number; nothing was lent then.
  */
@@ -539,6 +545,50 @@ int handoff_buffer_set_length(handoff_buffer buffer, size_t length);
 int handoff_buffer_split(handoff_buffer buffer, size_t at, handoff_buffer *front);
 
 /*
+ Ends the writing of a buffer, so that many operations can hold it at once. The buffer's handle ends.
+
+ Returns 0, or a negative error number; the buffer is as before then.
+
+ Requires: `frozen` can be written.
+ */
+int handoff_freeze(handoff_buffer buffer,
+                   handoff_frozen *frozen);
+
+/*
+ Where a frozen buffer's bytes are, and how many: to be read only, as long as the handle is open.
+
+ Returns 0, or a negative error number.
+
+ Requires: `data` and `length` can be written; `length` may be NULL.
+ */
+int handoff_frozen_data(handoff_frozen frozen, const void **data, size_t *length);
+
+/*
+ Makes a handle for a part of a frozen buffer, or for the whole again. It shares the bytes, is lent like the
+ whole, and keeps the whole frozen.
+
+ Returns 0, or a negative error number: `-EINVAL` past the end.
+
+ Requires: `part` can be written.
+ */
+int handoff_frozen_part(handoff_frozen frozen,
+                        size_t at,
+                        size_t length,
+                        handoff_frozen *part);
+
+/*
+ Makes a frozen buffer one that can be written again: the whole that was frozen, also where this is a part of it.
+ The handle ends.
+
+ Returns 0, or a negative error number: `-EBUSY` while there are other handles of it, or it is on loan. The handle
+ stays then.
+
+ Requires: `buffer` can be written.
+ */
+int handoff_unfreeze(handoff_frozen frozen,
+                     handoff_buffer *buffer);
+
+/*
  Tries each mechanism, and calls `tell` for each.
 
  Returns 0, or a negative error number.
@@ -629,10 +679,10 @@ int handoff_socket_new(handoff_driver driver, int fd, handoff_socket *socket);
 int handoff_socket_set_engine(handoff_socket socket, uint32_t engine);
 
 /*
- Begins to send a buffer, or a span that was received.
+ Begins to send a buffer, a frozen one, or a span that was received.
 
  The payload is on loan until `HANDOFF_EVENT_RETURNED` tells that it is back; a span is gone then, and its
- handle is at once. `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be
+ handle is at once. A frozen buffer can be lent again meanwhile, on any socket of this thread. `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be
  closed in any case.
 
  Returns 0, or a negative error number; nothing was lent then.

@@ -68,15 +68,21 @@ pub(crate) fn c_string(text: &str) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
+/// Whether there is a place for the result: for calls that can't be undone when it turns out that there is none.
+pub(crate) fn check<T>(place: *mut T) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(Failure::invalid("the place for the result is NULL"));
+    }
+    Ok(())
+}
+
 /// Writes a result where the caller wants it.
 ///
 /// # Safety
 ///
 /// `place` is NULL or can be written.
 pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Failure> {
-    if place.is_null() {
-        return Err(Failure::invalid("the place for the result is NULL"));
-    }
+    check(place)?;
     // SAFETY: the caller vouches for it.
     unsafe { place.write(value) };
     Ok(())

@@ -3,13 +3,13 @@
 use std::ffi::c_int;
 use std::rc::{Rc, Weak};
 
-use handoff::{Buffer, File, Refused, Span, Transfer, Transferred};
+use handoff::{Buffer, File, Frozen, Refused, Span, Transfer, Transferred};
 
 use crate::boundary::{Failure, enter, owned, put};
 use crate::driver::{self, State};
 use crate::event::{HANDOFF_EVENT_TRANSFERRED, handoff_event};
 use crate::handles::{self, Kind, handoff_buffer, handoff_driver, handoff_file, handoff_handle};
-use crate::loan::{self, Lent};
+use crate::loan::{self, Lent, Sendable};
 
 struct OpenFile {
     file: File,
@@ -70,9 +70,10 @@ pub extern "C" fn handoff_read(
     })
 }
 
-/// Begins to write a buffer, or a span that was received, to a file at `offset`; to a pipe at -1.
+/// Begins to write a buffer, a frozen one, or a span that was received, to a file at `offset`; to a pipe at -1.
 ///
-/// The payload is on loan until `HANDOFF_EVENT_TRANSFERRED`; a span is gone then, and its handle is at once.
+/// The payload is on loan until `HANDOFF_EVENT_TRANSFERRED`; a span is gone then, and its handle is at once. A frozen
+/// buffer can be lent again meanwhile.
 ///
 /// Returns 0, or a negative error number; nothing was lent then.
 #[unsafe(no_mangle)]
@@ -84,10 +85,10 @@ pub extern "C" fn handoff_write(
 ) -> c_int {
     enter(|| {
         let (file, offset) = (handles::get::<Rc<OpenFile>>(file)?, at(offset)?);
-        if loan::is_span(payload)? {
-            write::<Span>(&file, payload, offset, user_data)?;
-        } else {
-            write::<Buffer>(&file, payload, offset, user_data)?;
+        match loan::sendable(payload)? {
+            Sendable::Buffer => write::<Buffer>(&file, payload, offset, user_data)?,
+            Sendable::Frozen => write::<Frozen>(&file, payload, offset, user_data)?,
+            Sendable::Span => write::<Span>(&file, payload, offset, user_data)?,
         }
         Ok(0)
     })

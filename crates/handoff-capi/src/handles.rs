@@ -3,7 +3,7 @@
 //! A handle is a number of this thread, the use of a place in the thread's table, and the place. So one that
 //! was closed, one of another thread, and one that was never given are told apart.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -18,6 +18,8 @@ pub type handoff_driver = handoff_handle;
 pub type handoff_region = handoff_handle;
 /// A piece of a region.
 pub type handoff_buffer = handoff_handle;
+/// Bytes that nobody writes, which many operations hold at once.
+pub type handoff_frozen = handoff_handle;
 /// A socket that a driver works on.
 pub type handoff_socket = handoff_handle;
 /// A file, pipe or block device that a driver works on.
@@ -112,9 +114,9 @@ pub(crate) fn get<T: Kind + Clone>(handle: handoff_handle) -> Result<T, Failure>
     with(handle, |it: &mut T| Ok(it.clone()))
 }
 
-/// Whether a handle stands for this kind of object.
-pub(crate) fn is<T: Kind>(handle: handoff_handle) -> Result<bool, Failure> {
-    with_table(|table| Ok(table.object(handle)?.it.is::<T>()))
+/// What kind of object a handle stands for.
+pub(crate) fn kind(handle: handoff_handle) -> Result<TypeId, Failure> {
+    with_table(|table| Ok((*table.object(handle)?.it).type_id()))
 }
 
 /// Takes an object out of the table, which ends its handle.

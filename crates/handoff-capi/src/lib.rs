@@ -35,14 +35,15 @@ pub use event::{
 };
 pub use file::{handoff_file_new, handoff_read, handoff_write};
 pub use handles::{
-    handoff_buffer, handoff_close, handoff_driver, handoff_file, handoff_handle, handoff_lane,
-    handoff_operation, handoff_pool, handoff_receiver, handoff_region, handoff_socket,
-    handoff_span,
+    handoff_buffer, handoff_close, handoff_driver, handoff_file, handoff_frozen, handoff_handle,
+    handoff_lane, handoff_operation, handoff_pool, handoff_receiver, handoff_region,
+    handoff_socket, handoff_span,
 };
 pub use lane::{handoff_lane_length, handoff_lane_new, handoff_lane_push, handoff_lane_take};
 pub use memory::{
     HANDOFF_PAGES_BASE, HANDOFF_PAGES_HUGE, handoff_buffer_data, handoff_buffer_new,
-    handoff_buffer_set_length, handoff_buffer_split, handoff_region_new, handoff_register,
+    handoff_buffer_set_length, handoff_buffer_split, handoff_freeze, handoff_frozen_data,
+    handoff_frozen_part, handoff_region_new, handoff_register, handoff_unfreeze,
     handoff_unregister,
 };
 pub use probe::{HANDOFF_NO, HANDOFF_UNKNOWN, HANDOFF_YES, handoff_capability, handoff_probe};

@@ -1,6 +1,9 @@
-//! What is lent through a handle: buffers, which come back to it, and spans, which go.
+//! What is lent through a handle: buffers, which come back to it, frozen ones, of which a clone is lent, and spans,
+//! which go.
 
-use handoff::{Buffer, Payload, Span};
+use std::any::TypeId;
+
+use handoff::{Buffer, Frozen, Payload, Span};
 
 use crate::boundary::Failure;
 use crate::handles::{self, Kind, handoff_handle};
@@ -12,11 +15,25 @@ pub(crate) trait Lent: Payload {
 
     /// Whether the handle stays, for what comes back.
     const COMES_BACK: bool;
+
+    /// What is lent of that which the handle stands for.
+    fn of(place: &mut Option<Self>) -> Option<Self> {
+        place.take()
+    }
 }
 
 impl Lent for Buffer {
     const NAME: &'static str = "a buffer";
     const COMES_BACK: bool = true;
+}
+
+impl Lent for Frozen {
+    const NAME: &'static str = "a frozen buffer";
+    const COMES_BACK: bool = true;
+
+    fn of(place: &mut Option<Self>) -> Option<Self> {
+        place.clone()
+    }
 }
 
 impl Lent for Span {
@@ -35,7 +52,7 @@ pub(crate) fn lend<B: Lent>(
     handle: handoff_handle,
     accept: impl FnOnce(B, handoff_handle) -> Result<(), (B, Failure)>,
 ) -> Result<(), Failure> {
-    let lent = handles::with(handle, |place: &mut Option<B>| place.take().ok_or_else(on_loan))?;
+    let lent = handles::with(handle, |place: &mut Option<B>| B::of(place).ok_or_else(on_loan))?;
     match accept(lent, if B::COMES_BACK { handle } else { 0 }) {
         Ok(()) if B::COMES_BACK => {}
         Ok(()) => drop(handles::remove::<Option<B>>(handle)?),
@@ -70,11 +87,29 @@ fn on_loan() -> Failure {
     Failure::new(libc::EBUSY, "the buffer is on loan: wait until it is back")
 }
 
-/// Whether a payload is a span; if it is none, it is a buffer.
-pub(crate) fn is_span(payload: handoff_handle) -> Result<bool, Failure> {
-    let is_span = handles::is::<Option<Span>>(payload)?;
-    if is_span || handles::is::<Option<Buffer>>(payload)? {
-        return Ok(is_span);
+/// Takes what is behind a handle for good, unless it is on loan. The handle stays, and [`give_back`] undoes it.
+pub(crate) fn take<B: Lent>(handle: handoff_handle) -> Result<B, Failure> {
+    handles::with(handle, |place: &mut Option<B>| place.take().ok_or_else(on_loan))
+}
+
+/// What can be sent and written.
+pub(crate) enum Sendable {
+    Buffer,
+    Frozen,
+    Span,
+}
+
+/// What of that a handle stands for.
+pub(crate) fn sendable(payload: handoff_handle) -> Result<Sendable, Failure> {
+    let kind = handles::kind(payload)?;
+    if kind == TypeId::of::<Option<Buffer>>() {
+        Ok(Sendable::Buffer)
+    } else if kind == TypeId::of::<Option<Frozen>>() {
+        Ok(Sendable::Frozen)
+    } else if kind == TypeId::of::<Option<Span>>() {
+        Ok(Sendable::Span)
+    } else {
+        let text = "the handle is neither a buffer, frozen or not, nor a span, and one is wanted";
+        Err(Failure::new(libc::EBADF, text))
     }
-    Err(Failure::new(libc::EBADF, "the handle is neither a buffer nor a span, and one is wanted"))
 }

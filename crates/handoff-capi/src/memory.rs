@@ -3,11 +3,11 @@
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 
-use handoff::{Buffer, Region};
+use handoff::{Buffer, Frozen, Region};
 
-use crate::boundary::{Failure, enter, put};
+use crate::boundary::{Failure, check, enter, put};
 use crate::driver::State;
-use crate::handles::{self, Kind, handoff_buffer, handoff_driver, handoff_region};
+use crate::handles::{self, Kind, handoff_buffer, handoff_driver, handoff_frozen, handoff_region};
 use crate::loan;
 
 /// Ordinary pages.
@@ -167,5 +167,118 @@ pub unsafe extern "C" fn handoff_buffer_split(
         // SAFETY: the caller vouches for it.
         unsafe { put(front, handle) }?;
         Ok(0)
+    })
+}
+
+/// Ends the writing of a buffer, so that many operations can hold it at once. The buffer's handle ends.
+///
+/// Returns 0, or a negative error number; the buffer is as before then.
+///
+/// # Safety
+///
+/// `frozen` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_freeze(
+    buffer: handoff_buffer,
+    frozen: *mut handoff_frozen,
+) -> c_int {
+    enter(|| {
+        check(frozen)?;
+        let whole: Buffer = loan::take(buffer)?;
+        handles::remove::<Option<Buffer>>(buffer)?;
+        let handle = handles::insert(Some(whole.freeze()))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(frozen, handle) }?;
+        Ok(0)
+    })
+}
+
+/// Where a frozen buffer's bytes are, and how many: to be read only, as long as the handle is open.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `data` and `length` can be written; `length` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_frozen_data(
+    frozen: handoff_frozen,
+    data: *mut *const c_void,
+    length: *mut usize,
+) -> c_int {
+    enter(|| {
+        let (start, bytes) =
+            loan::with(frozen, |frozen: &mut Frozen| Ok((frozen.as_ptr(), frozen.len())))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(data, start.cast()) }?;
+        if !length.is_null() {
+            // SAFETY: the caller vouches for it.
+            unsafe { put(length, bytes) }?;
+        }
+        Ok(0)
+    })
+}
+
+/// Makes a handle for a part of a frozen buffer, or for the whole again. It shares the bytes, is lent like the
+/// whole, and keeps the whole frozen.
+///
+/// Returns 0, or a negative error number: `-EINVAL` past the end.
+///
+/// # Safety
+///
+/// `part` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_frozen_part(
+    frozen: handoff_frozen,
+    at: usize,
+    length: usize,
+    part: *mut handoff_frozen,
+) -> c_int {
+    enter(|| {
+        let shared = loan::with(frozen, |frozen: &mut Frozen| {
+            let end = at.checked_add(length).filter(|end| *end <= frozen.len());
+            let end =
+                end.ok_or_else(|| Failure::invalid("the frozen buffer is shorter than that"))?;
+            Ok(frozen.part(at..end))
+        })?;
+        let handle = handles::insert(Some(shared))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(part, handle) }?;
+        Ok(0)
+    })
+}
+
+/// Makes a frozen buffer one that can be written again: the whole that was frozen, also where this is a part of it.
+/// The handle ends.
+///
+/// Returns 0, or a negative error number: `-EBUSY` while there are other handles of it, or it is on loan. The handle
+/// stays then.
+///
+/// # Safety
+///
+/// `buffer` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_unfreeze(
+    frozen: handoff_frozen,
+    buffer: *mut handoff_buffer,
+) -> c_int {
+    enter(|| {
+        check(buffer)?;
+        match loan::take::<Frozen>(frozen)?.try_unfreeze() {
+            Ok(whole) => {
+                handles::remove::<Option<Frozen>>(frozen)?;
+                let handle = handles::insert(Some(whole))?;
+                // SAFETY: the caller vouches for it.
+                unsafe { put(buffer, handle) }?;
+                Ok(0)
+            }
+            Err(still) => {
+                loan::give_back(frozen, still);
+                Err(Failure::new(
+                    libc::EBUSY,
+                    "the frozen buffer has other handles or is on loan: close them, and wait until it is back",
+                ))
+            }
+        }
     })
 }

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::ptr;
 use std::rc::{Rc, Weak};
 
-use handoff::{Buffer, Engine, OnLoan, Returned, Sent, Span};
+use handoff::{Buffer, Engine, Frozen, OnLoan, Returned, Sent, Span};
 
 use crate::boundary::{Failure, enter, owned, put};
 use crate::driver::{self, State, sized};
@@ -19,7 +19,7 @@ use crate::event::{
 use crate::handles::{
     self, Kind, handoff_driver, handoff_handle, handoff_operation, handoff_socket,
 };
-use crate::loan::{self, Lent};
+use crate::loan::{self, Lent, Sendable};
 
 /// Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.
 pub const HANDOFF_SEND_TELL_SENT: u32 = 1;
@@ -119,10 +119,10 @@ pub extern "C" fn handoff_socket_set_engine(socket: handoff_socket, engine: u32)
     })
 }
 
-/// Begins to send a buffer, or a span that was received.
+/// Begins to send a buffer, a frozen one, or a span that was received.
 ///
 /// The payload is on loan until `HANDOFF_EVENT_RETURNED` tells that it is back; a span is gone then, and its
-/// handle is at once. `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be
+/// handle is at once. A frozen buffer can be lent again meanwhile, on any socket of this thread. `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be
 /// closed in any case.
 ///
 /// Returns 0, or a negative error number; nothing was lent then.
@@ -147,12 +147,10 @@ pub unsafe extern "C" fn handoff_send(
         let socket = handles::get::<Rc<Socket>>(socket)?;
         // Before anything is lent, since there may be no handle left.
         let handle = if operation.is_null() { None } else { Some(handles::insert(Cancel::new())?) };
-        let lent = loan::is_span(payload).and_then(|is_span| {
-            if is_span {
-                how.lend::<Span>(&socket, payload)
-            } else {
-                how.lend::<Buffer>(&socket, payload)
-            }
+        let lent = loan::sendable(payload).and_then(|payload_is| match payload_is {
+            Sendable::Buffer => how.lend::<Buffer>(&socket, payload),
+            Sendable::Frozen => how.lend::<Frozen>(&socket, payload),
+            Sendable::Span => how.lend::<Span>(&socket, payload),
         });
         let Some(handle) = handle else { return lent.map(|_| 0) };
         match lent {

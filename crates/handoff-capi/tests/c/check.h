@@ -22,10 +22,17 @@
 /* Both ends of a TCP connection over loopback. */
 void connected(int ends[2]);
 
+/* A driver of one of HANDOFF_RING_... */
+handoff_driver driver_with(uint32_t ring);
+
+/* Reads so many bytes, each of which is this one. */
+void exactly(int fd, unsigned char byte, size_t count);
+
 /* Turns the driver until an event comes. */
 struct handoff_event next_event(handoff_driver driver);
 
 void memory_cases(void);
+void frozen_cases(uint32_t ring);
 void socket_cases(uint32_t ring);
 void lane_cases(void);
 void file_cases(uint32_t ring);

@@ -38,10 +38,38 @@ struct handoff_event next_event(handoff_driver driver)
 	return event;
 }
 
+handoff_driver driver_with(uint32_t ring)
+{
+	struct handoff_driver_options options;
+	handoff_driver driver;
+
+	memset(&options, 0, sizeof(options));
+	options.size = sizeof(options);
+	options.ring = ring;
+	CHECK(handoff_driver_new(&options, &driver) == 0);
+	return driver;
+}
+
+void exactly(int fd, unsigned char byte, size_t count)
+{
+	unsigned char place[4096];
+
+	while (count > 0) {
+		ssize_t got = read(fd, place, count < sizeof(place) ? count : sizeof(place));
+
+		CHECK(got > 0);
+		for (ssize_t at = 0; at < got; at++)
+			CHECK(place[at] == byte);
+		count -= (size_t)got;
+	}
+}
+
 int main(void)
 {
 	CHECK(strlen(handoff_version()) > 0);
 	memory_cases();
+	frozen_cases(HANDOFF_RING_PREFER);
+	frozen_cases(HANDOFF_RING_AVOID);
 	misuse_cases();
 	socket_cases(HANDOFF_RING_PREFER);
 	socket_cases(HANDOFF_RING_AVOID);

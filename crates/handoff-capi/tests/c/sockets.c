@@ -8,32 +8,6 @@
 
 #define BYTES 50000
 
-static handoff_driver driver_with(uint32_t ring)
-{
-	struct handoff_driver_options options;
-	handoff_driver driver;
-
-	memset(&options, 0, sizeof(options));
-	options.size = sizeof(options);
-	options.ring = ring;
-	CHECK(handoff_driver_new(&options, &driver) == 0);
-	return driver;
-}
-
-static void exactly(int fd, unsigned char byte, size_t count)
-{
-	unsigned char place[4096];
-
-	while (count > 0) {
-		ssize_t got = read(fd, place, count < sizeof(place) ? count : sizeof(place));
-
-		CHECK(got > 0);
-		for (ssize_t at = 0; at < got; at++)
-			CHECK(place[at] == byte);
-		count -= (size_t)got;
-	}
-}
-
 /* By each engine; the same buffer goes again as soon as it is back. */
 static void sends(uint32_t ring)
 {
