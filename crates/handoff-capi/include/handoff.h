@@ -71,12 +71,27 @@
 #define HANDOFF_ENGINE_COPY 4
 
 /*
+ Of routes: the kernel's own buffers, lent into the ring.
+ */
+#define HANDOFF_ENGINE_GET_BUF 5
+
+/*
+ Of routes: splice(2) through a pipe.
+ */
+#define HANDOFF_ENGINE_SPLICE 6
+
+/*
+ Of routes: through memory that is registered with the ring.
+ */
+#define HANDOFF_ENGINE_MEMORY 7
+
+/*
  The kernel took the bytes of a send, which may not be back yet. Told only if asked for.
  */
 #define HANDOFF_EVENT_SENT 1
 
 /*
- A send is over, and its buffer is back. A span that was sent is gone.
+ A send is over, and its buffer is back; or all sends of a group are. A span that was sent is gone.
  */
 #define HANDOFF_EVENT_RETURNED 2
 
@@ -86,14 +101,50 @@
 #define HANDOFF_EVENT_RECEIVED 3
 
 /*
- Receiving ended: the peer has closed, or `error` says why.
+ Receiving ended: the peer has closed, or `error` says why. So did accepting, for `error`.
  */
 #define HANDOFF_EVENT_ENDED 4
 
 /*
- A read or write is over, and its buffer is back.
+ A read, a write, or a receive into a buffer is over, and its buffer is back.
  */
 #define HANDOFF_EVENT_TRANSFERRED 5
+
+/*
+ A socket is connected, or `error` says why not.
+ */
+#define HANDOFF_EVENT_CONNECTED 6
+
+/*
+ A connection came: `handle` is a socket, which is yours to close. With an error there was no room for one, and
+ accepting goes on when there is.
+ */
+#define HANDOFF_EVENT_ACCEPTED 7
+
+/*
+ A route has ended: all bytes went over, or `error` says why not.
+ */
+#define HANDOFF_EVENT_CARRIED 8
+
+/*
+ All bytes went without a copy.
+ */
+#define HANDOFF_OUTCOME_ZERO_COPY 1
+
+/*
+ All bytes were copied.
+ */
+#define HANDOFF_OUTCOME_COPIED 2
+
+/*
+ Some bytes were copied, and some not.
+ */
+#define HANDOFF_OUTCOME_MIXED 3
+
+/*
+ Of some bytes nobody reports it.
+ */
+#define HANDOFF_OUTCOME_UNKNOWN 4
 
 /*
  Ordinary pages.
@@ -121,9 +172,19 @@
 #define HANDOFF_UNKNOWN 2
 
 /*
+ Receive until the buffer is full.
+ */
+#define HANDOFF_RECEIVE_ALL 1
+
+/*
  Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.
  */
 #define HANDOFF_SEND_TELL_SENT 1
+
+/*
+ Another send follows at once on the stream: the kernel may keep the end of this one for a packet with that.
+ */
+#define HANDOFF_SEND_MORE 2
 
 /*
  The most bytes of a header.
@@ -210,7 +271,7 @@ typedef struct handoff_event {
    */
   uint64_t user_data;
   /*
-   The buffer or span that it is about, or 0.
+   The buffer, span or socket that it is about, or 0.
    */
   handoff_handle handle;
   /*
@@ -218,11 +279,17 @@ typedef struct handoff_event {
    */
   uint64_t bytes;
   /*
-   What became of the bytes, with `HANDOFF_EVENT_RETURNED`.
+   What became of the bytes, with `HANDOFF_EVENT_RETURNED`; with `HANDOFF_EVENT_ENDED`, of all that were received;
+   with `HANDOFF_EVENT_CARRIED`, on their way into the sink.
    */
   struct handoff_tally tally;
   /*
-   One of `HANDOFF_ENGINE_...`, with `HANDOFF_EVENT_RETURNED`.
+   What became of the bytes on their way out of the source, with `HANDOFF_EVENT_CARRIED`.
+   */
+  struct handoff_tally taken;
+  /*
+   One of `HANDOFF_ENGINE_...`, with `HANDOFF_EVENT_RETURNED` and `HANDOFF_EVENT_CARRIED`; 0 where sends of a
+   group differ.
    */
   uint32_t engine;
   /*
@@ -230,7 +297,8 @@ typedef struct handoff_event {
    */
   uint32_t reserved;
   /*
-   The error in words, valid until the driver's next turn; NULL if there is none.
+   The error in words, valid until the driver's next turn; NULL if there is none. Of a route it also says why
+   better engines than `engine` did not serve.
    */
   const char *error_text;
 } handoff_event;
@@ -244,6 +312,11 @@ typedef handoff_handle handoff_file;
  A piece of a region.
  */
 typedef handoff_handle handoff_buffer;
+
+/*
+ Sends that are told of together.
+ */
+typedef handoff_handle handoff_group;
 
 /*
  A socket that a driver works on.
@@ -261,9 +334,19 @@ typedef handoff_handle handoff_region;
 typedef handoff_handle handoff_lane;
 
 /*
+ Accepting that is under way.
+ */
+typedef handoff_handle handoff_listener;
+
+/*
  Bytes that nobody writes, which many operations hold at once.
  */
 typedef handoff_handle handoff_frozen;
+
+/*
+ Something under way that can be cancelled.
+ */
+typedef handoff_handle handoff_operation;
 
 /*
  Whether a mechanism works on this machine, for this user. The texts are valid during the callback; those that
@@ -304,6 +387,46 @@ typedef handoff_handle handoff_receiver;
 typedef handoff_handle handoff_span;
 
 /*
+ From where to where. Fill with zeroes, set `size`, `source` and `sink`, and then what differs from the default.
+ */
+typedef struct handoff_route_options {
+  /*
+   `sizeof(struct handoff_route_options)`.
+   */
+  uint32_t size;
+  /*
+   The only engine that may serve: `HANDOFF_ENGINE_GET_BUF`, `..._SPLICE`, `..._MEMORY` or `..._COPY`. 0: the best
+   that works.
+   */
+  uint32_t engine;
+  /*
+   A file, or a socket, whose stream is carried to its end.
+   */
+  handoff_handle source;
+  /*
+   Where in a file to begin.
+   */
+  uint64_t source_offset;
+  /*
+   How many bytes of a file at most; 0: all that follow.
+   */
+  uint64_t source_length;
+  /*
+   What a stream is received by, where an engine receives it. 0: memory of the route's own. With an rx queue its
+   spans come before all other engines.
+   */
+  handoff_pool pool;
+  /*
+   A socket, or a file, which was not opened for appending.
+   */
+  handoff_handle sink;
+  /*
+   Where in a file to begin.
+   */
+  uint64_t sink_offset;
+} handoff_route_options;
+
+/*
  How to send. Fill with zeroes, set `size`, and then what differs from the default.
  */
 typedef struct handoff_send_options {
@@ -331,12 +454,19 @@ typedef struct handoff_send_options {
    The size of the address.
    */
   size_t address_length;
+  /*
+   A group of the socket's driver that the send joins: the group tells of it then, and the send itself tells nothing.
+   */
+  handoff_group group;
+  /*
+   Send the bytes as UDP datagrams of so many each; the last may be shorter. 0: as one.
+   */
+  uint32_t segment;
+  /*
+   Always 0.
+   */
+  uint32_t reserved;
 } handoff_send_options;
-
-/*
- A send that is under way.
- */
-typedef handoff_handle handoff_operation;
 
 #ifdef __cplusplus
 extern "C" {
@@ -395,6 +525,15 @@ int handoff_turn(handoff_driver driver,
                  uint32_t max);
 
 /*
+ The verdict over bytes.
+
+ Returns one of `HANDOFF_OUTCOME_...`, or a negative error number.
+
+ Requires: `tally` is NULL or can be read.
+ */
+int handoff_outcome(const struct handoff_tally *tally);
+
+/*
  Attaches a file, pipe or block device to a driver, which closes `fd` from then on, also if this fails.
 
  Returns 0, or a negative error number.
@@ -431,10 +570,30 @@ int handoff_write(handoff_file file,
                   uint64_t user_data);
 
 /*
+ Makes a group: sends that join it (`group` of `struct handoff_send_options`) are told of by one event.
+
+ Returns 0, or a negative error number.
+
+ Requires: `group` can be written.
+ */
+int handoff_group_new(handoff_driver driver,
+                      handoff_group *group);
+
+/*
+ Has one `HANDOFF_EVENT_RETURNED` tell when all sends that have joined a group are over: with the sum of their bytes
+ and of what became of these, and with the error of the first that failed. Their buffers stay on loan until then.
+ Sends that join later are told of by the next flush. A group that is closed tells nothing of the rest.
+
+ Returns how many sends they are, or a negative error number.
+ */
+int handoff_group_flush(handoff_group group,
+                        uint64_t user_data);
+
+/*
  Ends a handle, of whatever kind.
 
  What is under way goes on: a socket's sends go out, and a buffer on loan is freed when it comes back. A
- driver goes when its handle and those of its sockets, files, lanes and pools are closed; what is under way
+ driver goes when its handle and those of its sockets, files, lanes and groups are closed; what is under way
  then is cancelled, and buffers on loan are freed.
 
  Returns 0, or `-EBADF`.
@@ -481,6 +640,19 @@ int handoff_lane_take(handoff_lane lane,
  Returns the number, or a negative error number.
  */
 int handoff_lane_length(handoff_lane lane);
+
+/*
+ Attaches a listening TCP socket to a driver, which closes `fd` from then on, also if this fails, and begins to accept:
+ `HANDOFF_EVENT_ACCEPTED` for each connection. Closing the listener ends that, and so does closing the driver.
+
+ Returns 0, or a negative error number.
+
+ Requires: `fd` belongs to the caller; `listener` can be written.
+ */
+int handoff_listen(handoff_driver driver,
+                   int fd,
+                   uint64_t user_data,
+                   handoff_listener *listener);
 
 /*
  Makes a region of `length` bytes, in whole pages. `pages` is one of `HANDOFF_PAGES_...`.
@@ -589,6 +761,14 @@ int handoff_unfreeze(handoff_frozen frozen,
                      handoff_buffer *buffer);
 
 /*
+ Asks for an operation to end early: it ends with `-ECANCELED`, or as it would have if this comes too late. On a
+ stream, a send that stopped midway breaks the stream.
+
+ Returns 0, also where the operation is over, or `-EBADF`.
+ */
+int handoff_cancel(handoff_operation operation);
+
+/*
  Tries each mechanism, and calls `tell` for each.
 
  Returns 0, or a negative error number.
@@ -654,6 +834,26 @@ int handoff_receive(handoff_socket socket,
                     handoff_receiver *receiver);
 
 /*
+ Begins to receive into a buffer, behind its first `at` bytes, which stay as they are: what there is, up to the
+ buffer's length. The kernel copies each byte once.
+
+ `flags`: with `HANDOFF_RECEIVE_ALL`, until the buffer is full. The buffer is on loan until
+ `HANDOFF_EVENT_TRANSFERRED` tells how many bytes came: none at the end of a stream. `operation` may be NULL; else
+ it is a handle for `handoff_cancel`, which is to be closed in any case: cancelled, it tells how many came, and
+ the stream goes on behind them.
+
+ Returns 0, or a negative error number: `-EINVAL` where the socket is received on already. Nothing was lent then.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_receive_into(handoff_socket socket,
+                         handoff_buffer buffer,
+                         size_t at,
+                         uint32_t flags,
+                         uint64_t user_data,
+                         handoff_operation *operation);
+
+/*
  Where the bytes of a span are, and how many: to be read only, until the span is closed or sent.
 
  Returns 0, or a negative error number.
@@ -661,6 +861,19 @@ int handoff_receive(handoff_socket socket,
  Requires: `data` and `length` can be written; `length` may be NULL.
  */
 int handoff_span_data(handoff_span span, const void **data, size_t *length);
+
+/*
+ Begins to carry all bytes of a source to a sink, by the best engine that works. `HANDOFF_EVENT_CARRIED` tells the end.
+ Send and receive nothing there meanwhile. `operation` may be NULL; else it is a handle for `handoff_cancel`: bytes that
+ were on the way then may arrive or not, and those that were taken from a stream are gone.
+
+ Returns 0, or a negative error number.
+
+ Requires: `options` points to as many bytes as its `size` says; `operation` is NULL or can be written.
+ */
+int handoff_route(const struct handoff_route_options *options,
+                  uint64_t user_data,
+                  handoff_operation *operation);
 
 /*
  Attaches a socket to a driver, which closes `fd` from then on, also if this fails.
@@ -697,12 +910,27 @@ int handoff_send(handoff_socket socket,
                  handoff_operation *operation);
 
 /*
- Asks for a send to end early: it ends with `-ECANCELED`, or as it would have if this comes too late. On a
- stream, one that stopped midway breaks the stream.
+ Begins to connect a socket that is attached: `HANDOFF_EVENT_CONNECTED` tells the end. `address` is a
+ `struct sockaddr_in` or `sockaddr_in6`. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to
+ be closed in any case.
 
- Returns 0, also where the send is over, or `-EBADF`.
+ Returns 0, or a negative error number.
+
+ Requires: `address` is `address_length` bytes long; `operation` is NULL or can be written.
  */
-int handoff_cancel(handoff_operation operation);
+int handoff_connect(handoff_socket socket,
+                    const void *address,
+                    size_t address_length,
+                    uint64_t user_data,
+                    handoff_operation *operation);
+
+/*
+ The descriptor of a socket, for getpeername(2), shutdown(2), options and the like. It stays the socket's: don't close
+ it, and neither send nor receive by it.
+
+ Returns the descriptor, or a negative error number.
+ */
+int handoff_socket_fd(handoff_socket socket);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -32,12 +32,23 @@ impl From<Error> for Failure {
             Error::Busy { .. } | Error::LaneFull { .. } => libc::EAGAIN,
             Error::MessageTooLong { .. } => libc::EMSGSIZE,
             Error::StreamBroken { .. } => libc::EPIPE,
+            Error::StreamEnded { .. } => libc::ENODATA,
+            Error::NoDescriptor { .. } => libc::EMFILE,
             Error::Canceled { .. } => libc::ECANCELED,
             Error::EngineUnavailable { .. } | Error::NoRing { .. } => libc::EOPNOTSUPP,
             Error::DriverGone => libc::ESHUTDOWN,
             _ => libc::EINVAL,
         };
         Self::new(errno, error.to_string())
+    }
+}
+
+/// Bytes that an operation had done before it failed of this.
+pub(crate) fn done(error: &Error) -> u64 {
+    match error {
+        Error::Canceled { done } => *done as u64,
+        Error::StreamEnded { received, .. } => *received as u64,
+        _ => 0,
     }
 }
 

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesUnordered, Stream};
 use handoff::{Driver, RingUse, Wait};
 
 use crate::boundary::{Failure, c_string, enter, put};
 use crate::event::handoff_event;
-use crate::handles::{self, Kind, handoff_driver};
+use crate::handles::{self, Kind, handoff_driver, handoff_handle};
 
 /// Use io_uring where it can be had, else epoll and system calls.
 pub const HANDOFF_RING_PREFER: u32 = 0;
@@ -59,13 +60,23 @@ impl Wake for Woken {
     }
 }
 
+/// Gives what an event tells of a handle, when C is told.
+type GiveHandle = Box<dyn FnOnce(&Rc<State>) -> Result<handoff_handle, Failure>>;
+
+/// An event that C was not told yet.
+struct Told {
+    event: handoff_event,
+    text: Option<CString>,
+    handle: Option<GiveHandle>,
+}
+
 /// A driver, what it is to do, and what became of that.
 pub(crate) struct State {
     tasks: RefCell<FuturesUnordered<Task>>,
     /// Tasks that were begun while tasks ran.
     begun: RefCell<Vec<Task>>,
     woken: Arc<Woken>,
-    events: RefCell<VecDeque<(handoff_event, Option<CString>)>>,
+    events: RefCell<VecDeque<Told>>,
     /// The texts of the events that were told last.
     texts: RefCell<Vec<CString>>,
     // After the tasks, whose handles are the driver's.
@@ -101,17 +112,44 @@ impl State {
         }
     }
 
+    /// Begins a task that ends when what this returns goes.
+    pub(crate) fn until_stopped(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) -> Stop {
+        let (handle, registration) = AbortHandle::new_pair();
+        let task = Abortable::new(task, registration);
+        self.begin(async {
+            // Whoever ended it knows.
+            let _ = task.await;
+        });
+        Stop { task: handle, state: Rc::downgrade(self) }
+    }
+
     /// Puts down an event, with its error in words.
     pub(crate) fn tell(&self, mut event: handoff_event, failure: Option<Failure>) {
         let text = failure.map(|failure| {
             event.error = -failure.errno;
-            c_string(&failure.text)
+            failure.text
         });
-        self.events.borrow_mut().push_back((event, text));
+        self.tell_in_words(event, text);
+    }
+
+    /// Puts down an event with what there is to say of it.
+    pub(crate) fn tell_in_words(&self, event: handoff_event, text: Option<String>) {
+        let text = text.map(|text| c_string(&text));
+        self.events.borrow_mut().push_back(Told { event, text, handle: None });
+    }
+
+    /// Puts down an event about something that has no handle before C is told of it.
+    pub(crate) fn tell_with_handle(
+        &self,
+        event: handoff_event,
+        give: impl FnOnce(&Rc<Self>) -> Result<handoff_handle, Failure> + 'static,
+    ) {
+        let handle: Option<GiveHandle> = Some(Box::new(give));
+        self.events.borrow_mut().push_back(Told { event, text: None, handle });
     }
 
     fn turn(
-        &self,
+        self: &Rc<Self>,
         wait: Wait,
         places: &mut [std::mem::MaybeUninit<handoff_event>],
     ) -> Result<c_int, Failure> {
@@ -123,7 +161,17 @@ impl State {
         texts.clear();
         let mut events = self.events.borrow_mut();
         let told = places.len().min(events.len());
-        for (place, (mut event, text)) in places.iter_mut().zip(events.drain(..told)) {
+        for (place, Told { mut event, mut text, handle }) in
+            places.iter_mut().zip(events.drain(..told))
+        {
+            match handle.map(|give| give(self)) {
+                None => {}
+                Some(Ok(handle)) => event.handle = handle,
+                Some(Err(failure)) => {
+                    event.error = -failure.errno;
+                    text = Some(c_string(&failure.text));
+                }
+            }
             if let Some(text) = text {
                 // The text itself stays where it is when its owner moves.
                 event.error_text = text.as_ptr();
@@ -132,6 +180,22 @@ impl State {
             place.write(event);
         }
         Ok(told as c_int)
+    }
+}
+
+/// A task that ends when this goes.
+pub(crate) struct Stop {
+    task: AbortHandle,
+    state: Weak<State>,
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.task.abort();
+        // What it had of a socket is free at once.
+        if let Some(state) = self.state.upgrade() {
+            state.run();
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! What a turn of a driver tells.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int};
 use std::ptr;
 
-use handoff::{Engine, Tally};
+use handoff::{Engine, Outcome, Tally};
 
+use crate::boundary::{Failure, enter};
 use crate::handles::handoff_handle;
 
 /// No engine: nothing was sent.
@@ -18,16 +19,39 @@ pub const HANDOFF_ENGINE_MSG_ZEROCOPY: u32 = 3;
 /// A plain send, which copies.
 pub const HANDOFF_ENGINE_COPY: u32 = 4;
 
+/// Of routes: the kernel's own buffers, lent into the ring.
+pub const HANDOFF_ENGINE_GET_BUF: u32 = 5;
+/// Of routes: splice(2) through a pipe.
+pub const HANDOFF_ENGINE_SPLICE: u32 = 6;
+/// Of routes: through memory that is registered with the ring.
+pub const HANDOFF_ENGINE_MEMORY: u32 = 7;
+
 /// The kernel took the bytes of a send, which may not be back yet. Told only if asked for.
 pub const HANDOFF_EVENT_SENT: u32 = 1;
-/// A send is over, and its buffer is back. A span that was sent is gone.
+/// A send is over, and its buffer is back; or all sends of a group are. A span that was sent is gone.
 pub const HANDOFF_EVENT_RETURNED: u32 = 2;
 /// Bytes came: `handle` is a span.
 pub const HANDOFF_EVENT_RECEIVED: u32 = 3;
-/// Receiving ended: the peer has closed, or `error` says why.
+/// Receiving ended: the peer has closed, or `error` says why. So did accepting, for `error`.
 pub const HANDOFF_EVENT_ENDED: u32 = 4;
-/// A read or write is over, and its buffer is back.
+/// A read, a write, or a receive into a buffer is over, and its buffer is back.
 pub const HANDOFF_EVENT_TRANSFERRED: u32 = 5;
+/// A socket is connected, or `error` says why not.
+pub const HANDOFF_EVENT_CONNECTED: u32 = 6;
+/// A connection came: `handle` is a socket, which is yours to close. With an error there was no room for one, and
+/// accepting goes on when there is.
+pub const HANDOFF_EVENT_ACCEPTED: u32 = 7;
+/// A route has ended: all bytes went over, or `error` says why not.
+pub const HANDOFF_EVENT_CARRIED: u32 = 8;
+
+/// All bytes went without a copy.
+pub const HANDOFF_OUTCOME_ZERO_COPY: u32 = 1;
+/// All bytes were copied.
+pub const HANDOFF_OUTCOME_COPIED: u32 = 2;
+/// Some bytes were copied, and some not.
+pub const HANDOFF_OUTCOME_MIXED: u32 = 3;
+/// Of some bytes nobody reports it.
+pub const HANDOFF_OUTCOME_UNKNOWN: u32 = 4;
 
 /// What became of bytes.
 #[repr(C)]
@@ -57,17 +81,22 @@ pub struct handoff_event {
     pub error: i32,
     /// What the operation was begun with.
     pub user_data: u64,
-    /// The buffer or span that it is about, or 0.
+    /// The buffer, span or socket that it is about, or 0.
     pub handle: handoff_handle,
     /// Bytes that were done, also where it failed.
     pub bytes: u64,
-    /// What became of the bytes, with `HANDOFF_EVENT_RETURNED`.
+    /// What became of the bytes, with `HANDOFF_EVENT_RETURNED`; with `HANDOFF_EVENT_ENDED`, of all that were received;
+    /// with `HANDOFF_EVENT_CARRIED`, on their way into the sink.
     pub tally: handoff_tally,
-    /// One of `HANDOFF_ENGINE_...`, with `HANDOFF_EVENT_RETURNED`.
+    /// What became of the bytes on their way out of the source, with `HANDOFF_EVENT_CARRIED`.
+    pub taken: handoff_tally,
+    /// One of `HANDOFF_ENGINE_...`, with `HANDOFF_EVENT_RETURNED` and `HANDOFF_EVENT_CARRIED`; 0 where sends of a
+    /// group differ.
     pub engine: u32,
     /// Always 0.
     pub reserved: u32,
-    /// The error in words, valid until the driver's next turn; NULL if there is none.
+    /// The error in words, valid until the driver's next turn; NULL if there is none. Of a route it also says why
+    /// better engines than `engine` did not serve.
     pub error_text: *const c_char,
 }
 
@@ -80,6 +109,7 @@ impl handoff_event {
             handle: 0,
             bytes: 0,
             tally: handoff_tally::default(),
+            taken: handoff_tally::default(),
             engine: HANDOFF_ENGINE_NONE,
             reserved: 0,
             error_text: ptr::null(),
@@ -95,4 +125,28 @@ pub(crate) fn engine_number(engine: Option<Engine>) -> u32 {
         Some(Engine::MsgZerocopy) => HANDOFF_ENGINE_MSG_ZEROCOPY,
         Some(Engine::Copy) => HANDOFF_ENGINE_COPY,
     }
+}
+
+/// The verdict over bytes.
+///
+/// Returns one of `HANDOFF_OUTCOME_...`, or a negative error number.
+///
+/// # Safety
+///
+/// `tally` is NULL or can be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_outcome(tally: *const handoff_tally) -> c_int {
+    enter(|| {
+        // SAFETY: the caller vouches for it.
+        let tally =
+            unsafe { tally.as_ref() }.ok_or_else(|| Failure::invalid("the tally is NULL"))?;
+        let handoff_tally { zero_copy, copied, unknown } = *tally;
+        let outcome = match (Tally { zero_copy, copied, unknown }).outcome() {
+            Outcome::ZeroCopy => HANDOFF_OUTCOME_ZERO_COPY,
+            Outcome::Copied => HANDOFF_OUTCOME_COPIED,
+            Outcome::Mixed => HANDOFF_OUTCOME_MIXED,
+            Outcome::Unknown => HANDOFF_OUTCOME_UNKNOWN,
+        };
+        Ok(outcome as c_int)
+    })
 }

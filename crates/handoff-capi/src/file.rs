@@ -5,15 +5,15 @@ use std::rc::{Rc, Weak};
 
 use handoff::{Buffer, File, Frozen, Refused, Span, Transfer, Transferred};
 
-use crate::boundary::{Failure, enter, owned, put};
+use crate::boundary::{Failure, done, enter, owned, put};
 use crate::driver::{self, State};
 use crate::event::{HANDOFF_EVENT_TRANSFERRED, handoff_event};
 use crate::handles::{self, Kind, handoff_buffer, handoff_driver, handoff_file, handoff_handle};
 use crate::loan::{self, Lent, Sendable};
 
-struct OpenFile {
-    file: File,
-    state: Rc<State>,
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) state: Rc<State>,
 }
 
 impl Kind for Rc<OpenFile> {
@@ -141,7 +141,10 @@ async fn follow<B: Lent>(state: Weak<State>, transfer: Transfer<B>, mut event: h
             event.bytes = bytes as u64;
             None
         }
-        Err(error) => Some(error.into()),
+        Err(error) => {
+            event.bytes = done(&error);
+            Some(error.into())
+        }
     };
     driver::tell(&state, event, failure);
 }

@@ -32,7 +32,11 @@ pub type handoff_pool = handoff_handle;
 pub type handoff_receiver = handoff_handle;
 /// Received bytes.
 pub type handoff_span = handoff_handle;
-/// A send that is under way.
+/// Accepting that is under way.
+pub type handoff_listener = handoff_handle;
+/// Sends that are told of together.
+pub type handoff_group = handoff_handle;
+/// Something under way that can be cancelled.
 pub type handoff_operation = handoff_handle;
 
 /// Something that a handle can stand for.
@@ -114,6 +118,11 @@ pub(crate) fn get<T: Kind + Clone>(handle: handoff_handle) -> Result<T, Failure>
     with(handle, |it: &mut T| Ok(it.clone()))
 }
 
+/// An object that is shared, if the handle stands for one of this kind.
+pub(crate) fn get_if<T: Kind + Clone>(handle: handoff_handle) -> Result<Option<T>, Failure> {
+    with_table(|table| Ok(table.object(handle)?.it.downcast_ref::<T>().cloned()))
+}
+
 /// What kind of object a handle stands for.
 pub(crate) fn kind(handle: handoff_handle) -> Result<TypeId, Failure> {
     with_table(|table| Ok((*table.object(handle)?.it).type_id()))
@@ -176,7 +185,7 @@ fn mistaken(object: &Object, wanted: &str) -> Failure {
 /// Ends a handle, of whatever kind.
 ///
 /// What is under way goes on: a socket's sends go out, and a buffer on loan is freed when it comes back. A
-/// driver goes when its handle and those of its sockets, files, lanes and pools are closed; what is under way
+/// driver goes when its handle and those of its sockets, files, lanes and groups are closed; what is under way
 /// then is cancelled, and buffers on loan are freed.
 ///
 /// Returns 0, or `-EBADF`.

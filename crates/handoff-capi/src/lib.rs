@@ -15,12 +15,16 @@ mod boundary;
 mod driver;
 mod event;
 mod file;
+mod group;
 mod handles;
 mod lane;
+mod listen;
 mod loan;
 mod memory;
+mod operation;
 mod probe;
 mod receive;
+mod route;
 mod socket;
 
 pub use boundary::{handoff_error_text, handoff_version};
@@ -29,28 +33,37 @@ pub use driver::{
     handoff_driver_in_flight, handoff_driver_new, handoff_driver_options, handoff_turn,
 };
 pub use event::{
-    HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_NONE,
-    HANDOFF_ENGINE_URING_ZC, HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_RETURNED,
-    HANDOFF_EVENT_SENT, HANDOFF_EVENT_TRANSFERRED, handoff_event, handoff_tally,
+    HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_GET_BUF, HANDOFF_ENGINE_MEMORY,
+    HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_NONE, HANDOFF_ENGINE_SPLICE,
+    HANDOFF_ENGINE_URING_ZC, HANDOFF_EVENT_ACCEPTED, HANDOFF_EVENT_CARRIED,
+    HANDOFF_EVENT_CONNECTED, HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_RETURNED,
+    HANDOFF_EVENT_SENT, HANDOFF_EVENT_TRANSFERRED, HANDOFF_OUTCOME_COPIED, HANDOFF_OUTCOME_MIXED,
+    HANDOFF_OUTCOME_UNKNOWN, HANDOFF_OUTCOME_ZERO_COPY, handoff_event, handoff_outcome,
+    handoff_tally,
 };
 pub use file::{handoff_file_new, handoff_read, handoff_write};
+pub use group::{handoff_group_flush, handoff_group_new};
 pub use handles::{
-    handoff_buffer, handoff_close, handoff_driver, handoff_file, handoff_frozen, handoff_handle,
-    handoff_lane, handoff_operation, handoff_pool, handoff_receiver, handoff_region,
-    handoff_socket, handoff_span,
+    handoff_buffer, handoff_close, handoff_driver, handoff_file, handoff_frozen, handoff_group,
+    handoff_handle, handoff_lane, handoff_listener, handoff_operation, handoff_pool,
+    handoff_receiver, handoff_region, handoff_socket, handoff_span,
 };
 pub use lane::{handoff_lane_length, handoff_lane_new, handoff_lane_push, handoff_lane_take};
+pub use listen::handoff_listen;
 pub use memory::{
     HANDOFF_PAGES_BASE, HANDOFF_PAGES_HUGE, handoff_buffer_data, handoff_buffer_new,
     handoff_buffer_set_length, handoff_buffer_split, handoff_freeze, handoff_frozen_data,
     handoff_frozen_part, handoff_region_new, handoff_register, handoff_unfreeze,
     handoff_unregister,
 };
+pub use operation::handoff_cancel;
 pub use probe::{HANDOFF_NO, HANDOFF_UNKNOWN, HANDOFF_YES, handoff_capability, handoff_probe};
 pub use receive::{
-    handoff_pool_new, handoff_receive, handoff_rx_queue_new, handoff_span_data, handoff_window_new,
+    HANDOFF_RECEIVE_ALL, handoff_pool_new, handoff_receive, handoff_receive_into,
+    handoff_rx_queue_new, handoff_span_data, handoff_window_new,
 };
+pub use route::{handoff_route, handoff_route_options};
 pub use socket::{
-    HANDOFF_MAX_HEADER, HANDOFF_SEND_TELL_SENT, handoff_cancel, handoff_send, handoff_send_options,
-    handoff_socket_new, handoff_socket_set_engine,
+    HANDOFF_MAX_HEADER, HANDOFF_SEND_MORE, HANDOFF_SEND_TELL_SENT, handoff_connect, handoff_send,
+    handoff_send_options, handoff_socket_fd, handoff_socket_new, handoff_socket_set_engine,
 };

@@ -1,43 +1,42 @@
 //! Receiving: what is drawn on, and the spans.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::rc::{Rc, Weak};
 
-use futures_util::future::{AbortHandle, Abortable};
-use handoff::{Intake, Receiver, Region, RxBinding, Span};
+use handoff::{Buffer, Intake, Receiver, Region, RxBinding, Span, Transfer, Transferred};
 
-use crate::boundary::{Failure, enter, put};
-use crate::driver::{self, State};
-use crate::event::{HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, handoff_event};
+use crate::boundary::{Failure, check, done, enter, put};
+use crate::driver::{self, State, Stop};
+use crate::event::{
+    HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_TRANSFERRED, handoff_event,
+};
 use crate::handles::{
-    self, Kind, handoff_driver, handoff_pool, handoff_receiver, handoff_region, handoff_socket,
-    handoff_span,
+    self, Kind, handoff_buffer, handoff_driver, handoff_operation, handoff_pool, handoff_receiver,
+    handoff_region, handoff_socket, handoff_span,
 };
 use crate::loan;
+use crate::operation;
 use crate::socket::Socket;
 
-/// Receiving that ends when this goes.
-struct Stop {
-    task: AbortHandle,
-    state: Weak<State>,
-}
+/// Receive until the buffer is full.
+pub const HANDOFF_RECEIVE_ALL: u32 = 1;
 
-impl Kind for Stop {
+/// Receiving that ends when this goes.
+struct Receiving(#[expect(dead_code, reason = "its drop ends the task")] Stop);
+
+impl Kind for Receiving {
     const NAME: &'static str = "a receiver";
 }
 
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.task.abort();
-        // The socket can be received on anew at once.
-        if let Some(state) = self.state.upgrade() {
-            state.run();
-        }
+/// What receiving draws on.
+pub(crate) struct Drawn(Box<dyn Fn() -> Intake>);
+
+impl Drawn {
+    pub(crate) fn intake(&self) -> Intake {
+        (self.0)()
     }
 }
-
-/// What receiving draws on.
-struct Drawn(Box<dyn Fn() -> Intake>);
 
 impl Kind for Rc<Drawn> {
     const NAME: &'static str = "a pool";
@@ -152,46 +151,133 @@ pub unsafe extern "C" fn handoff_receive(
     receiver: *mut handoff_receiver,
 ) -> c_int {
     enter(|| {
+        check(receiver)?;
         let socket = handles::get::<Rc<Socket>>(socket)?;
-        let drawn = handles::get::<Rc<Drawn>>(pool)?;
-        let begun = socket.socket.receive((drawn.0)())?;
-        let (task, registration) = AbortHandle::new_pair();
-        let stop = Stop { task, state: Rc::downgrade(&socket.state) };
-        let handle = handles::insert(stop)?;
+        let begun = socket.socket.receive(handles::get::<Rc<Drawn>>(pool)?.intake())?;
+        let task = follow(Rc::downgrade(&socket.state), begun, user_data);
+        let handle = handles::insert(Receiving(socket.state.until_stopped(task)))?;
         // SAFETY: the caller vouches for it.
-        if let Err(failure) = unsafe { put(receiver, handle) } {
-            drop(handles::remove::<Stop>(handle));
-            return Err(failure);
-        }
-        let task =
-            Abortable::new(follow(Rc::downgrade(&socket.state), begun, user_data), registration);
-        socket.state.begin(async move {
-            // Whoever ended it knows.
-            let _ = task.await;
-        });
+        unsafe { put(receiver, handle) }?;
         Ok(0)
     })
 }
 
 async fn follow(state: Weak<State>, mut receiver: Receiver, user_data: u64) {
+    let mut bytes = 0;
+    let mut failure = None;
     while let Some(result) = receiver.next_span().await {
         let span = match result {
             Ok(span) => span,
-            Err(error) => return ended(&state, user_data, Some(error.into())),
+            Err(error) => {
+                failure = Some(error.into());
+                break;
+            }
         };
         let mut event = handoff_event::new(HANDOFF_EVENT_RECEIVED, user_data);
         event.bytes = span.len() as u64;
+        bytes += event.bytes;
         match handles::insert(Some(span)) {
             Ok(handle) => event.handle = handle,
-            Err(failure) => return ended(&state, user_data, Some(failure)),
+            Err(none) => {
+                failure = Some(none);
+                break;
+            }
         }
         driver::tell(&state, event, None);
     }
-    ended(&state, user_data, None);
+    let mut event = handoff_event::new(HANDOFF_EVENT_ENDED, user_data);
+    event.bytes = bytes;
+    event.tally = receiver.tally().into();
+    driver::tell(&state, event, failure);
 }
 
-fn ended(state: &Weak<State>, user_data: u64, failure: Option<Failure>) {
-    driver::tell(state, handoff_event::new(HANDOFF_EVENT_ENDED, user_data), failure);
+/// Begins to receive into a buffer, behind its first `at` bytes, which stay as they are: what there is, up to the
+/// buffer's length. The kernel copies each byte once.
+///
+/// `flags`: with `HANDOFF_RECEIVE_ALL`, until the buffer is full. The buffer is on loan until
+/// `HANDOFF_EVENT_TRANSFERRED` tells how many bytes came: none at the end of a stream. `operation` may be NULL; else
+/// it is a handle for `handoff_cancel`, which is to be closed in any case: cancelled, it tells how many came, and
+/// the stream goes on behind them.
+///
+/// Returns 0, or a negative error number: `-EINVAL` where the socket is received on already. Nothing was lent then.
+///
+/// # Safety
+///
+/// `operation` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_receive_into(
+    socket: handoff_socket,
+    buffer: handoff_buffer,
+    at: usize,
+    flags: u32,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
+    enter(|| {
+        if flags & !HANDOFF_RECEIVE_ALL != 0 {
+            return Err(Failure::invalid(
+                "flags has something that is none of HANDOFF_RECEIVE_...",
+            ));
+        }
+        let socket = handles::get::<Rc<Socket>>(socket)?;
+        let begin = || {
+            let mut cancels = Weak::new();
+            loan::lend(buffer, |mut lent: Buffer, handle| {
+                if at >= lent.len() {
+                    let failure = Failure::invalid("the buffer has no room behind so many bytes");
+                    return Err((lent, failure));
+                }
+                let front = (at > 0).then(|| lent.split_to(at));
+                let begun = if flags & HANDOFF_RECEIVE_ALL != 0 {
+                    socket.socket.receive_exact(lent)
+                } else {
+                    socket.socket.receive_into(lent)
+                };
+                let transfer = match begun {
+                    Ok(transfer) => Rc::new(RefCell::new(transfer)),
+                    Err(refused) => {
+                        return Err((joined(front, refused.buffer), refused.error.into()));
+                    }
+                };
+                cancels = Rc::downgrade(&transfer);
+                let mut event = handoff_event::new(HANDOFF_EVENT_TRANSFERRED, user_data);
+                event.handle = handle;
+                socket.state.begin(fill(Rc::downgrade(&socket.state), front, transfer, event));
+                Ok(())
+            })?;
+            Ok(cancels)
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { operation::begin(operation, begin) }
+    })
+}
+
+/// The buffer with the bytes before what is filled.
+fn joined(front: Option<Buffer>, rest: Buffer) -> Buffer {
+    let Some(mut whole) = front else { return rest };
+    whole.join(rest).expect("they were one buffer");
+    whole
+}
+
+async fn fill(
+    state: Weak<State>,
+    front: Option<Buffer>,
+    transfer: Rc<RefCell<Transfer<Buffer>>>,
+    mut event: handoff_event,
+) {
+    let Transferred { buffer, result } = operation::finished(&transfer).await;
+    loan::give_back(event.handle, joined(front, buffer));
+    let failure = match result {
+        Ok(bytes) => {
+            event.bytes = bytes as u64;
+            None
+        }
+        Err(error) => {
+            event.bytes = done(&error);
+            Some(error.into())
+        }
+    };
+    driver::tell(&state, event, failure);
 }
 
 /// Where the bytes of a span are, and how many: to be read only, until the span is closed or sent.

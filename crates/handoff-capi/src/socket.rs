@@ -2,27 +2,30 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
-use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::rc::{Rc, Weak};
 
-use handoff::{Buffer, Engine, Frozen, OnLoan, Returned, Sent, Span};
+use handoff::{Buffer, Engine, Frozen, OnLoan, Receipt, Returned, Sent, Span};
 
-use crate::boundary::{Failure, enter, owned, put};
+use crate::boundary::{Failure, done, enter, owned, put};
 use crate::driver::{self, State, sized};
 use crate::event::{
     HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_URING_ZC,
-    HANDOFF_EVENT_RETURNED, HANDOFF_EVENT_SENT, engine_number, handoff_event,
+    HANDOFF_EVENT_CONNECTED, HANDOFF_EVENT_SENT, handoff_event,
 };
+use crate::group::{Group, Over};
 use crate::handles::{
-    self, Kind, handoff_driver, handoff_handle, handoff_operation, handoff_socket,
+    self, Kind, handoff_driver, handoff_group, handoff_handle, handoff_operation, handoff_socket,
 };
 use crate::loan::{self, Lent, Sendable};
+use crate::operation;
 
 /// Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.
 pub const HANDOFF_SEND_TELL_SENT: u32 = 1;
+/// Another send follows at once on the stream: the kernel may keep the end of this one for a packet with that.
+pub const HANDOFF_SEND_MORE: u32 = 2;
 /// The most bytes of a header.
 pub const HANDOFF_MAX_HEADER: usize = 64;
 
@@ -44,6 +47,12 @@ pub struct handoff_send_options {
     pub address: *const c_void,
     /// The size of the address.
     pub address_length: usize,
+    /// A group of the socket's driver that the send joins: the group tells of it then, and the send itself tells nothing.
+    pub group: handoff_group,
+    /// Send the bytes as UDP datagrams of so many each; the last may be shorter. 0: as one.
+    pub segment: u32,
+    /// Always 0.
+    pub reserved: u32,
 }
 
 impl Default for handoff_send_options {
@@ -55,6 +64,9 @@ impl Default for handoff_send_options {
             header_length: 0,
             address: ptr::null(),
             address_length: 0,
+            group: 0,
+            segment: 0,
+            reserved: 0,
         }
     }
 }
@@ -67,13 +79,6 @@ pub(crate) struct Socket {
 
 impl Kind for Rc<Socket> {
     const NAME: &'static str = "a socket";
-}
-
-/// A send that can be cancelled: by its first half, as long as that is awaited.
-type Cancel = Weak<RefCell<Sent>>;
-
-impl Kind for Cancel {
-    const NAME: &'static str = "an operation";
 }
 
 /// Attaches a socket to a driver, which closes `fd` from then on, also if this fails.
@@ -145,29 +150,16 @@ pub unsafe extern "C" fn handoff_send(
         // SAFETY: the caller vouches for header and address.
         let how = unsafe { How::new(&options, user_data) }?;
         let socket = handles::get::<Rc<Socket>>(socket)?;
-        // Before anything is lent, since there may be no handle left.
-        let handle = if operation.is_null() { None } else { Some(handles::insert(Cancel::new())?) };
-        let lent = loan::sendable(payload).and_then(|payload_is| match payload_is {
+        if let Some(group) = &how.group {
+            group.check_is_of(&socket.state)?;
+        }
+        let begin = || match loan::sendable(payload)? {
             Sendable::Buffer => how.lend::<Buffer>(&socket, payload),
             Sendable::Frozen => how.lend::<Frozen>(&socket, payload),
             Sendable::Span => how.lend::<Span>(&socket, payload),
-        });
-        let Some(handle) = handle else { return lent.map(|_| 0) };
-        match lent {
-            Ok(sent) => {
-                handles::with(handle, |cancel: &mut Cancel| {
-                    *cancel = sent;
-                    Ok(())
-                })?;
-                // SAFETY: the caller vouches for it.
-                unsafe { put(operation, handle) }?;
-                Ok(0)
-            }
-            Err(failure) => {
-                handles::remove::<Cancel>(handle)?;
-                Err(failure)
-            }
-        }
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { operation::begin(operation, begin) }
     })
 }
 
@@ -175,7 +167,10 @@ pub unsafe extern "C" fn handoff_send(
 struct How<'a> {
     header: &'a [u8],
     address: Option<SocketAddr>,
+    segment: Option<usize>,
+    more: bool,
     tell_sent: bool,
+    group: Option<Rc<Group>>,
     user_data: u64,
 }
 
@@ -184,8 +179,11 @@ impl How<'_> {
     ///
     /// Header and address are as long as is said, and stay until the value goes.
     unsafe fn new(options: &handoff_send_options, user_data: u64) -> Result<Self, Failure> {
-        if options.flags & !HANDOFF_SEND_TELL_SENT != 0 {
+        if options.flags & !(HANDOFF_SEND_TELL_SENT | HANDOFF_SEND_MORE) != 0 {
             return Err(Failure::invalid("flags has something that is none of HANDOFF_SEND_..."));
+        }
+        if options.reserved != 0 {
+            return Err(Failure::invalid("reserved is not 0"));
         }
         let header = if options.header.is_null() {
             &[]
@@ -196,12 +194,31 @@ impl How<'_> {
         // SAFETY: the caller vouches for it.
         let address = unsafe { address(options.address, options.address_length) }?;
         let tell_sent = options.flags & HANDOFF_SEND_TELL_SENT != 0;
-        Ok(Self { header, address, tell_sent, user_data })
+        let group = match options.group {
+            0 => None,
+            _ if tell_sent => {
+                return Err(Failure::invalid("a send in a group tells nothing by itself"));
+            }
+            group => Some(handles::get(group)?),
+        };
+        Ok(Self {
+            header,
+            address,
+            segment: (options.segment != 0).then_some(options.segment as usize),
+            more: options.flags & HANDOFF_SEND_MORE != 0,
+            tell_sent,
+            group,
+            user_data,
+        })
     }
 
     /// Lends a payload to a send, and follows that to its end.
-    fn lend<B: Lent>(&self, socket: &Socket, payload: handoff_handle) -> Result<Cancel, Failure> {
-        let mut cancel = Cancel::new();
+    fn lend<B: Lent>(
+        &self,
+        socket: &Socket,
+        payload: handoff_handle,
+    ) -> Result<Weak<RefCell<Sent>>, Failure> {
+        let mut cancels = Weak::new();
         loan::lend(payload, |lent: B, handle| {
             let mut message = socket.socket.message(lent);
             if !self.header.is_empty() {
@@ -210,25 +227,38 @@ impl How<'_> {
             if let Some(address) = self.address {
                 message = message.to(address);
             }
+            if let Some(bytes) = self.segment {
+                message = message.segment(bytes);
+            }
+            if self.more {
+                message = message.more();
+            }
             let sending =
                 message.send().map_err(|refused| (refused.buffer, refused.error.into()))?;
             let (sent, loan) = sending.split();
             let sent = Rc::new(RefCell::new(sent));
-            cancel = Rc::downgrade(&sent);
+            cancels = Rc::downgrade(&sent);
+            if let Some(group) = &self.group {
+                group.join(Box::pin(over(sent, loan, handle, |_, _| {})));
+                return Ok(());
+            }
             let mut event = handoff_event::new(HANDOFF_EVENT_SENT, self.user_data);
             event.handle = handle;
             let state = Rc::downgrade(&socket.state);
             socket.state.begin(follow(state, sent, loan, self.tell_sent, event));
             Ok(())
         })?;
-        Ok(cancel)
+        Ok(cancels)
     }
 }
 
 /// # Safety
 ///
 /// The address is NULL or as long as is said.
-unsafe fn address(address: *const c_void, length: usize) -> Result<Option<SocketAddr>, Failure> {
+pub(crate) unsafe fn address(
+    address: *const c_void,
+    length: usize,
+) -> Result<Option<SocketAddr>, Failure> {
     if address.is_null() {
         return Ok(None);
     }
@@ -253,38 +283,81 @@ async fn follow<B: Lent>(
     sent: Rc<RefCell<Sent>>,
     loan: OnLoan<B>,
     tell_sent: bool,
-    mut event: handoff_event,
+    event: handoff_event,
 ) {
-    let result = poll_fn(|context| Pin::new(&mut *sent.borrow_mut()).poll(context)).await;
-    drop(sent);
-    let failure = match result {
-        Ok(bytes) => {
-            event.bytes = bytes as u64;
-            None
+    let on_sent = |bytes, failure: &Option<Failure>| {
+        if tell_sent {
+            driver::tell(&state, handoff_event { bytes, ..event }, failure.clone());
         }
-        Err(error) => Some(Failure::from(error)),
     };
-    if tell_sent {
-        driver::tell(&state, event, failure.clone());
-    }
-    let Returned { buffer, receipt } = loan.await;
-    loan::give_back(event.handle, buffer);
-    event.kind = HANDOFF_EVENT_RETURNED;
-    event.tally = receipt.tally.into();
-    event.engine = engine_number(receipt.engine);
-    driver::tell(&state, event, failure);
+    let over = over(sent, loan, event.handle, on_sent).await;
+    over.tell(&state, event);
 }
 
-/// Asks for a send to end early: it ends with `-ECANCELED`, or as it would have if this comes too late. On a
-/// stream, one that stopped midway breaks the stream.
+/// What became of a send, when its payload is back and given back to its handle.
+async fn over<B: Lent>(
+    sent: Rc<RefCell<Sent>>,
+    loan: OnLoan<B>,
+    handle: handoff_handle,
+    on_sent: impl FnOnce(u64, &Option<Failure>),
+) -> Over {
+    let result = operation::finished(&sent).await;
+    drop(sent);
+    let (bytes, failure) = match result {
+        Ok(bytes) => (bytes as u64, None),
+        Err(error) => (done(&error), Some(Failure::from(error))),
+    };
+    on_sent(bytes, &failure);
+    let Returned { buffer, receipt: Receipt { tally, engine, .. } } = loan.await;
+    loan::give_back(handle, buffer);
+    let bytes = if failure.is_some() { tally.total() } else { bytes };
+    Over { bytes, tally, engine, failure }
+}
+
+/// Begins to connect a socket that is attached: `HANDOFF_EVENT_CONNECTED` tells the end. `address` is a
+/// `struct sockaddr_in` or `sockaddr_in6`. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to
+/// be closed in any case.
 ///
-/// Returns 0, also where the send is over, or `-EBADF`.
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `address` is `address_length` bytes long; `operation` is NULL or can be written.
 #[unsafe(no_mangle)]
-pub extern "C" fn handoff_cancel(operation: handoff_operation) -> c_int {
+pub unsafe extern "C" fn handoff_connect(
+    socket: handoff_socket,
+    address: *const c_void,
+    address_length: usize,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
     enter(|| {
-        if let Some(sent) = handles::get::<Cancel>(operation)?.upgrade() {
-            sent.borrow().cancel();
-        }
-        Ok(0)
+        // SAFETY: the caller vouches for it.
+        let to = unsafe { self::address(address, address_length) }?;
+        let to = to.ok_or_else(|| Failure::invalid("the address is NULL"))?;
+        let it = handles::get::<Rc<Socket>>(socket)?;
+        let begin = || {
+            let connecting = Rc::new(RefCell::new(it.socket.connect(to)?));
+            let cancels = Rc::downgrade(&connecting);
+            let state = Rc::downgrade(&it.state);
+            let mut event = handoff_event::new(HANDOFF_EVENT_CONNECTED, user_data);
+            event.handle = socket;
+            it.state.begin(async move {
+                let connected = operation::finished(&connecting).await;
+                driver::tell(&state, event, connected.err().map(Failure::from));
+            });
+            Ok(cancels)
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { operation::begin(operation, begin) }
     })
+}
+
+/// The descriptor of a socket, for getpeername(2), shutdown(2), options and the like. It stays the socket's: don't close
+/// it, and neither send nor receive by it.
+///
+/// Returns the descriptor, or a negative error number.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_socket_fd(socket: handoff_socket) -> c_int {
+    enter(|| Ok(handles::get::<Rc<Socket>>(socket)?.socket.as_fd().as_raw_fd()))
 }

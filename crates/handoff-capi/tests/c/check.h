@@ -34,8 +34,12 @@ struct handoff_event next_event(handoff_driver driver);
 void memory_cases(void);
 void frozen_cases(uint32_t ring);
 void socket_cases(uint32_t ring);
+void group_cases(uint32_t ring);
+void connection_cases(uint32_t ring);
+void into_cases(uint32_t ring);
 void lane_cases(void);
 void file_cases(uint32_t ring);
+void route_cases(uint32_t ring);
 void misuse_cases(void);
 
 #endif

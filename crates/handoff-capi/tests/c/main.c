@@ -73,8 +73,16 @@ int main(void)
 	misuse_cases();
 	socket_cases(HANDOFF_RING_PREFER);
 	socket_cases(HANDOFF_RING_AVOID);
+	group_cases(HANDOFF_RING_PREFER);
+	group_cases(HANDOFF_RING_AVOID);
+	connection_cases(HANDOFF_RING_PREFER);
+	connection_cases(HANDOFF_RING_AVOID);
+	into_cases(HANDOFF_RING_PREFER);
+	into_cases(HANDOFF_RING_AVOID);
 	file_cases(HANDOFF_RING_PREFER);
 	file_cases(HANDOFF_RING_AVOID);
+	route_cases(HANDOFF_RING_PREFER);
+	route_cases(HANDOFF_RING_AVOID);
 	lane_cases();
 	return 0;
 }

@@ -101,6 +101,11 @@ fn c11_by_clang() {
 }
 
 #[test]
+fn cxx17_by_clang() {
+    build_and_run(Build { compiler: "clang++", standard: "-std=c++17", sanitized: false });
+}
+
+#[test]
 fn the_program_of_the_page_sends_what_it_says() {
     let page = fs::read_to_string(package().join("../../docs/embedding.md")).expect("is there");
     let text = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());

@@ -1,0 +1,80 @@
+//! Accepting connections.
+
+use std::ffi::c_int;
+use std::net::TcpListener;
+use std::rc::{Rc, Weak};
+
+use handoff::{Error, Listener};
+use socket2::{Domain, SockRef};
+
+use crate::boundary::{Failure, check, enter, owned, put};
+use crate::driver::{self, State, Stop};
+use crate::event::{HANDOFF_EVENT_ACCEPTED, HANDOFF_EVENT_ENDED, handoff_event};
+use crate::handles::{self, Kind, handoff_driver, handoff_listener};
+use crate::socket::Socket;
+
+/// Accepting that ends when this goes.
+struct Listening(#[expect(dead_code, reason = "its drop ends the task")] Stop);
+
+impl Kind for Listening {
+    const NAME: &'static str = "a listener";
+}
+
+/// Attaches a listening TCP socket to a driver, which closes `fd` from then on, also if this fails, and begins to accept:
+/// `HANDOFF_EVENT_ACCEPTED` for each connection. Closing the listener ends that, and so does closing the driver.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `fd` belongs to the caller; `listener` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_listen(
+    driver: handoff_driver,
+    fd: c_int,
+    user_data: u64,
+    listener: *mut handoff_listener,
+) -> c_int {
+    enter(|| {
+        // SAFETY: the caller vouches for it.
+        let fd = unsafe { owned(fd) }?;
+        check(listener)?;
+        let state = handles::get::<Rc<State>>(driver)?;
+        let socket = SockRef::from(&fd);
+        let is_tcp = socket.domain().is_ok_and(|it| it == Domain::IPV4 || it == Domain::IPV6);
+        if !is_tcp || !socket.is_listener().unwrap_or(false) {
+            return Err(Failure::invalid(
+                "the descriptor is no listening TCP socket: see listen(2)",
+            ));
+        }
+        let opened = state.driver.listen(TcpListener::from(fd))?;
+        let stop = state.until_stopped(follow(Rc::downgrade(&state), opened, user_data));
+        let handle = handles::insert(Listening(stop))?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(listener, handle) }?;
+        Ok(0)
+    })
+}
+
+async fn follow(state: Weak<State>, mut listener: Listener, user_data: u64) {
+    loop {
+        match listener.accept().await {
+            Ok((socket, _peer)) => {
+                let Some(state) = state.upgrade() else { return };
+                let event = handoff_event::new(HANDOFF_EVENT_ACCEPTED, user_data);
+                // It has a handle when C is told of it, so that nobody has to close what C never saw.
+                state.tell_with_handle(event, |state| {
+                    handles::insert(Rc::new(Socket { socket, state: Rc::clone(state) }))
+                });
+            }
+            Err(error @ Error::NoDescriptor { .. }) => {
+                let event = handoff_event::new(HANDOFF_EVENT_ACCEPTED, user_data);
+                driver::tell(&state, event, Some(error.into()));
+            }
+            Err(error) => {
+                let event = handoff_event::new(HANDOFF_EVENT_ENDED, user_data);
+                return driver::tell(&state, event, Some(error.into()));
+            }
+        }
+    }
+}
