@@ -21,7 +21,9 @@ setup: ## Install missing Debian packages (as root; nothing to do the second tim
 	@scripts/setup
 
 build: ## Build the command, its man pages and completions, and the library for C
-	$(CARGO) build --release --package handoff-cli --package handoff-capi
+	$(CARGO) build --release --package handoff-cli
+	@# The static library alone: beside a Rust library it is not built as one unit with what it uses.
+	$(CARGO) rustc --release --package handoff-capi --lib --crate-type staticlib
 	@$(MAKE) --no-print-directory dist
 
 # What is made of the command and of the library.

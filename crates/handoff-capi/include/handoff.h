@@ -614,12 +614,17 @@ int handoff_lane_new(handoff_socket socket,
                      handoff_lane *lane);
 
 /*
- Lends a buffer to a lane, to be sent with the driver's next turn.
+ Lends buffers to a lane, to be sent in this order with the driver's next turn.
 
- Returns 0, or a negative error number: `-EAGAIN` when the lane is full. The buffer is not lent then.
+ Returns how many were lent, the first of them: fewer than `count` when the lane is full, or when it can't have the
+ next, which is not lent then. If that is the first, it returns a negative error number: `-EAGAIN` when the lane is
+ full.
+
+ Requires: `buffers` points to `count` handles, or `count` is 0.
  */
 int handoff_lane_push(handoff_lane lane,
-                      handoff_buffer buffer,
+                      const handoff_buffer *buffers,
+                      uint32_t count,
                       uint64_t user_data);
 
 /*

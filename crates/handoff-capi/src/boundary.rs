@@ -2,29 +2,49 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
+use std::ops::Deref;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use handoff::Error;
 
-/// Why a call failed: an error number, and the text for people.
+/// Why a call failed. It is elsewhere, so that results which may be one stay small.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct Failure(Box<Why>);
+
+/// An error number, and the text for people.
+#[derive(Clone, Debug)]
+pub(crate) struct Why {
     pub(crate) errno: c_int,
     pub(crate) text: String,
 }
 
 impl Failure {
+    #[cold]
     pub(crate) fn new(errno: c_int, text: impl Into<String>) -> Self {
-        Self { errno, text: text.into() }
+        Self(Box::new(Why { errno, text: text.into() }))
     }
 
+    #[cold]
     pub(crate) fn invalid(text: &str) -> Self {
         Self::new(libc::EINVAL, text)
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.0.text
+    }
+}
+
+impl Deref for Failure {
+    type Target = Why;
+
+    fn deref(&self) -> &Why {
+        &self.0
     }
 }
 
 impl From<Error> for Failure {
+    #[cold]
     fn from(error: Error) -> Self {
         let errno = match &error {
             Error::Io { .. } => error.raw_os_error().unwrap_or(libc::EIO),

@@ -76,6 +76,8 @@ pub(crate) struct State {
     /// Tasks that were begun while tasks ran.
     begun: RefCell<Vec<Task>>,
     woken: Arc<Woken>,
+    /// Says so there.
+    waker: Waker,
     events: RefCell<VecDeque<Told>>,
     /// The texts of the events that were told last.
     texts: RefCell<Vec<CString>>,
@@ -96,10 +98,13 @@ impl State {
 
     /// Runs the tasks that can go on.
     pub(crate) fn run(&self) {
+        // Mostly there are none: lanes have no tasks.
+        if self.begun.borrow().is_empty() && !self.woken.0.load(Relaxed) {
+            return;
+        }
         // A task that runs must not run the others: whoever is at it goes on with what was begun.
         let Ok(mut tasks) = self.tasks.try_borrow_mut() else { return };
-        let waker = Waker::from(Arc::clone(&self.woken));
-        let mut context = Context::from_waker(&waker);
+        let mut context = Context::from_waker(&self.waker);
         loop {
             self.woken.0.store(false, Relaxed);
             tasks.extend(self.begun.borrow_mut().drain(..));
@@ -127,7 +132,7 @@ impl State {
     pub(crate) fn tell(&self, mut event: handoff_event, failure: Option<Failure>) {
         let text = failure.map(|failure| {
             event.error = -failure.errno;
-            failure.text
+            failure.into_text()
         });
         self.tell_in_words(event, text);
     }
@@ -160,6 +165,9 @@ impl State {
         let mut texts = self.texts.borrow_mut();
         texts.clear();
         let mut events = self.events.borrow_mut();
+        if events.is_empty() {
+            return Ok(0);
+        }
         let told = places.len().min(events.len());
         for (place, Told { mut event, mut text, handle }) in
             places.iter_mut().zip(events.drain(..told))
@@ -246,10 +254,12 @@ pub unsafe extern "C" fn handoff_driver_new(
         if options.zero_copy_receive != 0 {
             builder = builder.zero_copy_receive(true);
         }
+        let woken = Arc::<Woken>::default();
         let state = State {
             tasks: RefCell::default(),
             begun: RefCell::default(),
-            woken: Arc::default(),
+            waker: Waker::from(Arc::clone(&woken)),
+            woken,
             events: RefCell::default(),
             texts: RefCell::default(),
             driver: builder.build()?,

@@ -4,7 +4,7 @@
 //! was closed, one of another thread, and one that was never given are told apart.
 
 use std::any::{Any, TypeId};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -52,13 +52,15 @@ struct Object {
 
 #[derive(Default)]
 struct Slot {
+    /// The handle, while the place is in use; else 0.
+    handle: handoff_handle,
     /// Counts the uses of the place; odd while it is in use.
     uses: u32,
     object: Option<Object>,
 }
 
-#[derive(Default)]
-struct Table {
+pub(crate) struct Table {
+    thread: u16,
     slots: Vec<Slot>,
     free: Vec<u32>,
 }
@@ -69,13 +71,15 @@ const USE_BITS: u32 = 24;
 static THREADS: AtomicU16 = AtomicU16::new(1);
 
 thread_local! {
-    static TABLE: RefCell<Table> = RefCell::default();
-    static THREAD: Cell<u16> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed).max(1));
+    static TABLE: RefCell<Table> = RefCell::new(Table {
+        thread: THREADS.fetch_add(1, Ordering::Relaxed).max(1),
+        slots: Vec::new(),
+        free: Vec::new(),
+    });
 }
 
-fn number(place: u32, uses: u32) -> handoff_handle {
-    let uses = u64::from(uses) & ((1 << USE_BITS) - 1);
-    (u64::from(THREAD.get()) << (PLACE_BITS + USE_BITS)) | (uses << PLACE_BITS) | u64::from(place)
+fn place_of(handle: handoff_handle) -> usize {
+    (handle & ((1 << PLACE_BITS) - 1)) as usize
 }
 
 /// Gives an object a handle.
@@ -92,10 +96,13 @@ pub(crate) fn insert<T: Kind>(it: T) -> Result<handoff_handle, Failure> {
                 return Err(Failure::new(libc::EMFILE, "this thread has too many handles open"));
             }
         };
+        let thread = u64::from(table.thread);
         let slot = &mut table.slots[place as usize];
         slot.uses = slot.uses.wrapping_add(1);
+        let uses = u64::from(slot.uses) & ((1 << USE_BITS) - 1);
+        slot.handle = (thread << (PLACE_BITS + USE_BITS)) | (uses << PLACE_BITS) | u64::from(place);
         slot.object = Some(object);
-        Ok(number(place, slot.uses))
+        Ok(slot.handle)
     })
 }
 
@@ -104,13 +111,7 @@ pub(crate) fn with<T: Kind, R>(
     handle: handoff_handle,
     look: impl FnOnce(&mut T) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    with_table(|table| {
-        let object = table.object(handle)?;
-        match object.it.downcast_mut() {
-            Some(it) => look(it),
-            None => Err(mistaken(object, T::NAME)),
-        }
-    })
+    with_table(|table| look(table.of(handle)?))
 }
 
 /// An object that is shared.
@@ -138,48 +139,66 @@ pub(crate) fn remove<T: Kind>(handle: handoff_handle) -> Result<T, Failure> {
 fn take(handle: handoff_handle) -> Result<Object, Failure> {
     with_table(|table| {
         table.object(handle)?;
-        let place = (handle & ((1 << PLACE_BITS) - 1)) as u32;
-        let slot = &mut table.slots[place as usize];
+        let place = place_of(handle);
+        let slot = &mut table.slots[place];
+        slot.handle = 0;
         slot.uses = slot.uses.wrapping_add(1);
-        table.free.push(place);
+        table.free.push(place as u32);
         Ok(slot.object.take().expect("the object was just there"))
     })
 }
 
-fn with_table<T>(use_it: impl FnOnce(&mut Table) -> Result<T, Failure>) -> Result<T, Failure> {
+/// Looks at several objects. The table is borrowed meanwhile, so `use_it` calls nothing of this module.
+pub(crate) fn with_table<T>(
+    use_it: impl FnOnce(&mut Table) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     TABLE
         .try_with(|table| use_it(&mut table.borrow_mut()))
         .unwrap_or_else(|_| Err(Failure::new(libc::EBADF, "this thread is ending")))
 }
 
 impl Table {
+    /// What a handle stands for, if it is of this kind.
+    pub(crate) fn of<T: Kind>(&mut self, handle: handoff_handle) -> Result<&mut T, Failure> {
+        let object = self.object(handle)?;
+        let name = object.name;
+        object.it.downcast_mut().ok_or_else(|| mistaken(name, T::NAME))
+    }
+
+    #[inline]
     fn object(&mut self, handle: handoff_handle) -> Result<&mut Object, Failure> {
-        let thread = (handle >> (PLACE_BITS + USE_BITS)) as u16;
-        if handle == 0 {
-            return Err(Failure::new(libc::EBADF, "the handle is 0, which is none"));
+        let thread = self.thread;
+        if let Some(slot) = self.slots.get_mut(place_of(handle)) {
+            if let Some(object) = &mut slot.object
+                && slot.handle == handle
+            {
+                return Ok(object);
+            }
+            return Err(unknown(handle, thread, true));
         }
-        if thread != THREAD.get() {
-            return Err(Failure::new(
-                libc::EBADF,
-                "the handle was made by another thread: use it there, or make one here",
-            ));
-        }
-        let place = (handle & ((1 << PLACE_BITS) - 1)) as usize;
-        let uses = (handle >> PLACE_BITS) & ((1 << USE_BITS) - 1);
-        let slot = self
-            .slots
-            .get_mut(place)
-            .ok_or_else(|| Failure::new(libc::EBADF, "the handle was never given"))?;
-        if u64::from(slot.uses) & ((1 << USE_BITS) - 1) != uses {
-            return Err(Failure::new(libc::EBADF, "the handle was closed"));
-        }
-        slot.object.as_mut().ok_or_else(|| Failure::new(libc::EBADF, "the handle was closed"))
+        Err(unknown(handle, thread, false))
     }
 }
 
+/// Why a handle stands for nothing.
+#[cold]
+fn unknown(handle: handoff_handle, thread: u16, was_given: bool) -> Failure {
+    let text = if handle == 0 {
+        "the handle is 0, which is none"
+    } else if (handle >> (PLACE_BITS + USE_BITS)) as u16 != thread {
+        "the handle was made by another thread: use it there, or make one here"
+    } else if was_given {
+        "the handle was closed"
+    } else {
+        "the handle was never given"
+    };
+    Failure::new(libc::EBADF, text)
+}
+
 /// That a handle stands for something else.
-fn mistaken(object: &Object, wanted: &str) -> Failure {
-    Failure::new(libc::EBADF, format!("the handle is {}, and {wanted} is wanted", object.name))
+#[cold]
+fn mistaken(name: &str, wanted: &str) -> Failure {
+    Failure::new(libc::EBADF, format!("the handle is {name}, and {wanted} is wanted"))
 }
 
 /// Ends a handle, of whatever kind.

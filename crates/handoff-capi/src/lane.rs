@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::rc::Rc;
 
-use handoff::{Lane, Region};
+use handoff::{Buffer, Finished, Lane, Region};
 
 use crate::boundary::{Failure, enter, put};
 use crate::driver::State;
@@ -59,22 +59,48 @@ pub unsafe extern "C" fn handoff_lane_new(
     })
 }
 
-/// Lends a buffer to a lane, to be sent with the driver's next turn.
+/// Lends buffers to a lane, to be sent in this order with the driver's next turn.
 ///
-/// Returns 0, or a negative error number: `-EAGAIN` when the lane is full. The buffer is not lent then.
+/// Returns how many were lent, the first of them: fewer than `count` when the lane is full, or when it can't have the
+/// next, which is not lent then. If that is the first, it returns a negative error number: `-EAGAIN` when the lane is
+/// full.
+///
+/// # Safety
+///
+/// `buffers` points to `count` handles, or `count` is 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn handoff_lane_push(
+pub unsafe extern "C" fn handoff_lane_push(
     lane: handoff_lane,
-    buffer: handoff_buffer,
+    buffers: *const handoff_buffer,
+    count: u32,
     user_data: u64,
 ) -> c_int {
     enter(|| {
-        let held = handles::get::<Rc<Held>>(lane)?;
-        loan::lend(buffer, |lent, _| {
-            held.lane.push(lent).map_err(|refused| (refused.buffer, refused.error.into()))
-        })?;
-        held.pushed.borrow_mut().push_back((buffer, user_data));
-        Ok(0)
+        if buffers.is_null() && count != 0 {
+            return Err(Failure::invalid("the place of the buffers' handles is NULL"));
+        }
+        let count = count.min(i32::MAX as u32);
+        handles::with_table(|table| {
+            let held = Rc::clone(table.of::<Rc<Held>>(lane)?);
+            let mut pushed = held.pushed.borrow_mut();
+            for number in 0..count {
+                // SAFETY: the caller vouches for so many handles.
+                let handle = unsafe { buffers.add(number as usize).read() };
+                let lent = table.of(handle).and_then(|place: &mut Option<Buffer>| {
+                    let buffer = place.take().ok_or_else(loan::on_loan)?;
+                    held.lane.push(buffer).map_err(|refused| {
+                        *place = Some(refused.buffer);
+                        Failure::from(refused.error)
+                    })
+                });
+                match lent {
+                    Ok(()) => pushed.push_back((handle, user_data)),
+                    Err(failure) if number == 0 => return Err(failure),
+                    Err(_) => return Ok(number as c_int),
+                }
+            }
+            Ok(count as c_int)
+        })
     })
 }
 
@@ -93,29 +119,40 @@ pub unsafe extern "C" fn handoff_lane_take(
     max: u32,
 ) -> c_int {
     enter(|| {
-        let held = handles::get::<Rc<Held>>(lane)?;
         if events.is_null() && max != 0 {
             return Err(Failure::invalid("the place for events is NULL"));
         }
-        let mut taken = 0;
-        while taken < max.min(i32::MAX as u32) {
-            let Some(finished) = held.lane.take() else { break };
-            let (handle, user_data) =
-                held.pushed.borrow_mut().pop_front().expect("what comes back was pushed");
-            loan::give_back(handle, finished.buffer);
-            let mut event = handoff_event::new(HANDOFF_EVENT_RETURNED, user_data);
-            event.handle = handle;
-            event.tally = finished.receipt.tally.into();
-            event.engine = engine_number(finished.receipt.engine);
-            match finished.sent {
-                Ok(bytes) => event.bytes = bytes as u64,
-                Err(error) => event.error = enter(|| Err(error.into())),
+        let max = max.min(i32::MAX as u32);
+        handles::with_table(|table| {
+            let held = Rc::clone(table.of::<Rc<Held>>(lane)?);
+            let mut pushed = held.pushed.borrow_mut();
+            let mut taken = 0;
+            while taken < max
+                && let Some(Finished { sent, buffer, receipt }) = held.lane.take()
+            {
+                let (handle, user_data) = pushed.pop_front().expect("what comes back was pushed");
+                // Without its handle any more, it is dropped.
+                if let Ok(place @ None) = table.of::<Option<Buffer>>(handle) {
+                    *place = Some(buffer);
+                }
+                let (bytes, error) = match sent {
+                    Ok(bytes) => (bytes as u64, 0),
+                    Err(error) => (receipt.tally.total(), enter(|| Err(error.into()))),
+                };
+                let event = handoff_event {
+                    error,
+                    handle,
+                    bytes,
+                    tally: receipt.tally.into(),
+                    engine: engine_number(receipt.engine),
+                    ..handoff_event::new(HANDOFF_EVENT_RETURNED, user_data)
+                };
+                // SAFETY: the caller vouches for room for `max`.
+                unsafe { events.add(taken as usize).write(event) };
+                taken += 1;
             }
-            // SAFETY: the caller vouches for room for `max`.
-            unsafe { events.add(taken as usize).write(event) };
-            taken += 1;
-        }
-        Ok(taken as c_int)
+            Ok(taken as c_int)
+        })
     })
 }
 

@@ -83,7 +83,8 @@ pub(crate) fn with<B: Lent, T>(
     handles::with(handle, |place: &mut Option<B>| look(place.as_mut().ok_or_else(on_loan)?))
 }
 
-fn on_loan() -> Failure {
+#[cold]
+pub(crate) fn on_loan() -> Failure {
     Failure::new(libc::EBUSY, "the buffer is on loan: wait until it is back")
 }
 

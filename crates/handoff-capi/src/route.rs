@@ -182,7 +182,7 @@ async fn follow(
     if let Err(error) = result {
         let failure = Failure::from(error);
         event.error = -failure.errno;
-        text = failure.text;
+        text = failure.into_text();
     }
     for (engine, reason) in route.passed_over() {
         let parted = if text.is_empty() { "" } else { "; " };

@@ -13,7 +13,8 @@ void lane_cases(void)
 	handoff_region region;
 	handoff_socket sender;
 	handoff_lane lane;
-	handoff_buffer buffers[PLACES], beyond;
+	handoff_buffer buffers[PLACES], more[PLACES], beyond;
+	void *data;
 	uint64_t pushed = 0, returned = 0;
 	size_t read_back = 0;
 	int ends[2];
@@ -29,11 +30,24 @@ void lane_cases(void)
 	CHECK(handoff_register(driver, region) == 0);
 	for (int place = 0; place < PLACES; place++) {
 		CHECK(handoff_buffer_new(region, 4096, &buffers[place]) == 0);
-		CHECK(handoff_lane_push(lane, buffers[place], pushed++) == 0);
 	}
 	CHECK(handoff_buffer_new(region, 4096, &beyond) == 0);
-	CHECK(handoff_lane_push(lane, beyond, 0) == -EAGAIN);
-	CHECK(handoff_lane_push(lane, buffers[0], 0) == -EBUSY);
+	CHECK(handoff_lane_push(lane, NULL, 1, 0) == -EINVAL);
+	CHECK(handoff_lane_push(lane, NULL, 0, 0) == 0);
+	CHECK(handoff_lane_push(beyond, buffers, 1, 0) == -EBADF);
+	CHECK(handoff_lane_push(lane, buffers, 1, pushed++) == 1);
+	CHECK(handoff_lane_push(lane, buffers, 2, 0) == -EBUSY);
+
+	/* As many as there is room for; what is not lent can be had. */
+	for (int place = 1; place < PLACES; place++)
+		more[place - 1] = buffers[place];
+	more[PLACES - 1] = beyond;
+	CHECK(handoff_lane_push(lane, more, PLACES, pushed) == PLACES - 1);
+	pushed += PLACES - 1;
+	CHECK(handoff_buffer_data(beyond, &data, NULL) == 0);
+	CHECK(handoff_buffer_data(buffers[1], &data, NULL) == -EBUSY);
+	CHECK(handoff_lane_push(lane, &beyond, 1, 0) == -EAGAIN);
+	CHECK(handoff_lane_take(lane, NULL, 1) == -EINVAL);
 	CHECK(handoff_lane_length(lane) == PLACES);
 
 	/* What comes back goes again, in order. */
@@ -51,11 +65,11 @@ void lane_cases(void)
 		for (int number = 0; number < taken; number++) {
 			CHECK(events[number].kind == HANDOFF_EVENT_RETURNED);
 			CHECK(events[number].error == 0 && events[number].bytes == 4096);
-			CHECK(events[number].user_data == returned);
+			CHECK(events[number].user_data == (returned < PLACES ? returned > 0 : returned));
 			CHECK(events[number].handle == buffers[returned % PLACES]);
 			returned++;
 			if (pushed < ROUNDS * PLACES)
-				CHECK(handoff_lane_push(lane, events[number].handle, pushed++) == 0);
+				CHECK(handoff_lane_push(lane, &events[number].handle, 1, pushed++) == 1);
 		}
 	}
 	CHECK(handoff_lane_length(lane) == 0);
