@@ -131,15 +131,10 @@ fn the_program_of_the_page_sends_what_it_says() {
 #[test]
 fn the_echo_server_of_the_examples_echoes() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = directory.path().join("echo");
-    let build = Build { compiler: "gcc", standard: "-std=c11", sanitized: true };
-    compile(build, &[package().join("../../examples/c/echo.c")], &statically(), &program);
+    let program = example("echo", directory.path());
 
     let mut server = Server(Command::new(&program).stdout(Stdio::piped()).spawn().expect("starts"));
-    let mut line = String::new();
-    let output = server.0.stdout.as_mut().expect("is piped");
-    BufReader::new(output).read_line(&mut line).expect("says where it listens");
-    let port: u16 = line.trim().rsplit(' ').next().and_then(|port| port.parse().ok()).expect(&line);
+    let port = port_of(&mut BufReader::new(server.0.stdout.take().expect("is piped")));
 
     let clients: Vec<_> = (0..4_u8)
         .map(|client| {
@@ -159,6 +154,67 @@ fn the_echo_server_of_the_examples_echoes() {
         })
         .collect();
     clients.into_iter().for_each(|client| client.join().expect("had its bytes back"));
+}
+
+/// An example, built with the sanitizers.
+fn example(name: &str, directory: &Path) -> PathBuf {
+    let program = directory.join(name);
+    let source = package().join(format!("../../examples/c/{name}.c"));
+    let build = Build { compiler: "gcc", standard: "-std=c11", sanitized: true };
+    compile(build, &[source], &statically(), &program);
+    program
+}
+
+#[test]
+fn what_the_example_sends_its_receiver_counts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = example("send_zerocopy", directory.path());
+    // Lent by a lane, and copied; in batches, by two threads.
+    for options in ["-n 3 -s 5000", "-n 2 -s 70000 -T 2 -b 0", "-z 0 -n 5 -s 3000"] {
+        let receives = format!("-4 -R -t 20 -p 0 {options} tcp");
+        let mut receiver = Server(
+            Command::new(&program)
+                .args(receives.split(' '))
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("starts"),
+        );
+        let mut output = BufReader::new(receiver.0.stdout.take().expect("is piped"));
+        let port = port_of(&mut output);
+        let sends = format!("-4 -D 127.0.0.1 -t 1 -p {port} {options} tcp");
+        let sent = Command::new(&program).args(sends.split(' ')).output().expect("runs");
+        let mut received = String::new();
+        output.read_to_string(&mut received).expect("reads");
+        assert!(receiver.0.wait().expect("ends").success() && sent.status.success(), "{sent:?}");
+        let sent = String::from_utf8(sent.stdout).expect("is text");
+        assert_eq!(bytes(&sent), bytes(&received), "{options}: {sent}{received}");
+        assert!(bytes(&sent) > 0, "{sent}");
+    }
+    assert!(!Command::new(&program).arg("-4").output().expect("runs").status.success());
+}
+
+/// What the program says of how much it moved.
+fn bytes(line: &str) -> u64 {
+    let number = line.split("bytes=").nth(1).and_then(|rest| rest.split([' ', ')']).next());
+    number.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+/// The port that a server says it listens on.
+fn port_of(output: &mut impl BufRead) -> u16 {
+    let mut line = String::new();
+    output.read_line(&mut line).expect("says where it listens");
+    line.trim().rsplit(' ').next().and_then(|port| port.parse().ok()).expect(&line)
+}
+
+#[test]
+fn the_example_of_rx_queues_says_why_it_has_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = example("zcrx", directory.path());
+    let output = Command::new(&program).args(["-i", "lo", "-q", "0", "-S", "1048576"]).output();
+    let output = output.expect("runs");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.starts_with("zcrx: ") && said.lines().count() == 1, "{said}");
 }
 
 /// A program that ends with the test.
