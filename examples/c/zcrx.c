@@ -16,15 +16,13 @@
 #include <handoff.h>
 
 #define CONNECTIONS 64
-#define EVENTS 64
-/* What events are about: the listener, and connections from 0 on. */
-#define LISTENER CONNECTIONS
-
 static struct connection {
 	handoff_socket socket;
 	handoff_receiver receiver;
 	unsigned long long received, spans;
 } connections[CONNECTIONS];
+/* How many of these were ever used. */
+static unsigned int places;
 
 static const char *interface;
 static int queue = -1, port = 8000, verifies, huge;
@@ -53,49 +51,47 @@ static int listening(void)
 	return fd;
 }
 
-static void begin(const struct handoff_event *event, handoff_pool pool)
+static void begin(handoff_socket accepted, handoff_pool pool)
 {
 	unsigned int place = 0;
 
-	must(event->error, "accept");
 	while (place < CONNECTIONS && connections[place].socket)
 		place++;
 	if (place == CONNECTIONS) {
-		handoff_close(event->handle);
+		handoff_close(accepted);
 		return;
 	}
-	connections[place].socket = event->handle;
-	must(handoff_receive(event->handle, pool, place, &connections[place].receiver), "receive");
+	connections[place].socket = accepted;
+	must(handoff_receive_in_bulk(accepted, pool, &connections[place].receiver), "receive");
+	if (place == places)
+		places++;
 	printf("connection %u accepted\n", place);
 	fflush(stdout);
 }
 
-static void verify(handoff_span span, unsigned long long at)
+static void look(const void *data, size_t length, void *context)
 {
-	const unsigned char *bytes;
-	const void *data;
-	size_t length;
+	const unsigned char *bytes = data;
+	struct connection *it = context;
 
-	must(handoff_span_data(span, &data, &length), "look at a span");
-	bytes = data;
-	for (size_t byte = 0; byte < length; byte++)
-		if (bytes[byte] != 'a' + (at + byte) % 26) {
-			fprintf(stderr, "zcrx: byte %llu is wrong\n", at + byte);
+	for (size_t byte = 0; verifies && byte < length; byte++)
+		if (bytes[byte] != 'a' + (it->received + byte) % 26) {
+			fprintf(stderr, "zcrx: byte %llu is wrong\n", it->received + byte);
 			exit(1);
 		}
+	it->received += length;
+	it->spans++;
 }
 
-static void end(const struct handoff_event *event)
+/* What came for a connection, and its end. */
+static void visit(struct connection *it)
 {
-	struct connection *it = &connections[event->user_data];
-
-	if (event->error)
-		fprintf(stderr, "zcrx: receive: %s\n", event->error_text);
-	printf("connection %u ended: received %llu, spans %llu, copied %llu\n", (unsigned int)event->user_data,
-	       it->received, it->spans, (unsigned long long)event->tally.copied);
+	if (!it->socket || must(handoff_visit(it->receiver, look, it), "receive"))
+		return;
+	printf("connection ended: received %llu, spans %llu\n", it->received, it->spans);
 	fflush(stdout);
-	if (event->error || (expected && it->received != expected)) {
-		fprintf(stderr, "zcrx: that is not what was expected\n");
+	if (expected && it->received != expected) {
+		fprintf(stderr, "zcrx: %llu bytes were expected\n", expected);
 		exit(1);
 	}
 	handoff_close(it->receiver);
@@ -145,28 +141,16 @@ int main(int argc, char **argv)
 	must(handoff_driver_new(&options, &driver), "make a driver");
 	must(handoff_region_new(area, huge ? HANDOFF_PAGES_HUGE : HANDOFF_PAGES_BASE, &region), "make a region");
 	must(handoff_rx_queue_new(driver, region, interface, (uint32_t)queue, &pool), "bind the queue");
-	must(handoff_listen(driver, listening(), LISTENER, &listener), "listen");
+	must(handoff_listen(driver, listening(), 0, &listener), "listen");
 	for (;;) {
-		struct handoff_event events[EVENTS];
-		int told = must(handoff_turn(driver, -1, events, EVENTS), "turn");
+		struct handoff_event event;
 
-		for (struct handoff_event *event = events; event < events + told; event++)
-			switch (event->kind) {
-			case HANDOFF_EVENT_ACCEPTED:
-				begin(event, pool);
-				break;
-			case HANDOFF_EVENT_RECEIVED:
-				if (verifies)
-					verify(event->handle, connections[event->user_data].received);
-				connections[event->user_data].received += event->bytes;
-				connections[event->user_data].spans++;
-				handoff_close(event->handle);
-				break;
-			case HANDOFF_EVENT_ENDED:
-				if (event->user_data == LISTENER)
-					must(event->error, "accept");
-				end(event);
-				break;
-			}
+		/* Only the listener has events: receivers in bulk are visited after each turn. */
+		if (must(handoff_turn(driver, -1, &event, 1), "turn")) {
+			must(event.error, "accept");
+			begin(event.handle, pool);
+		}
+		for (unsigned int place = 0; place < places; place++)
+			visit(&connections[place]);
 	}
 }

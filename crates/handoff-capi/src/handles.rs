@@ -204,7 +204,7 @@ fn mistaken(name: &str, wanted: &str) -> Failure {
 /// Ends a handle, of whatever kind.
 ///
 /// What is under way goes on: a socket's sends go out, and a buffer on loan is freed when it comes back. A
-/// driver goes when its handle and those of its sockets, files, lanes and groups are closed; what is under way
+/// driver goes when its handle and those of its sockets, files, lanes, groups and receivers in bulk are closed; what is under way
 /// then is cancelled, and buffers on loan are freed.
 ///
 /// Returns 0, or `-EBADF`.

@@ -36,6 +36,7 @@ void frozen_cases(uint32_t ring);
 void socket_cases(uint32_t ring);
 void group_cases(uint32_t ring);
 void connection_cases(uint32_t ring);
+void visit_cases(uint32_t ring);
 void into_cases(uint32_t ring);
 void lane_cases(void);
 void file_cases(uint32_t ring);

@@ -77,6 +77,8 @@ int main(void)
 	group_cases(HANDOFF_RING_AVOID);
 	connection_cases(HANDOFF_RING_PREFER);
 	connection_cases(HANDOFF_RING_AVOID);
+	visit_cases(HANDOFF_RING_PREFER);
+	visit_cases(HANDOFF_RING_AVOID);
 	into_cases(HANDOFF_RING_PREFER);
 	into_cases(HANDOFF_RING_AVOID);
 	file_cases(HANDOFF_RING_PREFER);
