@@ -314,6 +314,11 @@ typedef handoff_handle handoff_file;
 typedef handoff_handle handoff_buffer;
 
 /*
+ Something under way that can be cancelled.
+ */
+typedef handoff_handle handoff_operation;
+
+/*
  Sends that are told of together.
  */
 typedef handoff_handle handoff_group;
@@ -342,11 +347,6 @@ typedef handoff_handle handoff_listener;
  Bytes that nobody writes, which many operations hold at once.
  */
 typedef handoff_handle handoff_frozen;
-
-/*
- Something under way that can be cancelled.
- */
-typedef handoff_handle handoff_operation;
 
 /*
  Whether a mechanism works on this machine, for this user. The texts are valid during the callback; those that
@@ -548,26 +548,33 @@ int handoff_file_new(handoff_driver driver,
  Begins to read a file into a buffer, as much as its length, from `offset`; a pipe from -1.
 
  The buffer is on loan until `HANDOFF_EVENT_TRANSFERRED`. Fewer bytes than its length is the end of the file.
+ `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be closed in any case.
 
  Returns 0, or a negative error number; nothing was lent then.
+
+ Requires: `operation` is NULL or can be written.
  */
 int handoff_read(handoff_file file,
                  handoff_buffer buffer,
                  int64_t offset,
-                 uint64_t user_data);
+                 uint64_t user_data,
+                 handoff_operation *operation);
 
 /*
  Begins to write a buffer, a frozen one, or a span that was received, to a file at `offset`; to a pipe at -1.
 
  The payload is on loan until `HANDOFF_EVENT_TRANSFERRED`; a span is gone then, and its handle is at once. A frozen
- buffer can be lent again meanwhile.
+ buffer can be lent again meanwhile. `operation` is as for `handoff_read`.
 
  Returns 0, or a negative error number; nothing was lent then.
+
+ Requires: `operation` is NULL or can be written.
  */
 int handoff_write(handoff_file file,
                   handoff_handle payload,
                   int64_t offset,
-                  uint64_t user_data);
+                  uint64_t user_data,
+                  handoff_operation *operation);
 
 /*
  Makes a group: sends that join it (`group` of `struct handoff_send_options`) are told of by one event.

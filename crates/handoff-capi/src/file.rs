@@ -1,5 +1,6 @@
 //! Files: reads into buffers, writes from buffers and spans.
 
+use std::cell::RefCell;
 use std::ffi::c_int;
 use std::rc::{Rc, Weak};
 
@@ -8,8 +9,11 @@ use handoff::{Buffer, File, Frozen, Refused, Span, Transfer, Transferred};
 use crate::boundary::{Failure, done, enter, owned, put};
 use crate::driver::{self, State};
 use crate::event::{HANDOFF_EVENT_TRANSFERRED, handoff_event};
-use crate::handles::{self, Kind, handoff_buffer, handoff_driver, handoff_file, handoff_handle};
+use crate::handles::{
+    self, Kind, handoff_buffer, handoff_driver, handoff_file, handoff_handle, handoff_operation,
+};
 use crate::loan::{self, Lent, Sendable};
+use crate::operation::{self, Cancels};
 
 pub(crate) struct OpenFile {
     pub(crate) file: File,
@@ -48,49 +52,61 @@ pub unsafe extern "C" fn handoff_file_new(
 /// Begins to read a file into a buffer, as much as its length, from `offset`; a pipe from -1.
 ///
 /// The buffer is on loan until `HANDOFF_EVENT_TRANSFERRED`. Fewer bytes than its length is the end of the file.
+/// `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be closed in any case.
 ///
 /// Returns 0, or a negative error number; nothing was lent then.
+///
+/// # Safety
+///
+/// `operation` is NULL or can be written.
 #[unsafe(no_mangle)]
-pub extern "C" fn handoff_read(
+pub unsafe extern "C" fn handoff_read(
     file: handoff_file,
     buffer: handoff_buffer,
     offset: i64,
     user_data: u64,
+    operation: *mut handoff_operation,
 ) -> c_int {
     enter(|| {
         let (file, offset) = (handles::get::<Rc<OpenFile>>(file)?, at(offset)?);
-        loan::lend(buffer, |lent: Buffer, handle| {
-            let begun = match offset {
+        let begun = || {
+            begin(&file, buffer, user_data, |lent: Buffer| match offset {
                 Some(offset) => file.file.read_at(lent, offset),
                 None => file.file.read(lent),
-            };
-            begin(&file, begun, handle, user_data)
-        })?;
-        Ok(0)
+            })
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { operation::begin(operation, begun) }
     })
 }
 
 /// Begins to write a buffer, a frozen one, or a span that was received, to a file at `offset`; to a pipe at -1.
 ///
 /// The payload is on loan until `HANDOFF_EVENT_TRANSFERRED`; a span is gone then, and its handle is at once. A frozen
-/// buffer can be lent again meanwhile.
+/// buffer can be lent again meanwhile. `operation` is as for `handoff_read`.
 ///
 /// Returns 0, or a negative error number; nothing was lent then.
+///
+/// # Safety
+///
+/// `operation` is NULL or can be written.
 #[unsafe(no_mangle)]
-pub extern "C" fn handoff_write(
+pub unsafe extern "C" fn handoff_write(
     file: handoff_file,
     payload: handoff_handle,
     offset: i64,
     user_data: u64,
+    operation: *mut handoff_operation,
 ) -> c_int {
     enter(|| {
         let (file, offset) = (handles::get::<Rc<OpenFile>>(file)?, at(offset)?);
-        match loan::sendable(payload)? {
-            Sendable::Buffer => write::<Buffer>(&file, payload, offset, user_data)?,
-            Sendable::Frozen => write::<Frozen>(&file, payload, offset, user_data)?,
-            Sendable::Span => write::<Span>(&file, payload, offset, user_data)?,
-        }
-        Ok(0)
+        let begun = || match loan::sendable(payload)? {
+            Sendable::Buffer => write::<Buffer>(&file, payload, offset, user_data),
+            Sendable::Frozen => write::<Frozen>(&file, payload, offset, user_data),
+            Sendable::Span => write::<Span>(&file, payload, offset, user_data),
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { operation::begin(operation, begun) }
     })
 }
 
@@ -99,13 +115,10 @@ fn write<B: Lent>(
     payload: handoff_handle,
     offset: Option<u64>,
     user_data: u64,
-) -> Result<(), Failure> {
-    loan::lend(payload, |lent: B, handle| {
-        let begun = match offset {
-            Some(offset) => file.file.write_at(lent, offset),
-            None => file.file.write(lent),
-        };
-        begin(file, begun, handle, user_data)
+) -> Result<Weak<dyn Cancels>, Failure> {
+    begin(file, payload, user_data, |lent: B| match offset {
+        Some(offset) => file.file.write_at(lent, offset),
+        None => file.file.write(lent),
     })
 }
 
@@ -119,22 +132,32 @@ fn at(offset: i64) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// Follows a read or write to its end, if it was accepted.
+/// Lends to a read or write, and follows that to its end.
 fn begin<B: Lent>(
     file: &OpenFile,
-    begun: Result<Transfer<B>, Refused<B>>,
-    handle: handoff_handle,
+    payload: handoff_handle,
     user_data: u64,
-) -> Result<(), (B, Failure)> {
-    let transfer = begun.map_err(|refused| (refused.buffer, refused.error.into()))?;
-    let mut event = handoff_event::new(HANDOFF_EVENT_TRANSFERRED, user_data);
-    event.handle = handle;
-    file.state.begin(follow(Rc::downgrade(&file.state), transfer, event));
-    Ok(())
+    begin: impl FnOnce(B) -> Result<Transfer<B>, Refused<B>>,
+) -> Result<Weak<dyn Cancels>, Failure> {
+    let mut cancels = Weak::<RefCell<Transfer<B>>>::new();
+    loan::lend(payload, |lent, handle| {
+        let transfer = begin(lent).map_err(|refused| (refused.buffer, refused.error.into()))?;
+        let transfer = Rc::new(RefCell::new(transfer));
+        cancels = Rc::downgrade(&transfer);
+        let mut event = handoff_event::new(HANDOFF_EVENT_TRANSFERRED, user_data);
+        event.handle = handle;
+        file.state.begin(follow(Rc::downgrade(&file.state), transfer, event));
+        Ok(())
+    })?;
+    Ok(cancels)
 }
 
-async fn follow<B: Lent>(state: Weak<State>, transfer: Transfer<B>, mut event: handoff_event) {
-    let Transferred { buffer, result } = transfer.await;
+async fn follow<B: Lent>(
+    state: Weak<State>,
+    transfer: Rc<RefCell<Transfer<B>>>,
+    mut event: handoff_event,
+) {
+    let Transferred { buffer, result } = operation::finished(&transfer).await;
     loan::give_back(event.handle, buffer);
     let failure = match result {
         Ok(bytes) => {

@@ -47,9 +47,9 @@ pub(crate) async fn finished<T: Future + Unpin>(shared: &RefCell<T>) -> T::Outpu
 /// # Safety
 ///
 /// `place` is NULL or can be written.
-pub(crate) unsafe fn begin<T: Cancels + 'static>(
+pub(crate) unsafe fn begin(
     place: *mut handoff_operation,
-    begin: impl FnOnce() -> Result<Weak<T>, Failure>,
+    begin: impl FnOnce() -> Result<Weak<dyn Cancels>, Failure>,
 ) -> Result<c_int, Failure> {
     if place.is_null() {
         return begin().map(|_| 0);

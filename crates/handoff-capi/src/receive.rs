@@ -16,7 +16,7 @@ use crate::handles::{
     handoff_region, handoff_socket, handoff_span,
 };
 use crate::loan;
-use crate::operation;
+use crate::operation::{self, Cancels};
 use crate::socket::Socket;
 
 /// Receive until the buffer is full.
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn handoff_receive_into(
         }
         let socket = handles::get::<Rc<Socket>>(socket)?;
         let begin = || {
-            let mut cancels = Weak::new();
+            let mut cancels = Weak::<RefCell<Transfer<Buffer>>>::new();
             loan::lend(buffer, |mut lent: Buffer, handle| {
                 if at >= lent.len() {
                     let failure = Failure::invalid("the buffer has no room behind so many bytes");
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn handoff_receive_into(
                 socket.state.begin(fill(Rc::downgrade(&socket.state), front, transfer, event));
                 Ok(())
             })?;
-            Ok(cancels)
+            Ok(cancels as Weak<dyn Cancels>)
         };
         // SAFETY: the caller vouches for it.
         unsafe { operation::begin(operation, begin) }

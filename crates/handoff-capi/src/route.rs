@@ -16,7 +16,7 @@ use crate::event::{
 };
 use crate::file::OpenFile;
 use crate::handles::{self, handoff_handle, handoff_operation, handoff_pool};
-use crate::operation;
+use crate::operation::{self, Cancels};
 use crate::receive::Drawn;
 use crate::socket::Socket;
 
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn handoff_route(
             let abort = Rc::new(abort);
             let cancels = Rc::downgrade(&abort);
             state.begin(follow(Rc::downgrade(&state), route, user_data, abort, registration));
-            Ok(cancels)
+            Ok(cancels as Weak<dyn Cancels>)
         };
         // SAFETY: the caller vouches for it.
         unsafe { operation::begin(operation, begin) }

@@ -20,7 +20,7 @@ use crate::handles::{
     self, Kind, handoff_driver, handoff_group, handoff_handle, handoff_operation, handoff_socket,
 };
 use crate::loan::{self, Lent, Sendable};
-use crate::operation;
+use crate::operation::{self, Cancels};
 
 /// Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.
 pub const HANDOFF_SEND_TELL_SENT: u32 = 1;
@@ -217,8 +217,8 @@ impl How<'_> {
         &self,
         socket: &Socket,
         payload: handoff_handle,
-    ) -> Result<Weak<RefCell<Sent>>, Failure> {
-        let mut cancels = Weak::new();
+    ) -> Result<Weak<dyn Cancels>, Failure> {
+        let mut cancels = Weak::<RefCell<Sent>>::new();
         loan::lend(payload, |lent: B, handle| {
             let mut message = socket.socket.message(lent);
             if !self.header.is_empty() {
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn handoff_connect(
                 let connected = operation::finished(&connecting).await;
                 driver::tell(&state, event, connected.err().map(Failure::from));
             });
-            Ok(cancels)
+            Ok(cancels as Weak<dyn Cancels>)
         };
         // SAFETY: the caller vouches for it.
         unsafe { operation::begin(operation, begin) }

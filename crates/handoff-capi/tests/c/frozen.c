@@ -53,7 +53,7 @@ static void to_many(uint32_t ring)
 
 	/* All of them at once, and the end of it to a file. */
 	CHECK(handoff_file_new(driver, dup(fd), &file) == 0);
-	CHECK(handoff_write(file, part, 3, 100) == 0);
+	CHECK(handoff_write(file, part, 3, 100, NULL) == 0);
 	for (int number = 0; number < READERS; number++) {
 		connected(ends[number]);
 		CHECK(handoff_socket_new(driver, ends[number][0], &readers[number]) == 0);
@@ -138,7 +138,7 @@ static void misused(uint32_t ring)
 	CHECK(handoff_freeze(buffer, &frozen) == -EBADF);
 
 	/* Nobody writes it. */
-	CHECK(handoff_read(file, frozen, -1, 0) == -EBADF);
+	CHECK(handoff_read(file, frozen, -1, 0, NULL) == -EBADF);
 	CHECK(handoff_buffer_data(frozen, &data, NULL) == -EBADF);
 	CHECK(handoff_buffer_split(frozen, 1, &front) == -EBADF);
 	CHECK(handoff_frozen_part(frozen, 99, 2, &part) == -EINVAL);
