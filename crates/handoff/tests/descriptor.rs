@@ -4,11 +4,12 @@
 mod traffic;
 
 use std::io::Read;
+use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use handoff::{Buffer, Engine, Wait};
+use handoff::{Buffer, Driver, Engine, Region, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use traffic::{engines_apart, narrow_tcp, pattern, within};
 
@@ -35,12 +36,37 @@ fn the_descriptor_tells_of_all_that_happens() {
                 driver.turn(Wait::No).unwrap();
                 let Err(again) = waiting.try_take() else { break };
                 loan = Some(again);
-                let fd = driver.as_fd();
-                let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
-                let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).unwrap();
-                assert_eq!(ready, 1, "{engine}: {:?}", driver.ring_unavailable());
+                assert!(is_readable(&driver, 1), "{engine}: {:?}", driver.ring_unavailable());
             }
             reader.join().unwrap();
+        }
+    });
+}
+
+/// Whether the descriptor is so before the time is over.
+fn is_readable(driver: &Driver, seconds: i64) -> bool {
+    let fd = driver.as_fd();
+    let patience = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).unwrap() == 1
+}
+
+#[test]
+fn the_descriptor_tells_of_what_was_begun_since_the_last_turn() {
+    within(Duration::from_secs(9), || {
+        for (driver, engine) in engines_apart() {
+            let silent = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 1 << 12).unwrap();
+            // It is readable at first, so that what was there before is looked at.
+            driver.as_fd();
+            while is_readable(&driver, 0) {
+                driver.turn(Wait::No).unwrap();
+            }
+            let receiving = silent.receive(&pool).unwrap();
+            assert!(is_readable(&driver, 0), "{engine}: {:?}", driver.ring_unavailable());
+            while is_readable(&driver, 0) {
+                driver.turn(Wait::No).unwrap();
+            }
+            drop(receiving);
         }
     });
 }

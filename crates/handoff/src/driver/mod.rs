@@ -349,12 +349,20 @@ impl Driver {
 }
 
 impl AsFd for Driver {
-    /// The descriptor that becomes readable when there is something to take.
+    /// The descriptor that becomes readable when there is something to take. If you ask for it before each wait, it
+    /// is also readable for what was begun since the last turn.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reactor.watch_deadlines();
+        let reactor = &self.reactor;
+        let more = reactor.news.get() || !reactor.is_quiet() || reactor.due.has_wakes();
         let raw = match &self.reactor.io.backend {
-            Backend::Ring(ring) => ring.borrow_mut().event(),
-            Backend::Readiness(epoll) => epoll.borrow().as_fd().as_raw_fd(),
+            Backend::Ring(ring) => ring.borrow_mut().event(more),
+            Backend::Readiness(epoll) => {
+                if more {
+                    self.reactor.unpark.signal();
+                }
+                epoll.borrow().as_fd().as_raw_fd()
+            }
         };
         // SAFETY: the descriptor is open as long as the driver, which is borrowed.
         unsafe { BorrowedFd::borrow_raw(raw) }

@@ -174,14 +174,17 @@ impl Ring {
     }
 
     /// A descriptor that is readable when there is work or a completion. The ring's own descriptor does not
-    /// serve: if the kernel defers work to this thread, it wakes nobody who polls that.
-    pub(crate) fn event(&mut self) -> RawFd {
+    /// serve: if the kernel defers work to this thread, it wakes nobody who polls that. `more` says whether there
+    /// is work now.
+    pub(crate) fn event(&mut self, more: bool) -> RawFd {
         if !self.event_watched {
             match self.io.submitter().register_eventfd(self.event.as_raw_fd()) {
                 Ok(()) => self.event_watched = true,
                 Err(error) => tracing::warn!(%error, "foreign loops are not told of this ring"),
             }
             // Earlier work and completions are looked at.
+            self.signal();
+        } else if more {
             self.signal();
         }
         self.event.as_raw_fd()

@@ -42,6 +42,12 @@ impl Unpark {
         self.parked.store(false, SeqCst);
     }
 
+    /// Sets the event.
+    pub(crate) fn signal(&self) {
+        // The only failure is a full counter, which is readable as well.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
     /// Clears the event.
     pub(crate) fn clear(&self) {
         let mut count = [0; 8];
@@ -58,8 +64,7 @@ impl Wake for Unpark {
     fn wake_by_ref(self: &Arc<Self>) {
         self.woken.store(true, SeqCst);
         if self.parked.load(SeqCst) {
-            // The only failure is a full counter, which wakes as well.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+            self.signal();
         }
     }
 }

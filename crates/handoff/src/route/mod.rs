@@ -525,6 +525,7 @@ impl Route {
     async fn carry<S: Supply>(&mut self, supply: &mut S) -> Result<()> {
         let mut out: VecDeque<Giving<S::Piece>> = VecDeque::new();
         let mut ended = None;
+        let driver = &self.driver;
         let taken = &mut self.taken;
         let supply = Counting { what: supply, count: |supply| *taken += supply.taken() };
         poll_fn(|context| {
@@ -566,6 +567,8 @@ impl Route {
                     Poll::Pending => return Poll::Pending,
                 }
             }
+            // Also for callers that poll after each turn and have no waker: the next turn does not sleep.
+            driver.news.set(true);
             context.waker().wake_by_ref();
             Poll::Pending
         })
