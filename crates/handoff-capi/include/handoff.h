@@ -600,8 +600,8 @@ int handoff_group_flush(handoff_group group,
  Ends a handle, of whatever kind.
 
  What is under way goes on: a socket's sends go out, and a buffer on loan is freed when it comes back. A
- driver goes when its handle and those of its sockets, files, lanes, groups and receivers in bulk are closed; what is under way
- then is cancelled, and buffers on loan are freed.
+ driver goes when its handle and those of its sockets, files, lanes, groups and receivers in bulk are closed;
+ what is under way then is cancelled, and buffers on loan are freed.
 
  Returns 0, or `-EBADF`.
  */
@@ -861,8 +861,8 @@ int handoff_receive_in_bulk(handoff_socket socket,
  Calls `visitor` for each span that came to a receiver in bulk, in order: with its bytes, which are there to be read
  until the visitor returns. Their chunk goes back then.
 
- Returns 1 while more may come, 0 when the peer has closed, or the negative error number that receiving ended with.
- `-EBUSY` within a visit of the same receiver.
+ Returns 1 while more may come, 0 when the peer has closed, or the negative error number that receiving ended with,
+ once, and 0 from then on. `-EBUSY` within a visit of the same receiver.
 
  Requires: `visitor` can be called with `context`, and does not leave by `longjmp` or an exception.
  */
@@ -932,8 +932,10 @@ int handoff_socket_set_engine(handoff_socket socket, uint32_t engine);
  Begins to send a buffer, a frozen one, or a span that was received.
 
  The payload is on loan until `HANDOFF_EVENT_RETURNED` tells that it is back; a span is gone then, and its
- handle is at once. A frozen buffer can be lent again meanwhile, on any socket of this thread. `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be
- closed in any case.
+ handle is at once. A frozen buffer can be lent again meanwhile, on any socket of this thread.
+
+ `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be closed in
+ any case.
 
  Returns 0, or a negative error number; nothing was lent then.
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesUnordered, Stream};
-use handoff::{Driver, RingUse, Wait};
+use handoff::{Driver, RingUse, Span, Wait};
 
-use crate::boundary::{Failure, c_string, enter, put};
-use crate::event::handoff_event;
+use crate::boundary::{Failure, c_string, enter};
+use crate::event::{HANDOFF_EVENT_RECEIVED, handoff_event};
 use crate::handles::{self, Kind, handoff_driver, handoff_handle};
 
 /// Use io_uring where it can be had, else epoll and system calls.
@@ -191,6 +191,17 @@ impl State {
     }
 }
 
+impl Drop for State {
+    fn drop(&mut self) {
+        for Told { event, .. } in self.events.get_mut() {
+            if event.kind == HANDOFF_EVENT_RECEIVED {
+                // Nobody else can close a span that C was not told of.
+                let _ = handles::remove::<Option<Span>>(event.handle);
+            }
+        }
+    }
+}
+
 /// A task that ends when this goes.
 pub(crate) struct Stop {
     task: AbortHandle,
@@ -254,20 +265,20 @@ pub unsafe extern "C" fn handoff_driver_new(
         if options.zero_copy_receive != 0 {
             builder = builder.zero_copy_receive(true);
         }
-        let woken = Arc::<Woken>::default();
-        let state = State {
-            tasks: RefCell::default(),
-            begun: RefCell::default(),
-            waker: Waker::from(Arc::clone(&woken)),
-            woken,
-            events: RefCell::default(),
-            texts: RefCell::default(),
-            driver: builder.build()?,
+        let make = || {
+            let woken = Arc::<Woken>::default();
+            Ok(Rc::new(State {
+                tasks: RefCell::default(),
+                begun: RefCell::default(),
+                waker: Waker::from(Arc::clone(&woken)),
+                woken,
+                events: RefCell::default(),
+                texts: RefCell::default(),
+                driver: builder.build()?,
+            }))
         };
-        let handle = handles::insert(Rc::new(state))?;
         // SAFETY: the caller vouches for it.
-        unsafe { put(driver, handle) }?;
-        Ok(0)
+        unsafe { handles::give(driver, make) }
     })
 }
 

@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use handoff::{Buffer, File, Frozen, Refused, Span, Transfer, Transferred};
 
-use crate::boundary::{Failure, done, enter, owned, put};
+use crate::boundary::{Failure, done, enter, owned};
 use crate::driver::{self, State};
 use crate::event::{HANDOFF_EVENT_TRANSFERRED, handoff_event};
 use crate::handles::{
@@ -40,12 +40,12 @@ pub unsafe extern "C" fn handoff_file_new(
     enter(|| {
         // SAFETY: the caller vouches for it.
         let fd = unsafe { owned(fd) }?;
-        let state = handles::get::<Rc<State>>(driver)?;
-        let attached = state.driver.file(fd)?;
-        let handle = handles::insert(Rc::new(OpenFile { file: attached, state }))?;
+        let attach = || {
+            let state = handles::get::<Rc<State>>(driver)?;
+            Ok(Rc::new(OpenFile { file: state.driver.file(fd)?, state }))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(file, handle) }?;
-        Ok(0)
+        unsafe { handles::give(file, attach) }
     })
 }
 

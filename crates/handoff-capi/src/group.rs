@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 
 use handoff::{Engine, Tally};
 
-use crate::boundary::{Failure, enter, put};
+use crate::boundary::{Failure, enter};
 use crate::driver::{self, State};
 use crate::event::{HANDOFF_EVENT_RETURNED, engine_number, handoff_event};
 use crate::handles::{self, Kind, handoff_driver, handoff_group};
@@ -97,11 +97,12 @@ pub unsafe extern "C" fn handoff_group_new(
     group: *mut handoff_group,
 ) -> c_int {
     enter(|| {
-        let state = handles::get::<Rc<State>>(driver)?;
-        let handle = handles::insert(Rc::new(Group { members: RefCell::default(), state }))?;
+        let make = || {
+            let state = handles::get::<Rc<State>>(driver)?;
+            Ok(Rc::new(Group { members: RefCell::default(), state }))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(group, handle) }?;
-        Ok(0)
+        unsafe { handles::give(group, make) }
     })
 }
 

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use crate::boundary::{Failure, enter};
+use crate::boundary::{Failure, check, enter, put};
 
 /// Something of the library. 0 is none.
 pub type handoff_handle = u64;
@@ -82,9 +82,26 @@ fn place_of(handle: handoff_handle) -> usize {
     (handle & ((1 << PLACE_BITS) - 1)) as usize
 }
 
+/// Makes an object and gives it a handle, if there is a place for that: else nobody could close it.
+///
+/// # Safety
+///
+/// `place` is NULL or can be written.
+pub(crate) unsafe fn give<T: Kind>(
+    place: *mut handoff_handle,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<c_int, Failure> {
+    check(place)?;
+    let handle = insert(make()?)?;
+    // SAFETY: the caller vouches for it.
+    unsafe { put(place, handle) }?;
+    Ok(0)
+}
+
 /// Gives an object a handle.
 pub(crate) fn insert<T: Kind>(it: T) -> Result<handoff_handle, Failure> {
-    let object = Object { it: Box::new(it), name: T::NAME };
+    // One that gets none goes after the table is free again: its drop may use it.
+    let mut object = Some(Object { it: Box::new(it), name: T::NAME });
     with_table(|table| {
         let place = match table.free.pop() {
             Some(place) => place,
@@ -101,7 +118,7 @@ pub(crate) fn insert<T: Kind>(it: T) -> Result<handoff_handle, Failure> {
         slot.uses = slot.uses.wrapping_add(1);
         let uses = u64::from(slot.uses) & ((1 << USE_BITS) - 1);
         slot.handle = (thread << (PLACE_BITS + USE_BITS)) | (uses << PLACE_BITS) | u64::from(place);
-        slot.object = Some(object);
+        slot.object = object.take();
         Ok(slot.handle)
     })
 }
@@ -204,8 +221,8 @@ fn mistaken(name: &str, wanted: &str) -> Failure {
 /// Ends a handle, of whatever kind.
 ///
 /// What is under way goes on: a socket's sends go out, and a buffer on loan is freed when it comes back. A
-/// driver goes when its handle and those of its sockets, files, lanes, groups and receivers in bulk are closed; what is under way
-/// then is cancelled, and buffers on loan are freed.
+/// driver goes when its handle and those of its sockets, files, lanes, groups and receivers in bulk are closed;
+/// what is under way then is cancelled, and buffers on loan are freed.
 ///
 /// Returns 0, or `-EBADF`.
 #[unsafe(no_mangle)]

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use handoff::{Buffer, Finished, Lane, Region};
 
-use crate::boundary::{Failure, enter, put};
+use crate::boundary::{Failure, enter};
 use crate::driver::State;
 use crate::event::{HANDOFF_EVENT_RETURNED, engine_number, handoff_event};
 use crate::handles::{self, Kind, handoff_buffer, handoff_lane, handoff_region, handoff_socket};
@@ -43,19 +43,19 @@ pub unsafe extern "C" fn handoff_lane_new(
     lane: *mut handoff_lane,
 ) -> c_int {
     enter(|| {
-        let socket = handles::get::<Rc<Socket>>(socket)?;
-        let opened = handles::with(region, |region: &mut Region| {
-            Ok(socket.socket.lane(region, capacity)?)
-        })?;
-        let held = Held {
-            lane: opened,
-            pushed: RefCell::new(VecDeque::with_capacity(capacity)),
-            _state: Rc::clone(&socket.state),
+        let open = || {
+            let socket = handles::get::<Rc<Socket>>(socket)?;
+            let opened = handles::with(region, |region: &mut Region| {
+                Ok(socket.socket.lane(region, capacity)?)
+            })?;
+            Ok(Rc::new(Held {
+                lane: opened,
+                pushed: RefCell::new(VecDeque::with_capacity(capacity)),
+                _state: Rc::clone(&socket.state),
+            }))
         };
-        let handle = handles::insert(Rc::new(held))?;
         // SAFETY: the caller vouches for it.
-        unsafe { put(lane, handle) }?;
-        Ok(0)
+        unsafe { handles::give(lane, open) }
     })
 }
 

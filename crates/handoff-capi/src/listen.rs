@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use handoff::{Error, Listener};
 use socket2::{Domain, SockRef};
 
-use crate::boundary::{Failure, check, enter, owned, put};
+use crate::boundary::{Failure, enter, owned};
 use crate::driver::{self, State, Stop};
 use crate::event::{HANDOFF_EVENT_ACCEPTED, HANDOFF_EVENT_ENDED, handoff_event};
 use crate::handles::{self, Kind, handoff_driver, handoff_listener};
@@ -38,21 +38,20 @@ pub unsafe extern "C" fn handoff_listen(
     enter(|| {
         // SAFETY: the caller vouches for it.
         let fd = unsafe { owned(fd) }?;
-        check(listener)?;
-        let state = handles::get::<Rc<State>>(driver)?;
-        let socket = SockRef::from(&fd);
-        let is_tcp = socket.domain().is_ok_and(|it| it == Domain::IPV4 || it == Domain::IPV6);
-        if !is_tcp || !socket.is_listener().unwrap_or(false) {
-            return Err(Failure::invalid(
-                "the descriptor is no listening TCP socket: see listen(2)",
-            ));
-        }
-        let opened = state.driver.listen(TcpListener::from(fd))?;
-        let stop = state.until_stopped(follow(Rc::downgrade(&state), opened, user_data));
-        let handle = handles::insert(Listening(stop))?;
+        let open = || {
+            let state = handles::get::<Rc<State>>(driver)?;
+            let socket = SockRef::from(&fd);
+            let is_tcp = socket.domain().is_ok_and(|it| it == Domain::IPV4 || it == Domain::IPV6);
+            if !is_tcp || !socket.is_listener().unwrap_or(false) {
+                return Err(Failure::invalid(
+                    "the descriptor is no listening TCP socket: see listen(2)",
+                ));
+            }
+            let opened = state.driver.listen(TcpListener::from(fd))?;
+            Ok(Listening(state.until_stopped(follow(Rc::downgrade(&state), opened, user_data))))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(listener, handle) }?;
-        Ok(0)
+        unsafe { handles::give(listener, open) }
     })
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use handoff::{Buffer, Frozen, Region};
 
-use crate::boundary::{Failure, check, enter, put};
+use crate::boundary::{Failure, enter, put};
 use crate::driver::State;
 use crate::handles::{self, Kind, handoff_buffer, handoff_driver, handoff_frozen, handoff_region};
 use crate::loan;
@@ -29,15 +29,13 @@ pub unsafe extern "C" fn handoff_region_new(
     region: *mut handoff_region,
 ) -> c_int {
     enter(|| {
-        let made = match pages {
-            HANDOFF_PAGES_BASE => Region::anonymous(length)?,
-            HANDOFF_PAGES_HUGE => Region::huge(length)?,
-            _ => return Err(Failure::invalid("pages is none of HANDOFF_PAGES_...")),
+        let make = || match pages {
+            HANDOFF_PAGES_BASE => Ok(Region::anonymous(length)?),
+            HANDOFF_PAGES_HUGE => Ok(Region::huge(length)?),
+            _ => Err(Failure::invalid("pages is none of HANDOFF_PAGES_...")),
         };
-        let handle = handles::insert(made)?;
         // SAFETY: the caller vouches for it.
-        unsafe { put(region, handle) }?;
-        Ok(0)
+        unsafe { handles::give(region, make) }
     })
 }
 
@@ -87,17 +85,15 @@ pub unsafe extern "C" fn handoff_buffer_new(
     buffer: *mut handoff_buffer,
 ) -> c_int {
     enter(|| {
-        let cut = handles::with(region, |region: &mut Region| {
+        let cut = |region: &mut Region| {
             let free = region.free();
-            region.take(length).ok_or_else(|| {
+            region.take(length).map(Some).ok_or_else(|| {
                 let text = format!("the region has {free} bytes left, and {length} are wanted");
                 Failure::new(libc::ENOSPC, text)
             })
-        })?;
-        let handle = handles::insert(Some(cut))?;
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(buffer, handle) }?;
-        Ok(0)
+        unsafe { handles::give(buffer, || handles::with(region, cut)) }
     })
 }
 
@@ -157,16 +153,14 @@ pub unsafe extern "C" fn handoff_buffer_split(
     front: *mut handoff_buffer,
 ) -> c_int {
     enter(|| {
-        let first = loan::with(buffer, |buffer: &mut Buffer| {
+        let split = |buffer: &mut Buffer| {
             if at > buffer.len() {
                 return Err(Failure::invalid("the buffer is shorter than that"));
             }
-            Ok(buffer.split_to(at))
-        })?;
-        let handle = handles::insert(Some(first))?;
+            Ok(Some(buffer.split_to(at)))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(front, handle) }?;
-        Ok(0)
+        unsafe { handles::give(front, || loan::with(buffer, split)) }
     })
 }
 
@@ -183,13 +177,13 @@ pub unsafe extern "C" fn handoff_freeze(
     frozen: *mut handoff_frozen,
 ) -> c_int {
     enter(|| {
-        check(frozen)?;
-        let whole: Buffer = loan::take(buffer)?;
-        handles::remove::<Option<Buffer>>(buffer)?;
-        let handle = handles::insert(Some(whole.freeze()))?;
+        let freeze = || {
+            let whole: Buffer = loan::take(buffer)?;
+            handles::remove::<Option<Buffer>>(buffer)?;
+            Ok(Some(whole.freeze()))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(frozen, handle) }?;
-        Ok(0)
+        unsafe { handles::give(frozen, freeze) }
     })
 }
 
@@ -235,16 +229,14 @@ pub unsafe extern "C" fn handoff_frozen_part(
     part: *mut handoff_frozen,
 ) -> c_int {
     enter(|| {
-        let shared = loan::with(frozen, |frozen: &mut Frozen| {
+        let share = |frozen: &mut Frozen| {
             let end = at.checked_add(length).filter(|end| *end <= frozen.len());
             let end =
                 end.ok_or_else(|| Failure::invalid("the frozen buffer is shorter than that"))?;
-            Ok(frozen.part(at..end))
-        })?;
-        let handle = handles::insert(Some(shared))?;
+            Ok(Some(frozen.part(at..end)))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(part, handle) }?;
-        Ok(0)
+        unsafe { handles::give(part, || loan::with(frozen, share)) }
     })
 }
 
@@ -263,14 +255,10 @@ pub unsafe extern "C" fn handoff_unfreeze(
     buffer: *mut handoff_buffer,
 ) -> c_int {
     enter(|| {
-        check(buffer)?;
-        match loan::take::<Frozen>(frozen)?.try_unfreeze() {
+        let unfreeze = || match loan::take::<Frozen>(frozen)?.try_unfreeze() {
             Ok(whole) => {
                 handles::remove::<Option<Frozen>>(frozen)?;
-                let handle = handles::insert(Some(whole))?;
-                // SAFETY: the caller vouches for it.
-                unsafe { put(buffer, handle) }?;
-                Ok(0)
+                Ok(Some(whole))
             }
             Err(still) => {
                 loan::give_back(frozen, still);
@@ -279,6 +267,8 @@ pub unsafe extern "C" fn handoff_unfreeze(
                     "the frozen buffer has other handles or is on loan: close them, and wait until it is back",
                 ))
             }
-        }
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { handles::give(buffer, unfreeze) }
     })
 }

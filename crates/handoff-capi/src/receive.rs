@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use handoff::{Buffer, Intake, Receiver, Region, RxBinding, Span, Transfer, Transferred};
 
-use crate::boundary::{Failure, check, done, enter, put};
+use crate::boundary::{Failure, done, enter, put};
 use crate::driver::{self, State, Stop};
 use crate::event::{
     HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_TRANSFERRED, handoff_event,
@@ -58,22 +58,14 @@ pub unsafe extern "C" fn handoff_pool_new(
     pool: *mut handoff_pool,
 ) -> c_int {
     enter(|| {
-        let state = handles::get::<Rc<State>>(driver)?;
-        let made = state.driver.pool(handles::remove::<Region>(region)?, chunk)?;
-        let drawn = Drawn(Box::new(move || Intake::from(&made)));
+        let region = handles::remove::<Region>(region)?;
+        let make = || {
+            let made = handles::get::<Rc<State>>(driver)?.driver.pool(region, chunk)?;
+            Ok(Rc::new(Drawn(Box::new(move || Intake::from(&made)))))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { give(pool, drawn) }
+        unsafe { handles::give(pool, make) }
     })
-}
-
-/// # Safety
-///
-/// `pool` is NULL or can be written.
-unsafe fn give(pool: *mut handoff_pool, drawn: Drawn) -> Result<c_int, Failure> {
-    let handle = handles::insert(Rc::new(drawn))?;
-    // SAFETY: the caller vouches for it.
-    unsafe { put(pool, handle) }?;
-    Ok(0)
 }
 
 /// Reserves address space for received pages of TCP sockets, which the kernel maps there: `places` of `place` bytes
@@ -92,10 +84,12 @@ pub unsafe extern "C" fn handoff_window_new(
     pool: *mut handoff_pool,
 ) -> c_int {
     enter(|| {
-        let window = handles::get::<Rc<State>>(driver)?.driver.window(places, place)?;
-        let drawn = Drawn(Box::new(move || Intake::from(&window)));
+        let make = || {
+            let window = handles::get::<Rc<State>>(driver)?.driver.window(places, place)?;
+            Ok(Rc::new(Drawn(Box::new(move || Intake::from(&window)))))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { give(pool, drawn) }
+        unsafe { handles::give(pool, make) }
     })
 }
 
@@ -116,6 +110,7 @@ pub unsafe extern "C" fn handoff_rx_queue_new(
     pool: *mut handoff_pool,
 ) -> c_int {
     enter(|| {
+        let region = handles::remove::<Region>(region)?;
         if interface.is_null() {
             return Err(Failure::invalid("the interface is NULL"));
         }
@@ -124,12 +119,14 @@ pub unsafe extern "C" fn handoff_rx_queue_new(
         let interface = interface
             .to_str()
             .map_err(|_| Failure::invalid("the name of the interface is no UTF-8"))?;
-        let state = handles::get::<Rc<State>>(driver)?;
-        let binding = RxBinding::new(interface, queue)?;
-        let bound = state.driver.rx_queue(handles::remove::<Region>(region)?, &binding)?;
-        let drawn = Drawn(Box::new(move || Intake::from(&bound)));
+        let make = || {
+            let state = handles::get::<Rc<State>>(driver)?;
+            let binding = RxBinding::new(interface, queue)?;
+            let bound = state.driver.rx_queue(region, &binding)?;
+            Ok(Rc::new(Drawn(Box::new(move || Intake::from(&bound)))))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { give(pool, drawn) }
+        unsafe { handles::give(pool, make) }
     })
 }
 
@@ -151,14 +148,14 @@ pub unsafe extern "C" fn handoff_receive(
     receiver: *mut handoff_receiver,
 ) -> c_int {
     enter(|| {
-        check(receiver)?;
-        let socket = handles::get::<Rc<Socket>>(socket)?;
-        let begun = socket.socket.receive(handles::get::<Rc<Drawn>>(pool)?.intake())?;
-        let task = follow(Rc::downgrade(&socket.state), begun, user_data);
-        let handle = handles::insert(Receiving(socket.state.until_stopped(task)))?;
+        let begin = || {
+            let socket = handles::get::<Rc<Socket>>(socket)?;
+            let begun = socket.socket.receive(handles::get::<Rc<Drawn>>(pool)?.intake())?;
+            let task = follow(Rc::downgrade(&socket.state), begun, user_data);
+            Ok(Receiving(socket.state.until_stopped(task)))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(receiver, handle) }?;
-        Ok(0)
+        unsafe { handles::give(receiver, begin) }
     })
 }
 
@@ -217,22 +214,21 @@ pub unsafe extern "C" fn handoff_receive_in_bulk(
     receiver: *mut handoff_receiver,
 ) -> c_int {
     enter(|| {
-        check(receiver)?;
-        let socket = handles::get::<Rc<Socket>>(socket)?;
-        let begun = socket.socket.receive(handles::get::<Rc<Drawn>>(pool)?.intake())?;
-        let bulk = Bulk { receiver: RefCell::new(begun), _state: Rc::clone(&socket.state) };
-        let handle = handles::insert(Rc::new(bulk))?;
+        let begin = || {
+            let socket = handles::get::<Rc<Socket>>(socket)?;
+            let begun = socket.socket.receive(handles::get::<Rc<Drawn>>(pool)?.intake())?;
+            Ok(Rc::new(Bulk { receiver: RefCell::new(begun), _state: Rc::clone(&socket.state) }))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(receiver, handle) }?;
-        Ok(0)
+        unsafe { handles::give(receiver, begin) }
     })
 }
 
 /// Calls `visitor` for each span that came to a receiver in bulk, in order: with its bytes, which are there to be read
 /// until the visitor returns. Their chunk goes back then.
 ///
-/// Returns 1 while more may come, 0 when the peer has closed, or the negative error number that receiving ended with.
-/// `-EBUSY` within a visit of the same receiver.
+/// Returns 1 while more may come, 0 when the peer has closed, or the negative error number that receiving ended with,
+/// once, and 0 from then on. `-EBUSY` within a visit of the same receiver.
 ///
 /// # Safety
 ///

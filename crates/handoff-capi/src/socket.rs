@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 
 use handoff::{Buffer, Engine, Frozen, OnLoan, Receipt, Returned, Sent, Span};
 
-use crate::boundary::{Failure, done, enter, owned, put};
+use crate::boundary::{Failure, done, enter, owned};
 use crate::driver::{self, State, sized};
 use crate::event::{
     HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_URING_ZC,
@@ -97,12 +97,12 @@ pub unsafe extern "C" fn handoff_socket_new(
     enter(|| {
         // SAFETY: the caller vouches for it.
         let fd = unsafe { owned(fd) }?;
-        let state = handles::get::<Rc<State>>(driver)?;
-        let attached = state.driver.socket(fd)?;
-        let handle = handles::insert(Rc::new(Socket { socket: attached, state }))?;
+        let attach = || {
+            let state = handles::get::<Rc<State>>(driver)?;
+            Ok(Rc::new(Socket { socket: state.driver.socket(fd)?, state }))
+        };
         // SAFETY: the caller vouches for it.
-        unsafe { put(socket, handle) }?;
-        Ok(0)
+        unsafe { handles::give(socket, attach) }
     })
 }
 
@@ -127,8 +127,10 @@ pub extern "C" fn handoff_socket_set_engine(socket: handoff_socket, engine: u32)
 /// Begins to send a buffer, a frozen one, or a span that was received.
 ///
 /// The payload is on loan until `HANDOFF_EVENT_RETURNED` tells that it is back; a span is gone then, and its
-/// handle is at once. A frozen buffer can be lent again meanwhile, on any socket of this thread. `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be
-/// closed in any case.
+/// handle is at once. A frozen buffer can be lent again meanwhile, on any socket of this thread.
+///
+/// `options` may be NULL. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be closed in
+/// any case.
 ///
 /// Returns 0, or a negative error number; nothing was lent then.
 ///

@@ -144,6 +144,8 @@ static void misused(uint32_t ring)
 	CHECK(handoff_frozen_part(frozen, 99, 2, &part) == -EINVAL);
 	CHECK(handoff_frozen_part(frozen, 1, SIZE_MAX, &part) == -EINVAL);
 	CHECK(handoff_frozen_part(frozen, 0, 1, NULL) == -EINVAL);
+	CHECK(handoff_unfreeze(frozen, &buffer) == 0);
+	CHECK(handoff_freeze(buffer, &frozen) == 0);
 	CHECK(handoff_frozen_part(frozen, 100, 0, &part) == 0);
 	CHECK(handoff_close(part) == 0);
 	CHECK(pthread_create(&thread, NULL, elsewhere, &frozen) == 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* What can be told of misuse is told; nothing of it does harm. */
+#include <dirent.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -23,6 +24,47 @@ static void tell(const struct handoff_capability *capability, void *context)
 {
 	CHECK(capability->mechanism != NULL && capability->state <= HANDOFF_UNKNOWN);
 	++*(int *)context;
+}
+
+static int descriptors(void)
+{
+	DIR *directory = opendir("/proc/self/fd");
+	int count = 0;
+
+	CHECK(directory != NULL);
+	while (readdir(directory))
+		count++;
+	closedir(directory);
+	return count;
+}
+
+/* What has no place for its handle, which nobody could close, is not made. */
+static void no_place(void)
+{
+	handoff_driver driver;
+	handoff_region region;
+	handoff_buffer buffer;
+	void *data;
+	size_t length;
+	int ends[2], before = descriptors();
+
+	connected(ends);
+	CHECK(handoff_driver_new(NULL, NULL) == -EINVAL);
+	CHECK(handoff_driver_new(NULL, &driver) == 0);
+	CHECK(handoff_group_new(driver, NULL) == -EINVAL);
+	CHECK(handoff_socket_new(driver, ends[0], NULL) == -EINVAL);
+	CHECK(handoff_file_new(driver, dup(ends[1]), NULL) == -EINVAL);
+	CHECK(handoff_region_new(4096, HANDOFF_PAGES_BASE, NULL) == -EINVAL);
+	CHECK(handoff_region_new(4096, HANDOFF_PAGES_BASE, &region) == 0);
+	CHECK(handoff_buffer_new(region, 4096, NULL) == -EINVAL);
+	CHECK(handoff_buffer_new(region, 4096, &buffer) == 0);
+	CHECK(handoff_buffer_split(buffer, 1, NULL) == -EINVAL);
+	CHECK(handoff_buffer_data(buffer, &data, &length) == 0 && length == 4096);
+	CHECK(handoff_close(buffer) == 0);
+	CHECK(handoff_close(region) == 0);
+	CHECK(handoff_close(driver) == 0);
+	close(ends[1]);
+	CHECK(descriptors() == before);
 }
 
 void misuse_cases(void)
@@ -85,6 +127,7 @@ void misuse_cases(void)
 	CHECK(handoff_socket_new(driver, dup(0), &socket_handle) < 0);
 	CHECK(handoff_close(driver) == 0);
 
+	no_place();
 	CHECK(handoff_probe(NULL, NULL) == -EINVAL);
 	CHECK(handoff_probe(tell, &told) == 0 && told > 10);
 }

@@ -8,6 +8,43 @@
 
 #define BYTES 50000
 
+static long mapped_pages(void)
+{
+	FILE *file = fopen("/proc/self/statm", "r");
+	long pages;
+
+	CHECK(file != NULL && fscanf(file, "%ld", &pages) == 1);
+	fclose(file);
+	return pages;
+}
+
+/* A span that nobody was told of goes with its driver, and the pool's memory with it. */
+static void untold(uint32_t ring)
+{
+	long before = mapped_pages();
+	handoff_driver driver = driver_with(ring);
+	handoff_region region;
+	handoff_pool pool;
+	handoff_socket socket;
+	handoff_receiver receiver;
+	int ends[2];
+
+	connected(ends);
+	CHECK(handoff_socket_new(driver, ends[0], &socket) == 0);
+	CHECK(handoff_region_new(256 << 20, HANDOFF_PAGES_BASE, &region) == 0);
+	CHECK(handoff_pool_new(driver, region, 1 << 16, &pool) == 0);
+	CHECK(handoff_receive(socket, pool, 0, &receiver) == 0);
+	CHECK(write(ends[1], "abc", 3) == 3);
+	for (int turns = 0; turns < 5; turns++)
+		CHECK(handoff_turn(driver, 10 * 1000 * 1000, NULL, 0) == 0);
+	CHECK(handoff_close(receiver) == 0);
+	CHECK(handoff_close(socket) == 0);
+	CHECK(handoff_close(pool) == 0);
+	CHECK(handoff_close(driver) == 0);
+	close(ends[1]);
+	CHECK(mapped_pages() - before < (128 << 20) / 4096);
+}
+
 /* By each engine; the same buffer goes again as soon as it is back. */
 static void sends(uint32_t ring)
 {
@@ -216,4 +253,5 @@ void socket_cases(uint32_t ring)
 	datagrams(ring);
 	echo(ring);
 	abandoned(ring);
+	untold(ring);
 }
