@@ -494,8 +494,8 @@ const char *handoff_version(void);
 int handoff_driver_new(const struct handoff_driver_options *options, handoff_driver *driver);
 
 /*
- A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. It stays
- the driver's: don't close it.
+ A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. It does not
+ become so by calls of yours: turn the driver after those, before you wait. It stays the driver's: don't close it.
 
  Returns the descriptor, or a negative error number.
  */

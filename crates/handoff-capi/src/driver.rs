@@ -1,6 +1,6 @@
 //! Drivers: their tasks, and the events that these leave.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::{CString, c_int};
 use std::future::Future;
@@ -48,6 +48,9 @@ pub struct handoff_driver_options {
     pub zero_copy_receive: u32,
 }
 
+/// How often tasks that wake themselves go on between two turns.
+const ROUNDS: usize = 8;
+
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Says that a task can go on.
@@ -79,6 +82,8 @@ pub(crate) struct State {
     /// Says so there.
     waker: Waker,
     events: RefCell<VecDeque<Told>>,
+    /// Whether a loop of C's waits for the driver's descriptor.
+    watched: Cell<bool>,
     /// The texts of the events that were told last.
     texts: RefCell<Vec<CString>>,
     // After the tasks, whose handles are the driver's.
@@ -96,25 +101,31 @@ impl State {
         self.begun.borrow_mut().push(Box::pin(task));
     }
 
-    /// Runs the tasks that can go on.
+    /// Runs the tasks that can go on. One that wakes itself again and again goes on with the next turn.
     pub(crate) fn run(&self) {
         // Mostly there are none: lanes have no tasks.
-        if self.begun.borrow().is_empty() && !self.woken.0.load(Relaxed) {
+        if self.is_idle() {
             return;
         }
         // A task that runs must not run the others: whoever is at it goes on with what was begun.
         let Ok(mut tasks) = self.tasks.try_borrow_mut() else { return };
         let mut context = Context::from_waker(&self.waker);
+        let mut rounds = 0;
         loop {
             self.woken.0.store(false, Relaxed);
             tasks.extend(self.begun.borrow_mut().drain(..));
             match Pin::new(&mut *tasks).poll_next(&mut context) {
                 Poll::Ready(Some(())) => {}
+                _ if self.is_idle() || rounds == ROUNDS => return,
                 // Nothing but its wake tells of a task that waits once.
-                _ if self.begun.borrow().is_empty() && !self.woken.0.load(Relaxed) => return,
-                _ => {}
+                _ => rounds += 1,
             }
         }
+    }
+
+    /// Whether no task can go on.
+    fn is_idle(&self) -> bool {
+        self.begun.borrow().is_empty() && !self.woken.0.load(Relaxed)
     }
 
     /// Begins a task that ends when what this returns goes.
@@ -159,9 +170,14 @@ impl State {
         places: &mut [std::mem::MaybeUninit<handoff_event>],
     ) -> Result<c_int, Failure> {
         self.run();
-        let wait = if self.events.borrow().is_empty() { wait } else { Wait::No };
+        let waits = self.events.borrow().is_empty() && self.is_idle();
+        let wait = if waits { wait } else { Wait::No };
         self.driver.turn(wait)?;
         self.run();
+        if self.watched.get() {
+            // What the tasks have begun now makes it readable.
+            let _ = self.driver.as_fd();
+        }
         let mut texts = self.texts.borrow_mut();
         texts.clear();
         let mut events = self.events.borrow_mut();
@@ -273,6 +289,7 @@ pub unsafe extern "C" fn handoff_driver_new(
                 waker: Waker::from(Arc::clone(&woken)),
                 woken,
                 events: RefCell::default(),
+                watched: Cell::default(),
                 texts: RefCell::default(),
                 driver: builder.build()?,
             }))
@@ -316,13 +333,17 @@ pub(crate) unsafe fn sized<T: Copy + Default>(
     Ok(known)
 }
 
-/// A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. It stays
-/// the driver's: don't close it.
+/// A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. It does not
+/// become so by calls of yours: turn the driver after those, before you wait. It stays the driver's: don't close it.
 ///
 /// Returns the descriptor, or a negative error number.
 #[unsafe(no_mangle)]
 pub extern "C" fn handoff_driver_fd(driver: handoff_driver) -> c_int {
-    enter(|| Ok(handles::get::<Rc<State>>(driver)?.driver.as_fd().as_raw_fd()))
+    enter(|| {
+        let state = handles::get::<Rc<State>>(driver)?;
+        state.watched.set(true);
+        Ok(state.driver.as_fd().as_raw_fd())
+    })
 }
 
 /// Operations under way: buffers on loan included.

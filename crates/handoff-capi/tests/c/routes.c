@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -132,6 +133,77 @@ static void all_ways(uint32_t ring)
 	close(back[1]);
 }
 
+/* In a loop of one's own, nothing but the driver's descriptor says when to turn. */
+static void in_own_loop(uint32_t ring)
+{
+	handoff_driver driver = driver_with(ring);
+	struct handoff_route_options options;
+	struct handoff_event event;
+	struct pollfd readable;
+	handoff_socket from;
+	handoff_file file;
+	int in[2], copy = file_of(0, 0, 0);
+	void *bytes = malloc(BYTES);
+
+	connected(in);
+	CHECK(handoff_socket_new(driver, in[0], &from) == 0);
+	CHECK(handoff_file_new(driver, dup(copy), &file) == 0);
+	memset(bytes, 9, BYTES);
+	CHECK(send(in[1], bytes, BYTES, 0) == BYTES);
+	CHECK(shutdown(in[1], SHUT_WR) == 0);
+	free(bytes);
+	options = between(from, file);
+	options.engine = HANDOFF_ENGINE_COPY;
+	CHECK(handoff_route(&options, 1, NULL) == 0);
+	memset(&readable, 0, sizeof(readable));
+	readable.fd = handoff_driver_fd(driver);
+	readable.events = POLLIN;
+	for (int told; (told = handoff_turn(driver, 0, &event, 1)) != 1;) {
+		CHECK(told == 0);
+		CHECK(poll(&readable, 1, 10000) == 1);
+	}
+	CHECK(event.kind == HANDOFF_EVENT_CARRIED && event.error == 0 && event.bytes == BYTES);
+	CHECK(lseek(copy, 0, SEEK_END) == BYTES);
+	CHECK(handoff_close(from) == 0);
+	CHECK(handoff_close(file) == 0);
+	CHECK(handoff_close(driver) == 0);
+	close(copy);
+	close(in[1]);
+}
+
+/* One that never waits leaves turns to the others, and to whoever cancels it; a loop of one's own is told to go on. */
+static void long_one(uint32_t ring)
+{
+	handoff_driver driver = driver_with(ring);
+	struct handoff_route_options options;
+	struct handoff_event event;
+	handoff_operation operation;
+	handoff_file from, to;
+	struct pollfd readable;
+	int source = file_of(0, 0, 0);
+
+	CHECK(ftruncate(source, 1 << 30) == 0);
+	CHECK(handoff_file_new(driver, source, &from) == 0);
+	CHECK(handoff_file_new(driver, file_of(0, 0, 0), &to) == 0);
+	memset(&readable, 0, sizeof(readable));
+	readable.fd = handoff_driver_fd(driver);
+	readable.events = POLLIN;
+	options = between(from, to);
+	options.engine = HANDOFF_ENGINE_COPY;
+	CHECK(handoff_route(&options, 1, &operation) == 0);
+	CHECK(handoff_turn(driver, 0, &event, 1) == 0);
+	CHECK(poll(&readable, 1, 10000) == 1);
+	CHECK(handoff_turn(driver, -1, &event, 1) == 0);
+	CHECK(handoff_cancel(operation) == 0);
+	event = next_event(driver);
+	CHECK(event.error == -ECANCELED && event.bytes < 1 << 30);
+	CHECK(event.bytes > 0 || ring != HANDOFF_RING_AVOID);
+	CHECK(handoff_close(operation) == 0);
+	CHECK(handoff_close(from) == 0);
+	CHECK(handoff_close(to) == 0);
+	CHECK(handoff_close(driver) == 0);
+}
+
 /* From one connection to another, until that is enough. */
 static void cancelled(uint32_t ring)
 {
@@ -240,6 +312,8 @@ static void misused(uint32_t ring)
 void route_cases(uint32_t ring)
 {
 	all_ways(ring);
+	in_own_loop(ring);
+	long_one(ring);
 	cancelled(ring);
 	misused(ring);
 }
