@@ -78,12 +78,19 @@ static void pin(void)
 		die("pin to the processor");
 }
 
-static void count(struct worker *it, const struct handoff_event *event)
+static void check(const struct handoff_event *event, const char *what)
 {
 	if (event->error) {
-		fprintf(stderr, "send_zerocopy: send: %s\n", handoff_error_text());
+		/* What a lane gives back has its text elsewhere. */
+		fprintf(stderr, "send_zerocopy: %s: %s\n", what,
+			event->error_text ? event->error_text : handoff_error_text());
 		exit(1);
 	}
+}
+
+static void count(struct worker *it, const struct handoff_event *event)
+{
+	check(event, "send");
 	it->packets++;
 	it->bytes += event->bytes;
 }
@@ -104,8 +111,15 @@ static void lend(struct worker *it, handoff_driver driver, handoff_socket sender
 		if (!over && free) {
 			unsigned int next = free < options.requests ? free : options.requests;
 
-			on_loan += (unsigned int)must(handoff_lane_push(lane, buffers + free - next, next, 0), "send");
-			free -= next;
+			int lent = handoff_lane_push(lane, buffers + free - next, next, 0);
+
+			/* A stream that broke takes no more, and what comes back says why. */
+			if (lent < 0 && on_loan)
+				lent = 0;
+			must(lent, "send");
+			/* All, or none: the lane has room for as many as there are. */
+			on_loan += (unsigned int)lent;
+			free -= (unsigned int)lent;
 		}
 		must(handoff_turn(driver, free && !over ? 0 : -1, NULL, 0), "turn");
 		taken = must(handoff_lane_take(lane, events, ON_LOAN), "take back");
@@ -211,6 +225,7 @@ static void *receive_all(void *argument)
 	while (!over && now() < end) {
 		told = must(handoff_turn(driver, 100 * 1000 * 1000, events, ON_LOAN), "turn");
 		for (int event = 0; event < told; event++) {
+			check(&events[event], "receive");
 			over |= events[event].kind == HANDOFF_EVENT_ENDED;
 			if (events[event].kind != HANDOFF_EVENT_RECEIVED)
 				continue;

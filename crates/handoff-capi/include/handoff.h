@@ -636,7 +636,8 @@ int handoff_lane_push(handoff_lane lane,
 
 /*
  Takes back what returned, in the order in which it was pushed: an event of `HANDOFF_EVENT_RETURNED` for each
- buffer. `error_text` is NULL here: `handoff_error_text` has the text of the last that failed.
+ buffer. `error_text` is NULL here: `handoff_error_text` has the text of the first that failed, from
+ which the others mostly follow.
 
  Returns how many were written to `events`, at most `max`.
 

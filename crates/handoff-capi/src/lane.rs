@@ -105,7 +105,8 @@ pub unsafe extern "C" fn handoff_lane_push(
 }
 
 /// Takes back what returned, in the order in which it was pushed: an event of `HANDOFF_EVENT_RETURNED` for each
-/// buffer. `error_text` is NULL here: `handoff_error_text` has the text of the last that failed.
+/// buffer. `error_text` is NULL here: `handoff_error_text` has the text of the first that failed, from
+/// which the others mostly follow.
 ///
 /// Returns how many were written to `events`, at most `max`.
 ///
@@ -126,7 +127,7 @@ pub unsafe extern "C" fn handoff_lane_take(
         handles::with_table(|table| {
             let held = Rc::clone(table.of::<Rc<Held>>(lane)?);
             let mut pushed = held.pushed.borrow_mut();
-            let mut taken = 0;
+            let (mut taken, mut has_failed) = (0, false);
             while taken < max
                 && let Some(Finished { sent, buffer, receipt }) = held.lane.take()
             {
@@ -137,7 +138,15 @@ pub unsafe extern "C" fn handoff_lane_take(
                 }
                 let (bytes, error) = match sent {
                     Ok(bytes) => (bytes as u64, 0),
-                    Err(error) => (receipt.tally.total(), enter(|| Err(error.into()))),
+                    Err(error) => {
+                        let failure = Failure::from(error);
+                        let number = -failure.errno;
+                        if !has_failed {
+                            has_failed = true;
+                            enter(|| Err(failure));
+                        }
+                        (receipt.tally.total(), number)
+                    }
                 };
                 let event = handoff_event {
                     error,

@@ -191,6 +191,19 @@ fn what_the_example_sends_its_receiver_counts() {
         assert!(bytes(&sent) > 0, "{sent}");
     }
     assert!(!Command::new(&program).arg("-4").output().expect("runs").status.success());
+
+    // A peer that goes away is named, by either way of sending.
+    for way in ["-z 1", "-z 0"] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+        let port = listener.local_addr().expect("has an address").port();
+        let goes = thread::spawn(move || drop(listener.accept().expect("is connected")));
+        let sends = format!("-4 -D 127.0.0.1 -t 60 -p {port} {way} tcp");
+        let sent = Command::new(&program).args(sends.split(' ')).output().expect("runs");
+        goes.join().expect("is gone");
+        let said = String::from_utf8_lossy(&sent.stderr);
+        assert_eq!(sent.status.code(), Some(1), "{said}");
+        assert!(said.contains("os error"), "{said}");
+    }
 }
 
 /// What the program says of how much it moved.
