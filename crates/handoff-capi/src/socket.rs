@@ -275,8 +275,13 @@ pub(crate) unsafe fn address(
     unsafe { ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut storage).cast(), length) };
     // SAFETY: so many bytes of it are initialised, the rest is zero.
     let address = unsafe { socket2::SockAddr::new(storage, length as libc::socklen_t) };
-    let address = address.as_socket();
-    Ok(Some(address.ok_or_else(|| Failure::invalid("the address is neither IPv4 nor IPv6"))?))
+    let address = address
+        .as_socket()
+        .ok_or_else(|| Failure::invalid("the address is neither IPv4 nor IPv6"))?;
+    if address.is_ipv6() && length < size_of::<libc::sockaddr_in6>() {
+        return Err(Failure::invalid("the address is IPv6, and shorter than a sockaddr_in6"));
+    }
+    Ok(Some(address))
 }
 
 /// Follows a send to its end; `event` says what it is about.

@@ -147,6 +147,7 @@ static void misused(uint32_t ring)
 {
 	handoff_driver driver = driver_with(ring);
 	struct sockaddr_in address;
+	struct sockaddr_in6 six;
 	struct sockaddr_un elsewhere;
 	handoff_socket client = unconnected(driver);
 	handoff_listener listener;
@@ -157,6 +158,10 @@ static void misused(uint32_t ring)
 	elsewhere.sun_family = AF_UNIX;
 	CHECK(handoff_connect(client, NULL, 0, 0, &operation) == -EINVAL);
 	CHECK(handoff_connect(client, &address, 3, 0, NULL) == -EINVAL);
+	memset(&six, 0, sizeof(six));
+	six.sin6_family = AF_INET6;
+	CHECK(handoff_connect(client, &six, sizeof(address), 0, NULL) == -EINVAL);
+	CHECK(strstr(handoff_error_text(), "sockaddr_in6") != NULL);
 	CHECK(handoff_connect(client, &elsewhere, sizeof(elsewhere), 0, NULL) == -EINVAL);
 	CHECK(handoff_connect(driver, &address, sizeof(address), 0, NULL) == -EBADF);
 	CHECK(handoff_socket_fd(driver) == -EBADF);
