@@ -47,6 +47,25 @@ fn next_spans(driver: &Driver, receiver: &mut Receiver, count: usize) -> Vec<Spa
 }
 
 #[test]
+fn a_window_alone_receives_no_datagrams() {
+    within(LONG, || {
+        for driver in drivers() {
+            let socket = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+            let window = driver.window(2, 8192).unwrap();
+            let refused = socket.receive(&window);
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+            // With a pool, they come there.
+            let pool = pool(&driver, 1, 4096);
+            let mut receiver = socket.receive(window.or(&pool)).unwrap();
+            let to = SockRef::from(&socket).local_addr().unwrap().as_socket().unwrap();
+            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"here", to).unwrap();
+            let span = driver.block_on(next(&mut receiver)).unwrap();
+            assert_eq!(&span[..], b"here");
+        }
+    });
+}
+
+#[test]
 fn spans_come_in_order_until_the_end() {
     within(LONG, || {
         for driver in drivers() {

@@ -86,13 +86,18 @@ static void all_bytes(uint32_t ring)
 	close(ends[1]);
 }
 
+static int datagram_socket(void)
+{
+	return socket(AF_INET, SOCK_DGRAM, 0);
+}
+
 static void misused(uint32_t ring)
 {
 	handoff_driver driver = driver_with(ring);
 	handoff_region region, buffers;
 	handoff_buffer buffer;
-	handoff_pool pool;
-	handoff_socket socket;
+	handoff_pool pool, window;
+	handoff_socket socket, datagrams;
 	handoff_receiver receiver, second;
 	struct seen seen;
 	int ends[2];
@@ -106,6 +111,11 @@ static void misused(uint32_t ring)
 	CHECK(handoff_pool_new(driver, region, 4096, &pool) == 0);
 	CHECK(handoff_receive_in_bulk(socket, pool, NULL) == -EINVAL);
 	CHECK(handoff_receive_in_bulk(pool, pool, &receiver) == -EBADF);
+	CHECK(handoff_window_new(driver, 2, 8192, &window) == 0);
+	CHECK(handoff_socket_new(driver, datagram_socket(), &datagrams) == 0);
+	CHECK(handoff_receive_in_bulk(datagrams, window, &receiver) == -EINVAL);
+	CHECK(handoff_close(datagrams) == 0);
+	CHECK(handoff_close(window) == 0);
 	CHECK(handoff_receive(socket, pool, 0, &receiver) == 0);
 	CHECK(handoff_visit(receiver, look, &seen) == -EBADF);
 	CHECK(strstr(handoff_error_text(), "in bulk is wanted") != NULL);

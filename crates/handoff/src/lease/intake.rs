@@ -81,6 +81,11 @@ impl Intake {
             && self.window.as_ref().is_none_or(|window| window.is_of(due))
             && self.pool.as_ref().is_none_or(|pool| pool.is_of(due))
     }
+
+    /// Whether there is nothing but a window, which has no place for what comes in no pages.
+    pub(crate) fn is_window_alone(&self) -> bool {
+        self.window.is_some() && self.pool.is_none() && self.queue.is_none()
+    }
 }
 
 impl std::fmt::Debug for Intake {

@@ -25,13 +25,18 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// When too many operations are under way, pool or queue belong to another driver, or the socket
-    /// has a receiver: two would each get parts of what comes.
+    /// When too many operations are under way, pool or queue belong to another driver, a window is to receive
+    /// datagrams, or the socket has a receiver: two would each get parts of what comes.
     pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
         let (driver, intake) = (Rc::clone(&self.driver), intake.into());
         if !intake.is_of(&driver.due) {
             return Err(Error::Invalid(
                 "the pool or rx queue belongs to another driver than the socket",
+            ));
+        }
+        if !self.shared.stream && intake.is_window_alone() {
+            return Err(Error::Invalid(
+                "a window maps the pages of TCP streams: receive datagrams into a pool",
             ));
         }
         driver.check_room()?;
