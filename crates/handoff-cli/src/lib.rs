@@ -32,6 +32,7 @@ mod quantity;
 mod rds;
 mod relay;
 mod report;
+mod seldom;
 mod serve;
 mod service;
 pub mod stop;

@@ -6,8 +6,9 @@ use std::future::{Pending, pending, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::{Either, select};
@@ -28,6 +29,9 @@ use crate::stops::Stops;
 
 /// Pause after a failed accept that does not say when it ends.
 const AGAIN: Duration = Duration::from_millis(250);
+
+/// The least time between two warnings of that.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// Serves HTTP/1.1 and HTTP/1.0 on a driver.
 ///
@@ -142,7 +146,7 @@ impl Server {
                     }
                 }
                 Either::Right((Err(error), _)) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    tell(&error);
                     let moment = pin!(driver.sleep(AGAIN));
                     if let Either::Left(_) = open.beside(select(&mut stop, moment)).await {
                         break;
@@ -226,6 +230,19 @@ impl std::fmt::Debug for Server {
             .field("limits", &self.common.limits)
             .field("served", &self.served())
             .finish_non_exhaustive()
+    }
+}
+
+/// Logs why nothing can be accepted now: as a warning once a second at most, by all servers of this process, which
+/// have their descriptors in common.
+fn tell(error: &Error) {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.is_none_or(|last| last.elapsed() >= QUIET) {
+        *last = Some(Instant::now());
+        tracing::warn!(%error, "a connection could not be accepted");
+    } else {
+        tracing::info!(%error, "a connection could not be accepted");
     }
 }
 

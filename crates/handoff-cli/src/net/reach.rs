@@ -243,7 +243,7 @@ impl Listener {
         if self.passed {
             let socket =
                 self.socket.try_clone().failed("sharing the socket that systemd passes")?;
-            return Ok(Self { socket, visitors: self.visitors.for_another(), passed: true });
+            return Ok(Self { socket, visitors: self.visitors.clone(), passed: true });
         }
         let address = self.address()?;
         let only_v6 = address.is_ipv6() && self.socket.only_v6().unwrap_or_default();
@@ -254,7 +254,7 @@ impl Listener {
         let socket = socket.map_err(|error| {
             Failure::failed(format!("listening on {address} with several threads: {error}"))
         })?;
-        Ok(Self { socket, visitors: self.visitors.for_another(), passed: false })
+        Ok(Self { socket, visitors: self.visitors.clone(), passed: false })
     }
 
     fn listen(address: SocketAddr, family: Family, shared: bool) -> io::Result<Socket> {

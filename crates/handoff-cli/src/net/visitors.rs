@@ -2,17 +2,14 @@
 //!
 //! Contracts:
 //! - a listener that others than this machine reach says so, unless it is told whom to let in;
-//! - a flood of strangers gives at most one line a second.
+//! - a flood of strangers gives at most one line a second, however many threads listen.
 
-use std::cell::Cell;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-/// The least time between two lines about strangers.
-const QUIET: Duration = Duration::from_secs(1);
+use crate::seldom::Seldom;
 
 /// Reads ADDR/LEN, or one address.
 ///
@@ -35,23 +32,18 @@ pub(crate) fn warn(address: SocketAddr, from: &[IpNet], what: &str) {
     }
 }
 
-/// The addresses that may connect, and how many lines were said about others.
-#[derive(Debug)]
+/// The addresses that may connect. Clones, for other threads, say their lines together.
+#[derive(Clone, Debug)]
 pub(crate) struct Visitors {
     /// None named: all may.
     from: Vec<IpNet>,
-    said: Cell<Option<Instant>>,
-    unsaid: Cell<u64>,
+    lines: Seldom,
 }
 
 impl Visitors {
     pub(crate) fn new(from: &[IpNet]) -> Self {
-        Self { from: from.to_vec(), said: Cell::new(None), unsaid: Cell::new(0) }
-    }
-
-    /// The same addresses, for another thread, which says its own lines.
-    pub(crate) fn for_another(&self) -> Self {
-        Self::new(&self.from)
+        let more = |count| format!("turned {count} more connections away");
+        Self { from: from.to_vec(), lines: Seldom::new(more) }
     }
 
     /// Whether this peer may connect, which is said where it may not.
@@ -72,26 +64,10 @@ impl Visitors {
 
     /// Says that a peer was turned away.
     pub(crate) fn turned_away(&self, peer: impl Display, why: &str) {
-        if self.said.get().is_some_and(|said| said.elapsed() < QUIET) {
-            self.unsaid.set(self.unsaid.get() + 1);
-            return;
-        }
-        self.said.set(Some(Instant::now()));
-        eprintln!("handoff: turned a connection from {peer} away: {why}{}", self.others());
-    }
-
-    fn others(&self) -> String {
-        match self.unsaid.take() {
-            0 => String::new(),
-            others => format!("; and {others} others before"),
-        }
-    }
-}
-
-impl Drop for Visitors {
-    fn drop(&mut self) {
-        if self.unsaid.get() > 0 {
-            eprintln!("handoff: turned {} more connections away", self.unsaid.get());
+        if let Some(line) =
+            self.lines.now(|| format!("turned a connection from {peer} away: {why}"))
+        {
+            eprintln!("handoff: {line}");
         }
     }
 }

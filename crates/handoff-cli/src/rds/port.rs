@@ -13,6 +13,7 @@ use handoff_rds::{Completion, Error, Received, Refused};
 use std::os::fd::AsFd;
 
 use crate::Failure;
+use crate::net::descriptors;
 
 /// Bytes under way by default.
 pub(crate) const UNDER_WAY: usize = 8 << 20;
@@ -70,6 +71,8 @@ impl Host {
         let mut limits = Limits::default();
         limits.queued = limits.queued.max(under_way as u64);
         let own = (address, listen.unwrap_or(PORT)).into();
+        // A peer may have two for each of several connections on eight lanes.
+        descriptors::allow_all();
         let engine = Engine::listening_at(driver, own, limits, sending)?;
         Ok((Self::Own(engine), passed_over))
     }

@@ -59,7 +59,7 @@ async fn connect(relay: &Relay) -> Result<Socket, String> {
     }
     let failure = format!("the target can't be reached: {}", errors.join("; "));
     if !relay.down.replace(true) {
-        relay.ledger.say(&failure);
+        relay.ledger.say_unreached(&failure);
     }
     Err(failure)
 }

@@ -17,6 +17,7 @@ use indicatif::ProgressBar;
 use super::report::Counts;
 use crate::net::arrived::Arrived;
 use crate::progress;
+use crate::seldom::Seldom;
 
 /// What the ledgers of all threads share.
 #[derive(Clone)]
@@ -26,6 +27,7 @@ struct All {
     progress: ProgressBar,
     open: AtomicU64,
     told: Mutex<Told>,
+    unreached: Seldom,
 }
 
 /// What is for the report.
@@ -43,6 +45,9 @@ impl Shared {
             progress: progress::bytes(None, quiet),
             open: AtomicU64::new(0),
             told: Mutex::default(),
+            unreached: Seldom::new(|count| {
+                format!("{count} more times the target went out of reach")
+            }),
         }))
     }
 
@@ -123,8 +128,14 @@ impl Ledger {
         .await;
     }
 
-    /// Says something now.
-    pub(super) fn say(&self, line: &str) {
+    /// Says that the target can no longer be reached.
+    pub(super) fn say_unreached(&self, failure: &str) {
+        if let Some(line) = self.0.all.0.unreached.now(|| failure.to_owned()) {
+            self.say(&line);
+        }
+    }
+
+    fn say(&self, line: &str) {
         self.0.all.0.progress.suspend(|| eprintln!("handoff: {line}"));
     }
 

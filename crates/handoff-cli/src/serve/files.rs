@@ -16,6 +16,7 @@ use tower_service::Service;
 use super::conditions::Wanted;
 use super::known::{Known, Told};
 use super::root::{Found, Missing, Root};
+use crate::seldom::Seldom;
 
 /// Answers requests for the files of a directory. Clones serve the same one.
 #[derive(Clone)]
@@ -24,6 +25,8 @@ pub(super) struct Files(Rc<Shared>);
 struct Shared {
     root: Root,
     known: Known,
+    /// What is said of files that can't be opened.
+    unopened: Seldom,
     /// Answers, by their status.
     statuses: RefCell<BTreeMap<u16, u64>>,
 }
@@ -49,8 +52,9 @@ impl Service<Request<RequestBody>> for Files {
 }
 
 impl Files {
-    pub(super) fn new(root: Root) -> Self {
-        Self(Rc::new(Shared { root, known: Known::default(), statuses: RefCell::default() }))
+    pub(super) fn new(root: Root, unopened: Seldom) -> Self {
+        let (known, statuses) = Default::default();
+        Self(Rc::new(Shared { root, known, unopened, statuses }))
     }
 
     /// Answers so far, by their status.
@@ -80,7 +84,10 @@ impl Files {
                 plain(StatusCode::FORBIDDEN, "the server may not read this file")
             }
             Found::Nothing(Missing::NotNow(error)) => {
-                tracing::warn!(target = %request.uri(), %error, "a file can't be opened");
+                let line = || format!("{} can't be opened: {error}", request.uri().path());
+                if let Some(line) = self.0.unopened.now(line) {
+                    eprintln!("handoff: {line}");
+                }
                 plain(StatusCode::SERVICE_UNAVAILABLE, "the file can't be opened now")
             }
         }

@@ -27,6 +27,7 @@ use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach::{Family, Listener};
 use crate::net::{descriptors, visitors};
+use crate::seldom::Seldom;
 use crate::threads::{on_threads, share};
 use crate::{Context, Failure, output, quantity, service};
 use report::{Counts, Report};
@@ -139,12 +140,14 @@ fn serve(
     listeners: Vec<Listener>,
 ) -> Result<Counts, Failure> {
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
+    let unopened = Seldom::new(|count| format!("{count} more files could not be opened"));
     let mut workers = Vec::new();
     for (number, listener) in listeners.into_iter().enumerate() {
         workers.push(Worker {
             args,
             connections: share(args.max_connections, args.threads, number),
             root: root.try_clone().failed("sharing a directory")?,
+            unopened: unopened.clone(),
             listener,
             stop: context.stop.clone(),
             tells: number == 0,

@@ -13,6 +13,7 @@ use super::report::Counts;
 use super::root::Root;
 use crate::failure::Failed;
 use crate::net::reach::Listener;
+use crate::seldom::Seldom;
 use crate::{Failure, Stop};
 
 pub(super) struct Worker<'a> {
@@ -20,6 +21,8 @@ pub(super) struct Worker<'a> {
     /// The most at once.
     pub(super) connections: u32,
     pub(super) root: Root,
+    /// What all threads say of files that can't be opened.
+    pub(super) unopened: Seldom,
     pub(super) listener: Listener,
     pub(super) stop: Stop,
     /// Reports what is the same for all threads.
@@ -43,7 +46,7 @@ impl Worker<'_> {
             ..Limits::default()
         };
         let (listener, visitors) = self.listener.on(&driver)?;
-        let files = Files::new(self.root);
+        let files = Files::new(self.root, self.unopened);
         let quit = driver.file(self.quit).failed("watching threads")?;
         let quit = quit.readable().failed("watching threads")?;
         let server = Server::new(&driver, limits).admitting(move |peer| visitors.lets_in(peer));

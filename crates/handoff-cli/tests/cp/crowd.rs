@@ -2,84 +2,73 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::process::Stdio;
 
 use handoff_cli::cp::wire::{Hello, MAGIC};
 
 use crate::session::{Running, cp, names, path, pattern};
+use crate::strangers::{Crowd, KINDS, Tongue, Visited};
 
-const CROWD: usize = 200;
-const KINDS: [&str; 5] = ["silent", "a byte at a time", "random", "huge lengths", "half-open"];
-/// Memory of the whole process, in KiB.
-const MOST_MEMORY: u64 = 128 << 10;
+/// A page for the first words of each, and what keeps them.
+const KIB_OF_A_STRANGER: u64 = 16;
 
-/// The most memory that a process has had, in KiB.
-fn most_memory(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    most.trim().trim_end_matches(" kB").parse().unwrap()
-}
+/// --buffer times --depth, and the code that the transfer is the first to run.
+const KIB_OF_THE_TRANSFER: u64 = (4 + 6) << 10;
 
-fn join(kind: &str, address: &str, number: usize) -> TcpStream {
-    let mut stream = TcpStream::connect(address).unwrap();
-    // Who is turned away has its connection ended at any time.
-    let _ = match kind {
-        "a byte at a time" => stream.write_all(&MAGIC[..1]),
-        "random" => stream.write_all(&pattern(1_000 + number)[number..]),
-        "huge lengths" => {
-            let hello = Hello {
-                sends: true,
-                verifies: false,
-                streams: 1,
-                stream: 0,
-                transfer: number as u128,
-                length: Some(i64::MAX as u64),
-                sparse: number.is_multiple_of(2),
-                preserves: true,
-            };
-            stream.write_all(&hello.encode())
-        }
-        "half-open" => stream.shutdown(Shutdown::Write),
-        _ => Ok(()),
+const TONGUE: Tongue = Tongue { begin: &MAGIC, huge };
+
+/// A hello of more than there is room for.
+fn huge(number: usize) -> Vec<u8> {
+    let hello = Hello {
+        sends: true,
+        verifies: false,
+        streams: 1,
+        stream: 0,
+        transfer: number as u128,
+        length: Some(i64::MAX as u64),
+        sparse: number.is_multiple_of(2),
+        preserves: true,
     };
-    stream
+    hello.encode().to_vec()
 }
 
 #[test]
 fn a_receiver_serves_its_sender_among_strangers() {
-    for kind in KINDS {
+    for (kind, streams) in KINDS.into_iter().flat_map(|kind| [(kind, 1), (kind, 3)]) {
         let directory = tempfile::tempdir().unwrap();
-        let copy = directory.path().join("copy");
-        let args = ["--max-size", "1g", "tcp-listen://127.0.0.1:0", path(&copy)];
+        let (copy, count) = (directory.path().join("copy"), streams.to_string());
+        let args =
+            ["--max-size", "1g", "--streams", &count, "tcp-listen://127.0.0.1:0", path(&copy)];
         let receiver = Running::start(&mut cp(&args));
         let address = receiver.address();
-        let address = address.strip_prefix("tcp://").unwrap();
-        let mut crowd: Vec<_> = (0..CROWD).map(|number| join(kind, address, number)).collect();
-        let mut sender = cp(&["--verify", "-", &receiver_address(address)]);
+        let visited = Visited::new(receiver.child.id());
+        let mut crowd = Crowd::new(kind, TONGUE, |_| {
+            TcpStream::connect(address.strip_prefix("tcp://").unwrap()).unwrap()
+        });
+        let mut sender = cp(&["--verify", "--streams", &count, "-", &address]);
         let mut sender = Running::start(sender.stdin(Stdio::piped()));
         let mut input = sender.child.stdin.take().unwrap();
         let bytes = pattern(3_000_000);
         // More than is on the way: the receiver takes it.
         input.write_all(&bytes).unwrap();
-        for stream in crowd.iter_mut().filter(|_| kind == "a byte at a time") {
-            let _ = stream.write_all(&MAGIC[1..2]);
-        }
-        let memory = most_memory(receiver.child.id());
-        assert!(memory < MOST_MEMORY, "{kind}: {memory} KiB");
+        crowd.go_on();
+        // It listens no more, so strangers have nothing of it; each stream has two descriptors, and each thread
+        // that receives some of its own.
+        visited.gives_back_descriptors(Some(&mut crowd), 16);
+        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_TRANSFER);
         drop(input);
         let (sent, received) = (sender.end(), receiver.end());
-        assert_eq!((sent.code, received.code), (Some(0), Some(0)), "{kind}: {sent:?} {received:?}");
-        assert!(fs::read(&copy).unwrap() == bytes, "{kind}");
+        assert_eq!(
+            (sent.code, received.code),
+            (Some(0), Some(0)),
+            "{kind:?}: {sent:?} {received:?}"
+        );
+        assert!(fs::read(&copy).unwrap() == bytes, "{kind:?}");
         assert_eq!(names(directory.path()), ["copy"]);
-        // One line a second at most, and one at the end.
-        let said = received.stderr.lines().filter(|line| line.contains("turned")).count();
-        assert!(said < 20, "{kind}: {said} lines");
+        // It listens, and at the end it tells of those of whom nothing was said.
+        visited.has_said_little(&received.stderr, 2);
     }
-}
-
-fn receiver_address(address: &str) -> String {
-    format!("tcp://{address}")
 }
 
 #[test]

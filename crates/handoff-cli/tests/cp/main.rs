@@ -12,3 +12,7 @@ mod refused;
 mod rings;
 mod session;
 mod sparse;
+
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../strangers/mod.rs"]
+mod strangers;

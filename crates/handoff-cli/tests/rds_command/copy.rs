@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use handoff_lab::topology::PairEnd;
@@ -74,6 +74,15 @@ impl Running {
             assert!(errors.read_line(&mut said).expect("reads") > 0, "{said}");
         }
         said
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Its standard input, which is a pipe.
+    pub(crate) fn input(&mut self) -> ChildStdin {
+        self.0.stdin.take().expect("piped")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

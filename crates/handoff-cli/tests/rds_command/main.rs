@@ -3,6 +3,10 @@
 mod copy;
 mod session;
 
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../strangers/mod.rs"]
+mod strangers;
+
 mod native {
     mod copied;
     mod crowd;

@@ -54,10 +54,6 @@ impl Answering {
         Self(child)
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).expect("is there");
     }

@@ -1,14 +1,11 @@
 //! Limits, and what is wrong with a command line.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::process::Command;
 use std::sync::mpsc;
 
-use rustix::process::Signal;
-use socket2::{Domain, Socket, Type};
-
-use crate::session::{ENGINES, PATIENCE, Running, bytes_at, echo, serve, there_and_back};
+use crate::session::{ENGINES, PATIENCE, Running, echo, serve, there_and_back};
 
 #[test]
 fn no_more_are_served_at_once_than_allowed() {
@@ -53,48 +50,6 @@ fn a_reader_that_stands_still_holds_back_the_sender() {
     }
 }
 
-/// From another address of this machine.
-fn connect_from(source: [u8; 4], relay: &Running) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    socket.bind(&SocketAddr::from((source, 0)).into()).expect("binds");
-    socket.connect(&relay.address.into()).expect("connects");
-    socket.set_read_timeout(Some(PATIENCE)).expect("can wait");
-    socket.into()
-}
-
-#[test]
-fn a_crowd_of_one_client_leaves_room_for_others() {
-    const CROWD: usize = 200;
-    for kind in ["silent", "a byte at a time", "random", "half-open"] {
-        let relay = Running::start(echo(), &["--max-per-client", "20"]);
-        let crowd: Vec<_> = (0..CROWD)
-            .map(|number| {
-                let mut stream = connect_from([127, 0, 0, 2], &relay);
-                // Most are ended at once.
-                let _ = match kind {
-                    "a byte at a time" => stream.write_all(b"G"),
-                    "random" => stream.write_all(&bytes_at(number, 0, 1_000)),
-                    "half-open" => stream.shutdown(std::net::Shutdown::Write),
-                    _ => Ok(()),
-                };
-                stream
-            })
-            .collect();
-        there_and_back(relay.connect(), 0, 1_000_000);
-        let memory = relay.most_memory();
-        assert!(memory < 128 << 10, "{kind}: {memory} KiB");
-        drop(crowd);
-        relay.signal(Signal::TERM);
-        let report = relay.end().report;
-        let all = report["connections"].as_u64().expect("a number")
-            + report["turned_away"].as_u64().expect("a number");
-        assert_eq!(all, CROWD as u64 + 1, "{report}");
-        if kind != "half-open" {
-            assert_eq!(report["most_open"], 21, "{report}");
-        }
-    }
-}
-
 #[test]
 fn who_sends_too_little_is_closed() {
     let relay =
@@ -122,7 +77,7 @@ fn who_sends_too_little_is_closed() {
 #[test]
 fn only_those_who_are_named_may_connect() {
     let relay = Running::start(echo(), &["--from", "127.0.0.1/32", "--connections", "1"]);
-    assert_eq!(connect_from([127, 0, 0, 2], &relay).read(&mut [0; 10]).unwrap_or(0), 0);
+    assert_eq!(relay.connect_from([127, 0, 0, 2]).read(&mut [0; 10]).unwrap_or(0), 0);
     there_and_back(relay.connect(), 0, 1_000);
     let ended = relay.end();
     assert!(ended.errors.contains("turned a connection from 127.0.0.2"), "{ended:?}");

@@ -1,9 +1,14 @@
 //! `handoff relay` as a user meets it: real connections, ends, resets, stalls and signals.
 
+mod crowd;
 mod ends;
 mod limits;
 mod payload;
 mod session;
+
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../strangers/mod.rs"]
+mod strangers;
 
 mod guest {
     mod lent;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 /// Longer than anything here takes, even under emulation.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,12 +70,17 @@ impl Running {
         stream
     }
 
-    /// The most memory that it has had, in KiB.
-    pub(crate) fn most_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
-        let status = status.expect("it runs");
-        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("is told");
-        most.trim().trim_end_matches(" kB").parse().expect("a number")
+    /// From another address of this machine.
+    pub(crate) fn connect_from(&self, source: [u8; 4]) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((source, 0)).into()).expect("binds");
+        socket.connect(&self.address.into()).expect("connects");
+        socket.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        socket.into()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

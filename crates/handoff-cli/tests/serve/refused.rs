@@ -1,12 +1,10 @@
 //! Mistakes on the command line, and clients who are not let in.
 
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 
-use socket2::{Domain, Socket, Type};
-
-use crate::session::{PATIENCE, Running, ask, command, directory};
+use crate::session::{Running, ask, command, directory};
 
 fn said(place: &Path, options: &[&str]) -> (Option<i32>, String) {
     let output = command(place, options).output().expect("starts");
@@ -65,13 +63,7 @@ fn only_those_who_are_named_are_served() {
     let options = ["--from", "127.0.0.1", "--max-connections", "2", "--idle", "600"];
     let serving = Running::start(place.path(), &options);
     // Silent, they have no place among the connections.
-    let strangers = [(); 2].map(|()| {
-        let stranger = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-        stranger.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).expect("binds");
-        stranger.connect(&serving.address.into()).expect("connects");
-        stranger.set_read_timeout(Some(PATIENCE)).expect("can wait");
-        stranger
-    });
+    let strangers = [(); 2].map(|()| serving.connect_from([127, 0, 0, 2]));
     assert_eq!(serving.ask("GET /file", "").status, 200);
     for mut stranger in strangers {
         assert_eq!(stranger.read(&mut [0]).expect("is closed"), 0);

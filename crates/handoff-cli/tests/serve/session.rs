@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 /// Longer than anything here takes.
@@ -93,6 +94,19 @@ impl Running {
         let stream = TcpStream::connect(self.address).expect("connects");
         stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
         stream
+    }
+
+    /// From another address of this machine.
+    pub(crate) fn connect_from(&self, source: [u8; 4]) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((source, 0)).into()).expect("binds");
+        socket.connect(&self.address.into()).expect("connects");
+        socket.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        socket.into()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// One request of a connection of its own.

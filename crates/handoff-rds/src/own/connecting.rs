@@ -1,5 +1,6 @@
 //! Connections: made, accepted, and both from ports that encode their lane.
 
+use std::fmt::Display;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,6 +27,9 @@ const BACKLOG: i32 = 128;
 /// How long to retry a taken port, and the first and the longest pause between.
 const STAYS_TAKEN: Duration = Duration::from_secs(30);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// After a failure to accept that says nothing of when it ends.
+const AGAIN: Duration = Duration::from_millis(250);
 
 /// What peers connect to.
 pub(super) struct Gate {
@@ -111,8 +115,12 @@ pub(super) async fn admit(shared: Rc<Shared>) {
         if let Err(error) = waited {
             return shared.fail(Error::NotPossible(error.to_string()));
         }
-        accept_one(&shared, gate);
+        let accepted = accept_one(&shared, gate);
         shared.tell();
+        // The connection still waits, so the kernel would tell of it again at once.
+        if accepted == Accepted::NotNow && shared.driver.sleep(AGAIN).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -123,7 +131,7 @@ pub(super) async fn accept_waiting(shared: Rc<Shared>, peer: IpAddr) {
     if let Some(gate) = shared.gate.get() {
         // The kernel lets one more wait than it was told.
         for _ in 0..=BACKLOG {
-            if !accept_one(&shared, gate) {
+            if accept_one(&shared, gate) != Accepted::One {
                 break;
             }
             shared.tell();
@@ -134,45 +142,66 @@ pub(super) async fn accept_waiting(shared: Rc<Shared>, peer: IpAddr) {
     shared.tell();
 }
 
-/// Accepts a connection; whether there was one.
-fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> bool {
+/// What became of a connection that may wait.
+#[derive(PartialEq, Eq)]
+enum Accepted {
+    One,
+    /// There was none, or it was gone.
+    None,
+    /// There is no room for it: mostly, no descriptor.
+    NotNow,
+}
+
+fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> Accepted {
     match gate.socket.accept() {
         Ok((socket, from)) => {
             if let Some(from) = from.as_socket() {
                 accepted(shared, socket, from);
             }
-            true
+            Accepted::One
         }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-        Err(error) => {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Accepted::None,
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                refused(shared, None, &error);
+                Accepted::NotNow
+            }
             // What is wrong with one connection is told here too.
-            tracing::info!(%error, "a connection is not accepted");
-            false
-        }
+            _ => {
+                tracing::info!(%error, "a connection is not accepted");
+                Accepted::None
+            }
+        },
     }
 }
 
+/// A connection is not taken, of this peer if we know that.
+fn refused(shared: &Shared, peer: Option<IpAddr>, why: &dyn Display) {
+    shared.refusals.note(peer, why, Instant::now());
+    shared.clock.changed.tell();
+}
+
 fn accepted(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
-    let accepted = shared.host().accepted(from.ip().to_canonical(), from.port());
+    let peer = from.ip().to_canonical();
+    let accepted = shared.host().accepted(peer, from.port());
     match accepted {
-        Ok(id) => up(shared, id, socket),
+        Ok(id) => up(shared, id, peer, socket),
         Err(reason) => {
             abort(&socket);
             // The smaller address connects; a call from the larger one is no refusal.
             if reason != Reason::WakeUp {
-                shared.refusals.note(from.ip().to_canonical(), &reason, Instant::now());
-                shared.clock.changed.tell();
+                refused(shared, Some(peer), &reason);
             }
         }
     }
 }
 
 /// Makes it a link, if that can be.
-fn up(shared: &Rc<Shared>, id: ConnectionId, socket: socket2::Socket) {
+fn up(shared: &Rc<Shared>, id: ConnectionId, peer: IpAddr, socket: socket2::Socket) {
     match Link::new(&shared.driver, id, socket, shared.sending, &shared.inquiries) {
         Ok(link) => shared.serve(link),
         Err(error) => {
-            tracing::warn!(%error, "a connection cannot be used");
+            refused(shared, Some(peer), &error);
             shared.host().closed(id);
         }
     }
@@ -188,7 +217,7 @@ pub(super) async fn connect(shared: Rc<Shared>, id: ConnectionId, peer: IpAddr, 
         Ok(socket) => {
             let socket = Rc::into_inner(socket).expect("nobody else has it");
             shared.host().connected(id);
-            up(&shared, id, socket);
+            up(&shared, id, peer, socket);
         }
         Err(error) => {
             tracing::debug!(%peer, lane, %error, "a connection is not made");

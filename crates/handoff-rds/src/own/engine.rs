@@ -66,6 +66,8 @@ pub(super) struct Shared {
     pub(super) address: IpAddr,
     host: RefCell<Host<Slot, Vec<u8>>>,
     pub(super) links: RefCell<BTreeMap<ConnectionId, Rc<Link>>>,
+    /// For whichever connection reads next.
+    pub(super) buffer: Cell<Option<Box<[u8]>>>,
     /// Connections that are not up.
     pub(super) attempts: RefCell<BTreeMap<ConnectionId, Rc<socket2::Socket>>>,
     /// Tasks not polled yet.
@@ -137,6 +139,7 @@ impl Engine {
             own,
             host: RefCell::new(Host::new(address, generation, limits)),
             links: RefCell::default(),
+            buffer: Cell::default(),
             attempts: RefCell::default(),
             starting: RefCell::default(),
             ended: Cell::new(false),

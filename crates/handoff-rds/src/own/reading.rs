@@ -6,6 +6,7 @@
 //! acknowledgements, a kernel thread would wait for it.
 
 use std::io;
+use std::mem;
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
@@ -53,6 +54,8 @@ enum There {
 
 struct Reader {
     link: Rc<Link>,
+    /// [`BUFFER`] bytes while it reads, and otherwise what is there of a header or a map: there may be very many
+    /// connections that say nothing.
     buffer: Box<[u8]>,
     begin: usize,
     end: usize,
@@ -74,7 +77,7 @@ struct Reader {
 pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
     let mut reader = Reader {
         link: link.clone(),
-        buffer: vec![0; BUFFER].into(),
+        buffer: Box::default(),
         begin: 0,
         end: 0,
         payload: None,
@@ -119,6 +122,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
             Pause::Empty | Pause::Turn => {
                 if matches!(pause, Pause::Empty) {
                     link.acknowledge();
+                    reader.put_down(&shared);
                 }
                 reader.await_much();
                 let Ok(readable) = link.file.readable() else { break };
@@ -193,7 +197,7 @@ impl Reader {
                     There::Something if self.link.may_wake_for_nothing() => {}
                     There::Something => return None,
                 }
-                match self.read() {
+                match self.read(shared) {
                     Ok(0) => return Some(Pause::End),
                     Ok(len) => self.has_taken(len),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -304,8 +308,22 @@ impl Reader {
         &self.buffer[begin..self.begin]
     }
 
+    /// Has the next reader have the buffer.
+    fn put_down(&mut self, shared: &Shared) {
+        if self.buffer.len() == BUFFER {
+            let rest = self.buffer[self.begin..self.end].into();
+            (self.begin, self.end) = (0, self.end - self.begin);
+            shared.buffer.replace(Some(mem::replace(&mut self.buffer, rest)));
+        }
+    }
+
     /// Reads into the buffer.
-    fn read(&mut self) -> io::Result<usize> {
+    fn read(&mut self, shared: &Shared) -> io::Result<usize> {
+        if self.buffer.len() < BUFFER {
+            let buffer = shared.buffer.take().unwrap_or_else(|| vec![0; BUFFER].into());
+            let rest = mem::replace(&mut self.buffer, buffer);
+            self.buffer[..rest.len()].copy_from_slice(&rest);
+        }
         self.buffer.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
         let room = &mut self.buffer[self.end..];

@@ -1,10 +1,9 @@
 //! Refused connections, reported together at most once a second.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-
-use crate::protocol::Reason;
 
 /// Time between two lines.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -14,13 +13,13 @@ pub(super) struct Refusals {
     /// Refusals not reported yet.
     count: Cell<u64>,
     /// The last of them, and why it was.
-    last: RefCell<Option<(IpAddr, String)>>,
+    last: RefCell<Option<(Option<IpAddr>, String)>>,
     said: Cell<Option<Instant>>,
 }
 
 impl Refusals {
-    /// One more.
-    pub(super) fn note(&self, peer: IpAddr, reason: &Reason, now: Instant) {
+    /// One more, of this peer if we know that.
+    pub(super) fn note(&self, peer: Option<IpAddr>, reason: &dyn Display, now: Instant) {
         self.count.set(self.count.get() + 1);
         *self.last.borrow_mut() = Some((peer, reason.to_string()));
         self.tell(now);
@@ -39,8 +38,8 @@ impl Refusals {
         let (Some((peer, reason)), 1.., false) = (&*last, self.count.get(), early) else {
             return false;
         };
-        let refused = self.count.replace(0);
-        tracing::warn!(refused, %peer, %reason, "connections are not taken; the last is named");
+        let (refused, peer) = (self.count.replace(0), peer.map(tracing::field::display));
+        tracing::warn!(refused, peer, %reason, "connections are not taken; the last is named");
         self.said.set(Some(now));
         true
     }
@@ -49,6 +48,7 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Reason;
 
     #[test]
     fn many_refusals_are_told_once_a_second_and_all_of_them() {
@@ -57,7 +57,7 @@ mod tests {
         for number in 0..1000 {
             let before = refusals.said.get();
             let now = begin + Duration::from_millis(number);
-            refusals.note([192, 0, 2, 1].into(), &Reason::TooManyPeers(4), now);
+            refusals.note(Some([192, 0, 2, 1].into()), &Reason::TooManyPeers(4), now);
             told += u32::from(refusals.said.get() != before);
         }
         assert_eq!((told, refusals.count.get()), (1, 999));

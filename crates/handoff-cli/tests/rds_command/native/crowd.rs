@@ -1,91 +1,151 @@
 //! Crowds of connections that mean no good, while a peer that does is answered.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpStream};
-use std::process::Command;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use handoff_lab::topology::{Pair, PairEnd};
-use handoff_rds::wire::{Header, PORT};
-use rustix::net::{AddressFamily, SocketType};
+use handoff_rds::wire::{Header, MAX_LANES, PORT};
+use socket2::{Domain, Socket, Type};
 
+use crate::copy::{Files, Running, cp, pattern};
 use crate::session::{Answering, rds, report};
+use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
 
-const CROWD: usize = 200;
-const KINDS: [&str; 5] = ["silent", "a byte at a time", "random", "huge lengths", "half-open"];
-/// Memory of the whole process, in KiB.
-const MOST_MEMORY: u64 = 128 << 10;
+/// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
+const KIB_OF_A_STRANGER: u64 = 16;
 
-/// The most memory that a process has had, in KiB.
-fn most_memory(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a figure");
-    most.trim().trim_end_matches(" kB").parse().expect("a number")
+/// --buffer times --depth, and the code that the copy is the first to run.
+const KIB_OF_THE_PEER: u64 = (4 + 8) << 10;
+
+/// Strangers come from so many addresses.
+const ADDRESSES: usize = CROWD / MAX_LANES as usize;
+
+const TONGUE: Tongue = Tongue { begin: &[0; 48], huge };
+
+/// The header of a message as long as there is, or longer than there can be.
+fn huge(number: usize) -> Vec<u8> {
+    let len = if number.is_multiple_of(2) { 1 << 20 } else { u32::MAX };
+    Header { sequence: 1, len, source: 9, destination: 4000, ..Header::default() }
+        .to_bytes()
+        .to_vec()
 }
 
-/// Another address at this end, so much larger.
-fn add_address(end: &PairEnd, more: u32) -> Ipv4Addr {
-    let address = Ipv4Addr::from(u32::from(end.v4()) + more);
-    let mut add = Command::new("ip");
-    add.args(["addr", "add", &format!("{address}/24"), "dev", end.device()]);
-    assert!(end.namespace().attach(&mut add).status().expect("starts").success());
-    address
+fn ip(end: &PairEnd, arguments: &[&str]) {
+    let mut command = Command::new("ip");
+    end.namespace().attach(command.args(arguments));
+    assert!(command.status().expect("starts").success(), "{arguments:?}");
 }
 
-/// A connection from this address.
-fn connect(end: &PairEnd, from: Ipv4Addr, to: Ipv4Addr) -> TcpStream {
-    let connected = end.namespace().run(|| {
-        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
-        rustix::net::bind(&socket, &SocketAddrV4::new(from, 0))?;
-        rustix::net::connect(&socket, &SocketAddrV4::new(to, PORT))?;
-        Ok::<_, rustix::io::Errno>(TcpStream::from(socket))
-    });
-    connected.expect("enters").expect("connects")
+/// An address of this end, so much larger than its own.
+fn address(end: &PairEnd, more: usize) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(end.v4()) + more as u32)
 }
 
-fn act(kind: &str, stream: &mut TcpStream, number: usize) {
-    // Who is turned away has its connection ended at any time.
-    let _ = match kind {
-        "a byte at a time" => stream.write_all(&[0]),
-        "random" => {
-            let byte = |at: usize| (at * 131 + number * 17 + at / 7) as u8;
-            stream.write_all(&(0..1_000).map(byte).collect::<Vec<_>>())
-        }
-        "huge lengths" => {
-            let header = Header { sequence: 1, len: 1 << 20, source: 9, ..Header::default() };
-            stream.write_all(&header.to_bytes())
-        }
-        "half-open" => stream.shutdown(Shutdown::Write),
-        _ => Ok(()),
-    };
+/// Two hosts: strangers are at the left end's further addresses, and at the right end is the address that is
+/// larger than theirs, to which they connect; of two addresses the smaller one does.
+fn hosts() -> (Pair, Ipv4Addr) {
+    let pair = Pair::new(9_000).expect("namespaces and veth");
+    for number in 0..ADDRESSES {
+        let own = format!("{}/24", address(&pair.left, 10 + number));
+        ip(&pair.left, &["addr", "add", &own, "dev", pair.left.device()]);
+    }
+    let visited = address(&pair.right, 100);
+    ip(&pair.right, &["addr", "add", &format!("{visited}/24"), "dev", pair.right.device()]);
+    (pair, visited)
+}
+
+/// Each on a lane of its own.
+fn strangers(kind: Kind, end: &PairEnd, to: Ipv4Addr) -> Crowd {
+    Crowd::new(kind, TONGUE, |number| {
+        let lanes = usize::from(MAX_LANES);
+        let from = address(end, 10 + number / lanes);
+        // None that a kind before has used.
+        let port = (40_000 + kind as usize * CROWD + number) as u16;
+        let connected = end.namespace().run(|| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            socket.bind(&SocketAddrV4::new(from, port).into())?;
+            socket.connect(&SocketAddrV4::new(to, PORT).into())?;
+            Ok::<_, io::Error>(TcpStream::from(socket))
+        });
+        connected.expect("enters").expect("connects")
+    })
+}
+
+fn receiving(end: &PairEnd, from: &str, copy: &Path) -> Running {
+    let receive = [OsStr::new("--rds"), "own".as_ref(), from.as_ref(), copy.as_ref()];
+    let mut receiver = Running::start(&mut cp(end, &receive));
+    receiver.says("listening on rds://");
+    receiver
 }
 
 #[test]
-fn a_peer_is_answered_among_strangers() {
-    let pair = Pair::new(9_000).expect("namespaces and veth");
-    let own = pair.left.v4().to_string();
-    // Of two addresses the smaller one connects; others are turned away at once.
-    let (from, peer) = (add_address(&pair.left, 50), add_address(&pair.right, 100));
+fn a_peer_is_heard_among_strangers() {
+    let (pair, to) = hosts();
     for kind in KINDS {
-        let answering = Answering::at(&pair.right, peer, &["--engine", "own"]);
-        let mut crowd: Vec<_> = (0..CROWD)
-            .map(|number| {
-                let mut stream = connect(&pair.left, from, peer);
-                act(kind, &mut stream, number);
-                stream
-            })
-            .collect();
-        let asks = ["ping", &own, &peer.to_string(), "-c", "3", "--engine", "own", "--json"];
-        let answers = report(&rds(&pair.left, &asks));
-        assert_eq!((&answers["lost"], crowd.len()), (&0.into(), CROWD), "{kind}: {answers}");
-        crowd.iter_mut().filter(|_| kind == "a byte at a time").for_each(|stream| {
-            let _ = stream.write_all(&[0]);
-        });
-        let load = ["stress", &own, "-s", &peer.to_string(), "--engine", "own", "--json"];
-        let load = report(&rds(&pair.left, &[&load[..], &["--time", "1", "-q", "64K"]].concat()));
-        assert!(load["messages"].as_u64() > Some(0), "{kind}: {load}");
-        let memory = most_memory(answering.pid());
-        assert!(memory < MOST_MEMORY, "{kind}: {memory} KiB");
-        answering.stop();
+        let files = Files::new(0);
+        let (from, copy) = (format!("rds://{to}:4000"), files.copy());
+        let receiver = receiving(&pair.right, &from, &copy);
+        let visited = Visited::new(receiver.pid());
+        let mut crowd = strangers(kind, &pair.left, to);
+        let mut sender = cp(&pair.left, &["--rds", "own", "-", &from]);
+        let mut sender = Running::start(sender.stdin(Stdio::piped()));
+        let mut input = sender.input();
+        let bytes = pattern(12_000_000);
+        // More than is on the way: the receiver takes it.
+        input.write_all(&bytes).expect("is taken");
+        crowd.go_on();
+        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_PEER);
+        drop(crowd);
+        // The good peer's: two for each lane.
+        visited.gives_back_descriptors(None, 2 * usize::from(MAX_LANES) + 8);
+        drop(input);
+        let (sent, received) = (sender.end(), receiver.end());
+        assert!(
+            sent.status.success() && received.status.success(),
+            "{kind:?}: {sent:?} {received:?}"
+        );
+        assert!(fs::read(copy).expect("is there") == bytes, "{kind:?}");
+        visited.has_said_little(&String::from_utf8_lossy(&received.stderr), 4);
     }
+}
+
+#[test]
+fn pings_are_answered_among_strangers() {
+    let (pair, to) = hosts();
+    let answering = Answering::at(&pair.right, to, &["--engine", "own"]);
+    for kind in KINDS {
+        let crowd = strangers(kind, &pair.left, to);
+        let own = pair.left.v4().to_string();
+        let asks = ["ping", &own, &to.to_string(), "-c", "3", "--engine", "own", "--json"];
+        let answers = report(&rds(&pair.left, &asks));
+        assert_eq!(answers["lost"], 0, "{kind:?}: {answers}");
+        drop(crowd);
+    }
+    answering.stop();
+}
+
+#[test]
+fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() {
+    let (pair, to) = hosts();
+    let files = Files::new(1_000_000);
+    let (from, source, copy) = (format!("rds://{to}:4000"), files.source(), files.copy());
+    let mut receiver = receiving(&pair.right, &from, &copy);
+    let visited = Visited::new(receiver.pid());
+    visited.may_open(64);
+    let crowd = strangers(Kind::Silent, &pair.left, to);
+    receiver.says("connections are not taken");
+    let second = receiver.says("connections are not taken");
+    let refused = second.split_once("refused=").expect("a count").1;
+    let refused: usize = refused.split(' ').next().and_then(|it| it.parse().ok()).expect("a count");
+    assert!(refused <= 2 * CROWD, "{refused} in a second: {second}");
+    drop(crowd);
+    let send = [OsStr::new("--rds"), "own".as_ref(), source.as_ref(), from.as_ref()];
+    let sent = Running::start(&mut cp(&pair.left, &send)).end();
+    let received = receiver.end();
+    assert!(sent.status.success() && received.status.success(), "{sent:?} {received:?}");
+    assert!(fs::read(copy).expect("is there") == pattern(1_000_000));
 }

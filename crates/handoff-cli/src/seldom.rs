@@ -1,0 +1,81 @@
+//! Lines that a stranger may cause as often as he likes.
+//!
+//! Contract: clones, which threads have, say one line a second at most together, and leave none uncounted.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The least time between two lines.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// What says such lines; the last clone tells of those of which nothing was said.
+#[derive(Clone, Debug)]
+pub(crate) struct Seldom(Arc<Lines>);
+
+#[derive(Debug)]
+struct Lines {
+    /// What became of so many more.
+    more: fn(u64) -> String,
+    said: Mutex<Said>,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    last: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Seldom {
+    pub(crate) fn new(more: fn(u64) -> String) -> Self {
+        Self(Arc::new(Lines { more, said: Mutex::default() }))
+    }
+
+    /// What to say now, of this and of how many came before it of which nothing was said; `None` when it is too early.
+    pub(crate) fn now(&self, line: impl FnOnce() -> String) -> Option<String> {
+        Some(match self.0.said().others_before(Instant::now())? {
+            0 => line(),
+            others => format!("{}; and {others} others before", line()),
+        })
+    }
+}
+
+impl Lines {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Said {
+    /// One more comes: how many came before it, if it is to be said.
+    fn others_before(&mut self, now: Instant) -> Option<u64> {
+        if self.last.is_some_and(|last| now.duration_since(last) < QUIET) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        let unsaid = self.said().unsaid;
+        if unsaid > 0 {
+            eprintln!("handoff: {}", (self.more)(unsaid));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_a_line_a_second() {
+        let (mut said, begin) = (Said::default(), Instant::now());
+        let lines: Vec<_> = (0..2_500)
+            .filter_map(|millis| said.others_before(begin + Duration::from_millis(millis)))
+            .collect();
+        assert_eq!((lines, said.unsaid), (vec![0, 999, 999], 499));
+    }
+}

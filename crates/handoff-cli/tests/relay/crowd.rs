@@ -1,0 +1,92 @@
+//! Crowds of connections that mean no good, while one that does is served.
+
+use rustix::process::Signal;
+
+use crate::session::{Running, echo, there_and_back};
+use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
+
+/// What the relay keeps of a connection and its two routes; payload is spliced.
+const KIB_OF_A_STRANGER: u64 = 16;
+
+/// Of 16 pipes that the relay keeps for the next connections, and of what it opens after it has said that it listens.
+const KEPT_DESCRIPTORS: usize = 32 + 8;
+
+/// The code that a connection is the first to run.
+const KIB_OF_THE_PEER: u64 = 2 << 10;
+
+const TONGUE: Tongue = Tongue { begin: b"GET / HTTP/1.1\r\n", huge: flood };
+
+/// There are no lengths: as much as the relay takes, of whoever reads nothing.
+fn flood(_: usize) -> Vec<u8> {
+    vec![7; 256 << 10]
+}
+
+fn strangers(kind: Kind, relay: &Running) -> Crowd {
+    Crowd::new(kind, TONGUE, |_| relay.connect_from([127, 0, 0, 2]))
+}
+
+#[test]
+fn a_peer_is_served_among_strangers() {
+    for (kind, most) in KINDS.into_iter().flat_map(|kind| [(kind, 20), (kind, CROWD)]) {
+        // Whoever waited for a stranger would wait for ever.
+        let limits = ["--max-per-client", &most.to_string(), "--idle", "0"];
+        let relay = Running::start(echo(), &limits);
+        let visited = Visited::new(relay.pid());
+        let mut crowd = strangers(kind, &relay);
+        there_and_back(relay.connect(), 0, 1_000_000);
+        crowd.go_on();
+        there_and_back(relay.connect(), 1, 1_000_000);
+        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_PEER);
+        drop(crowd);
+        visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);
+        relay.signal(Signal::TERM);
+        let ended = relay.end();
+        let report = &ended.report;
+        let count = |key| report[key].as_u64().expect("a number");
+        assert_eq!(count("connections") + count("turned_away"), CROWD as u64 + 2, "{report}");
+        // Who ends its direction has its connection ended, and leaves its place to the next.
+        if kind != Kind::HalfClosed {
+            assert_eq!(count("most_open"), most as u64 + 1, "{report}");
+        }
+        // It listens, has no module to lend with, tells of the last that were turned away, and is stopped.
+        visited.has_said_little(&ended.errors, 4);
+    }
+}
+
+#[test]
+fn strangers_are_ended_when_they_move_too_little() {
+    for kind in KINDS {
+        let relay = Running::start(echo(), &["--idle", "1", "--least-rate", "4k"]);
+        let visited = Visited::new(relay.pid());
+        let mut crowd = strangers(kind, &relay);
+        // They were accepted before it.
+        there_and_back(relay.connect(), 0, 1_000);
+        visited.gives_back_descriptors(Some(&mut crowd), KEPT_DESCRIPTORS);
+    }
+}
+
+#[test]
+fn threads_say_no_more_than_one() {
+    let relay = Running::start(echo(), &["--threads", "4", "--from", "127.0.0.1"]);
+    let visited = Visited::new(relay.pid());
+    let crowd = strangers(Kind::Silent, &relay);
+    there_and_back(relay.connect(), 0, 1_000);
+    visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);
+    drop(crowd);
+    relay.signal(Signal::TERM);
+    visited.has_said_little(&relay.end().errors, 4);
+}
+
+#[test]
+fn strangers_who_take_all_descriptors_give_them_back() {
+    let relay = Running::start(echo(), &["--idle", "1"]);
+    // From then on it has all that it needs itself.
+    there_and_back(relay.connect(), 0, 1_000);
+    let visited = Visited::new(relay.pid());
+    visited.may_open(64);
+    strangers(Kind::Silent, &relay).all_end();
+    there_and_back(relay.connect(), 0, 1_000);
+    relay.signal(Signal::TERM);
+    // Three of what it lacks, each once.
+    visited.has_said_little(&relay.end().errors, 4 + 3);
+}

@@ -1,0 +1,128 @@
+//! Crowds of connections that mean no good, while a client that does is answered.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+
+use rustix::process::Signal;
+
+use crate::session::{Running, content, directory};
+use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
+
+/// The longest head, and what the server keeps of a connection.
+const KIB_OF_A_STRANGER: u64 = 32 + 16;
+
+/// The code that a request is the first to run.
+const KIB_OF_THE_CLIENT: u64 = 2 << 10;
+
+/// Of pipes that the server keeps for the next answers, and of what it opens after it has said that it listens.
+const KEPT_DESCRIPTORS: usize = 32 + 8;
+
+const LARGE: usize = 1_000_000;
+
+const TONGUE: Tongue = Tongue { begin: b"GET /large HTTP/1.1\r\nHost: h\r\nA: ", huge };
+
+/// A body, a piece of one, a range, or a field, longer than there can be.
+fn huge(number: usize) -> Vec<u8> {
+    let begin = "GET /large HTTP/1.1\r\nHost: h\r\n";
+    let rest = match number % 4 {
+        0 => format!("Content-Length: {}\r\n\r\n", u64::MAX),
+        1 => format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n", u64::MAX),
+        2 => format!("Range: bytes=0-{}\r\n\r\n", u64::MAX),
+        _ => format!("A: {}", "a".repeat(100_000)),
+    };
+    [begin, &rest].concat().into_bytes()
+}
+
+fn strangers(kind: Kind, serving: &Running) -> Crowd {
+    Crowd::new(kind, TONGUE, |_| serving.connect_from([127, 0, 0, 2]))
+}
+
+fn is_answered(serving: &Running) {
+    let answer = serving.ask("GET /large", "");
+    assert!(answer.status == 200 && answer.body == content(LARGE), "{}", answer.status);
+}
+
+#[test]
+fn a_client_is_answered_among_strangers() {
+    let place = directory(&[("large", LARGE)]);
+    for (kind, most) in KINDS.into_iter().flat_map(|kind| [(kind, 20), (kind, CROWD)]) {
+        // Whoever waited for a stranger would wait for longer than this test.
+        let limits = ["--max-per-client", &most.to_string(), "--idle", "600"];
+        let serving = Running::start(place.path(), &limits);
+        let visited = Visited::new(serving.pid());
+        let mut crowd = strangers(kind, &serving);
+        is_answered(&serving);
+        crowd.go_on();
+        is_answered(&serving);
+        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT);
+        drop(crowd);
+        visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);
+        serving.signal(Signal::TERM);
+        let ended = serving.end();
+        let count = |key| ended.report[key].as_u64().expect("a number");
+        assert_eq!(count("connections") + count("turned_away"), CROWD as u64 + 2, "{ended:?}");
+        // It listens, has no module to lend with, and is stopped.
+        visited.has_said_little(&ended.errors, 3);
+    }
+}
+
+#[test]
+fn strangers_without_a_request_are_ended() {
+    let place = directory(&[("large", LARGE)]);
+    for kind in [Kind::Silent, Kind::HalfClosed, Kind::Gone] {
+        let serving = Running::start(place.path(), &["--idle", "1"]);
+        let visited = Visited::new(serving.pid());
+        let mut crowd = strangers(kind, &serving);
+        // They were accepted before it.
+        is_answered(&serving);
+        visited.gives_back_descriptors(Some(&mut crowd), KEPT_DESCRIPTORS);
+    }
+}
+
+#[test]
+fn strangers_who_take_all_descriptors_give_them_back() {
+    let place = directory(&[("large", LARGE)]);
+    let serving = Running::start(place.path(), &["--idle", "1"]);
+    // From then on it has all that it needs itself.
+    is_answered(&serving);
+    let visited = Visited::new(serving.pid());
+    visited.may_open(64);
+    strangers(Kind::Silent, &serving).all_end();
+    is_answered(&serving);
+    serving.signal(Signal::TERM);
+    visited.has_said_little(&serving.end().errors, 3);
+}
+
+#[test]
+fn threads_say_no_more_than_one() {
+    let place = directory(&[("large", LARGE)]);
+    let serving = Running::start(place.path(), &["--threads", "4", "--from", "127.0.0.1"]);
+    let visited = Visited::new(serving.pid());
+    let _crowd = strangers(Kind::Silent, &serving);
+    is_answered(&serving);
+    visited.gives_back_descriptors(None, 4 * KEPT_DESCRIPTORS);
+    serving.signal(Signal::TERM);
+    visited.has_said_little(&serving.end().errors, 4);
+}
+
+#[test]
+fn files_that_cannot_be_opened_are_told_of_once_a_second() {
+    let place = directory(&[("large", LARGE)]);
+    let serving = Running::start(place.path(), &[]);
+    let visited = Visited::new(serving.pid());
+    let mut stream = serving.connect();
+    let mut ask = || {
+        let request = "HEAD /large HTTP/1.1\r\nHost: h\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("sends");
+        let mut answer = BufReader::new(&stream).lines().map(|line| line.expect("reads"));
+        let status = answer.next().expect("a status");
+        answer.find(|line| line.is_empty()).expect("the end of a head");
+        status
+    };
+    assert!(ask().contains("200"));
+    visited.may_open(0);
+    for _ in 0..CROWD {
+        assert!(ask().contains("503"));
+    }
+    serving.signal(Signal::TERM);
+    visited.has_said_little(&serving.end().errors, 4);
+}

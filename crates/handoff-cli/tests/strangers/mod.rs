@@ -1,0 +1,180 @@
+//! Crowds of peers that mean no good, and what a program among them may take. The tests of every command that
+//! listens have their strangers from here.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use socket2::{SockFilter, SockRef};
+
+/// Strangers of one kind.
+pub(crate) const CROWD: usize = 200;
+
+/// Longer than anything here takes, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between looks at a program, and between bytes of strangers that say one at a time.
+const LOOK: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Silent,
+    /// Speaks the protocol, a byte at a time.
+    Dripping,
+    Random,
+    /// Speaks the protocol, with the largest lengths that it has.
+    HugeLengths,
+    /// Has ended its direction, and listens.
+    HalfClosed,
+    /// Nothing arrives there any more, and no end has come from there: a host without power.
+    Gone,
+}
+
+pub(crate) const KINDS: [Kind; 6] =
+    [Kind::Silent, Kind::Dripping, Kind::Random, Kind::HugeLengths, Kind::HalfClosed, Kind::Gone];
+
+/// A protocol, as strangers speak it.
+#[derive(Clone, Copy)]
+pub(crate) struct Tongue {
+    /// What a peer begins with.
+    pub(crate) begin: &'static [u8],
+    /// What claims the largest lengths, from the stranger of this number.
+    pub(crate) huge: fn(usize) -> Vec<u8>,
+}
+
+/// Strangers who are connected. They end with a reset.
+pub(crate) struct Crowd {
+    kind: Kind,
+    tongue: Tongue,
+    /// How many bytes those that drip have said.
+    said: usize,
+    streams: Vec<TcpStream>,
+}
+
+impl Crowd {
+    /// Strangers of a kind, each on the connection that `connect` makes for its number.
+    pub(crate) fn new(kind: Kind, tongue: Tongue, connect: impl Fn(usize) -> TcpStream) -> Self {
+        let join = |number| {
+            let stream = connect(number);
+            let socket = SockRef::from(&stream);
+            socket.set_linger(Some(Duration::ZERO)).expect("sets");
+            // What the program takes of them is its to say; nobody waits for it here.
+            stream.set_nonblocking(true).expect("sets");
+            // Who is turned away has its connection ended at any time.
+            let _ = match kind {
+                Kind::Silent | Kind::Dripping => Ok(()),
+                Kind::Random => { &stream }.write_all(&noise(number)),
+                Kind::HugeLengths => { &stream }.write_all(&(tongue.huge)(number)),
+                Kind::HalfClosed => stream.shutdown(Shutdown::Write),
+                Kind::Gone => socket.attach_filter(&[nothing_arrives()]),
+            };
+            stream
+        };
+        let mut crowd = Self { kind, tongue, said: 0, streams: (0..CROWD).map(join).collect() };
+        crowd.go_on();
+        crowd
+    }
+
+    /// Those that drip say their next byte.
+    pub(crate) fn go_on(&mut self) {
+        if self.kind != Kind::Dripping {
+            return;
+        }
+        let byte = [self.tongue.begin[self.said % self.tongue.begin.len()]];
+        self.said += 1;
+        for stream in &mut self.streams {
+            // As above.
+            let _ = stream.write_all(&byte);
+        }
+    }
+
+    /// Waits until the program has ended them all.
+    pub(crate) fn all_end(self) {
+        for mut stream in self.streams {
+            stream.set_nonblocking(false).expect("sets");
+            stream.set_read_timeout(Some(PATIENCE)).expect("sets");
+            // Ended or reset.
+            if let Err(error) = std::io::copy(&mut stream, &mut std::io::sink()) {
+                assert_ne!(error.kind(), ErrorKind::WouldBlock, "a stranger stays");
+            }
+        }
+    }
+}
+
+/// A thousand bytes that mean nothing.
+fn noise(number: usize) -> Vec<u8> {
+    let byte = |at: usize| (at * 131 + number * 17 + at / 7) as u8;
+    (0..1_000).map(byte).collect()
+}
+
+/// Has the kernel drop what arrives at a socket, acknowledgements and all, as if it came to no host.
+fn nothing_arrives() -> SockFilter {
+    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0)
+}
+
+/// A program that strangers come to.
+#[derive(Clone, Copy)]
+pub(crate) struct Visited {
+    pid: u32,
+    begin: Instant,
+    /// Before they came: KiB, and descriptors.
+    memory: u64,
+    descriptors: usize,
+}
+
+impl Visited {
+    /// The program as it is before they come.
+    pub(crate) fn new(pid: u32) -> Self {
+        let begin = Instant::now();
+        Self { pid, begin, memory: most_memory(pid), descriptors: descriptors(pid) }
+    }
+
+    /// From now on it can open descriptors below this number only.
+    pub(crate) fn may_open(&self, below: u64) {
+        let most = Rlimit { current: Some(below), maximum: Some(below) };
+        prlimit(Pid::from_raw(self.pid as i32), Resource::Nofile, most).expect("is ours");
+    }
+
+    /// Strangers have cost it no more than `each` KiB of memory, and the good peer no more than `good`.
+    pub(crate) fn has_kept_memory(&self, kind: Kind, each: u64, good: u64) {
+        let (before, now) = (self.memory, most_memory(self.pid));
+        let most = before + CROWD as u64 * each + good;
+        assert!(now <= most, "{kind:?}: {now} KiB, after {before}; at most {most}");
+    }
+
+    /// Waits until it has given all descriptors back but so many that it has for something else. Meanwhile the
+    /// crowd goes on.
+    pub(crate) fn gives_back_descriptors(&self, mut crowd: Option<&mut Crowd>, others: usize) {
+        let begin = Instant::now();
+        loop {
+            let now = descriptors(self.pid);
+            if now <= self.descriptors + others {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{now} descriptors, after {}", self.descriptors);
+            crowd.iter_mut().for_each(|crowd| crowd.go_on());
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Its lines on stderr, but for so many that strangers have no part in, are no more than one a second.
+    pub(crate) fn has_said_little(&self, stderr: &str, others: usize) {
+        let most = others as u64 + self.begin.elapsed().as_secs() + 1;
+        let lines = stderr.lines().count();
+        assert!(lines as u64 <= most, "{lines} lines, at most {most}: {stderr}");
+    }
+}
+
+/// The most memory that a process has had, in KiB.
+fn most_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("is told");
+    most.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count()
+}
