@@ -54,13 +54,12 @@ use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
 use crate::net::nic::{self, Card};
 use crate::net::patience::{self, Patience};
-use crate::net::reach::{self, Family, Listener};
+use crate::net::reach::{self, Addresses, Listener};
 use crate::net::visitors;
 use crate::{Command, Context, Failure, output, quantity, rds};
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
-use ipnet::IpNet;
 use job::{Job, Order};
 use lending::Lending;
 use origin::Origin;
@@ -203,17 +202,9 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub max_size: Option<u64>,
 
-    /// Let only these addresses connect to this side: ADDR/LEN, or one ADDR; may be repeated
-    #[arg(long, value_name = "ADDR/LEN", value_parser = visitors::range)]
-    pub from: Vec<IpNet>,
-
-    /// IPv4 only
-    #[arg(short = '4', conflicts_with = "v6")]
-    pub v4: bool,
-
-    /// IPv6 only
-    #[arg(short = '6')]
-    pub v6: bool,
+    /// Who may connect, and by which addresses.
+    #[command(flatten)]
+    pub addresses: Addresses,
 }
 
 impl Args {
@@ -491,7 +482,7 @@ fn reach(
     ways: Option<&Ways<'_>>,
 ) -> Result<(Vec<Socket>, Option<Hello>), Failure> {
     let args = job.args;
-    let family = Family::of(args.v4, args.v6);
+    let family = args.addresses.family();
     let Offer { sends, length, sparse } = offer;
     let (verifies, preserves) = (args.verify, args.preserve);
     let own = |streams, stream, transfer| Hello {
@@ -513,7 +504,7 @@ fn reach(
     let lead = |socket: &Socket, stream| ways.map_or(Ok(()), |ways| ways.lead(socket, stream));
     let patience = Patience::new(job.stop, Some(args.patience()));
     let (connections, peer) = if listens {
-        let listener = Listener::bind(endpoint, family, &args.from, patience)?;
+        let listener = Listener::bind(endpoint, family, args.addresses.from(), patience)?;
         let address = listener.address()?;
         // Without words between us a peer sends as soon as it is connected, and bytes that come before the
         // rule exists are copied.
@@ -521,7 +512,11 @@ fn reach(
             ways.rules.lead_arriving(address)?;
         }
         eprintln!("handoff: listening on tcp://{address}");
-        visitors::warn(address, &args.from, if sends { "take the file" } else { "send" });
+        visitors::warn(
+            address,
+            args.addresses.from(),
+            if sends { "take the file" } else { "send" },
+        );
         if args.raw {
             let patience = Patience::new(job.stop, args.connect_timeout);
             (vec![listener.accept_one(&job.driver, patience)?], None)

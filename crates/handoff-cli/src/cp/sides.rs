@@ -31,7 +31,11 @@ pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
         return Err(Failure::usage("--raw needs a connection as SRC or DST"));
     }
     let listens = |address: &Address| matches!(address, Address::Listen(_));
-    if !args.from.is_empty() && !listens(&source) && !listens(&destination) && !is_rds(&source) {
+    if !args.addresses.from().is_empty()
+        && !listens(&source)
+        && !listens(&destination)
+        && !is_rds(&source)
+    {
         return Err(Failure::usage("--from limits who connects, and this side does not listen"));
     }
     if args.max_size.is_some() && !is_peer(&source) {

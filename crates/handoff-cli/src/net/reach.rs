@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
 use super::patience::Patience;
-use super::visitors::Visitors;
+use super::visitors::{Allowed, Visitors};
 use crate::failure::Failed as _;
 use crate::{Failure, service};
 
@@ -23,6 +23,35 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Connections that wait to be accepted; the kernel's own limit may be lower.
 const BACKLOG: i32 = 1024;
+
+/// Addresses, as every command that reaches peers over TCP takes them.
+#[derive(Debug, clap::Args)]
+pub struct Addresses {
+    #[command(flatten)]
+    pub allowed: Allowed,
+
+    /// IPv4 only
+    #[arg(short = '4', conflicts_with = "v6")]
+    pub v4: bool,
+
+    /// IPv6 only
+    #[arg(short = '6')]
+    pub v6: bool,
+}
+
+impl Addresses {
+    pub(crate) fn family(&self) -> Family {
+        match (self.v4, self.v6) {
+            (true, _) => Family::V4,
+            (_, true) => Family::V6,
+            _ => Family::Any,
+        }
+    }
+
+    pub(crate) fn from(&self) -> &[IpNet] {
+        &self.allowed.from
+    }
+}
 
 /// Which addresses may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +62,6 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// As the options -4 and -6 say.
-    pub(crate) fn of(v4: bool, v6: bool) -> Self {
-        match (v4, v6) {
-            (true, _) => Self::V4,
-            (_, true) => Self::V6,
-            _ => Self::Any,
-        }
-    }
-
     fn allows(self, address: IpAddr) -> bool {
         match self {
             Self::Any => true,

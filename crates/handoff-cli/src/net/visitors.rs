@@ -11,12 +11,17 @@ use ipnet::IpNet;
 
 use crate::seldom::Seldom;
 
+/// Who may connect, as every command that listens takes it.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Allowed {
+    /// Let only these addresses connect to this side: ADDR/LEN, or one ADDR; may be repeated. Others are
+    /// disconnected at once
+    #[arg(long, value_name = "ADDR/LEN", value_parser = range)]
+    pub from: Vec<IpNet>,
+}
+
 /// Reads ADDR/LEN, or one address.
-///
-/// # Errors
-///
-/// What is neither.
-pub(crate) fn range(text: &str) -> Result<IpNet, String> {
+fn range(text: &str) -> Result<IpNet, String> {
     let one = text.parse::<IpAddr>().map(IpNet::from);
     one.or_else(|_| text.parse()).map_err(|_| {
         "addresses are written as ADDR/LEN, such as 192.0.2.0/24 or 2001:db8::/32".to_owned()

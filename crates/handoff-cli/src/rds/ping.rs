@@ -12,7 +12,7 @@ use handoff_rds::protocol::Event;
 use handoff_rds::wire::PORT;
 use serde::Serialize;
 
-use super::port::{EngineName, Host, UNDER_WAY};
+use super::port::{Host, Serving, UNDER_WAY};
 use crate::failure::Failed;
 use crate::{Context, Failure, clock, output};
 
@@ -41,14 +41,9 @@ pub struct PingArgs {
     #[arg(value_name = "PEER")]
     pub peer: IpAddr,
 
-    /// Which engine to use
-    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
-    pub engine: EngineName,
-
-    /// Our engine listens on this TCP port; a packet filter redirects port 16385 to it. For hosts whose
-    /// kernel has rds_tcp
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    pub listen_port: Option<u16>,
+    /// What serves, and whom.
+    #[command(flatten)]
+    pub serving: Serving,
 
     /// Pings to send
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
@@ -70,9 +65,7 @@ struct Report {
 
 pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
     let driver = Driver::new().failed("no driver")?;
-    let (host, passed_over) =
-        Host::new(&driver, args.engine, args.own, args.listen_port, true, UNDER_WAY)?;
-    host.announce(passed_over.as_deref());
+    let (host, _) = args.serving.host(&driver, args.own, &[args.peer], true, UNDER_WAY)?;
     let mut report =
         Report { peer: args.peer, engine: host.name(), answers_us: Vec::new(), lost: 0 };
     let asked = |took: Option<Duration>, report: &mut Report| {

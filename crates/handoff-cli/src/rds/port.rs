@@ -10,10 +10,12 @@ use handoff_rds::own::{self, Engine};
 use handoff_rds::protocol::Limits;
 use handoff_rds::wire::{KERNEL_MESSAGE_LIMIT, PORT};
 use handoff_rds::{Completion, Error, Received, Refused};
+use ipnet::IpNet;
 use std::os::fd::AsFd;
 
 use crate::Failure;
 use crate::net::descriptors;
+use crate::net::visitors::{self, Allowed, Visitors};
 
 /// Bytes under way by default.
 pub(crate) const UNDER_WAY: usize = 8 << 20;
@@ -34,6 +36,66 @@ pub enum EngineName {
     Own,
 }
 
+/// The engine, and who may connect to ours, as every command of RDS takes them.
+#[derive(Debug, clap::Args)]
+pub struct Serving {
+    /// Which engine to use; --listen-port and --from ask for ours
+    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
+    pub engine: EngineName,
+
+    /// Our engine listens on this TCP port; a packet filter redirects port 16385 to it. For hosts whose
+    /// kernel has rds_tcp
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub listen_port: Option<u16>,
+
+    /// Who may connect; those that this side sends to may.
+    #[command(flatten)]
+    pub allowed: Allowed,
+}
+
+impl Serving {
+    /// The engine that is asked for.
+    fn wanted(&self) -> Result<EngineName, Failure> {
+        let own = [
+            (self.listen_port.is_some(), "--listen-port", "listens on its own port"),
+            (!self.allowed.from.is_empty(), "--from", "lets all peers connect"),
+        ];
+        match own.iter().find(|(said, ..)| *said) {
+            Some((_, option, why)) if self.engine == EngineName::Kernel => Err(Failure::usage(
+                format!("the kernel's RDS {why}: {option} goes with --engine own"),
+            )),
+            Some(_) => Ok(EngineName::Own),
+            None => Ok(self.engine),
+        }
+    }
+
+    /// What ports are made of, at an address of this host. `peers` are those that this side sends to.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Host::new`], and options that do not go with each other.
+    pub(super) fn host(
+        &self,
+        driver: &Driver,
+        address: IpAddr,
+        peers: &[IpAddr],
+        copy: bool,
+        under_way: usize,
+    ) -> Result<(Host, Option<String>), Failure> {
+        let own = (address, self.listen_port.unwrap_or(PORT)).into();
+        let mut from = self.allowed.from.clone();
+        if !from.is_empty() {
+            from.extend(peers.iter().copied().map(IpNet::from));
+        }
+        let (host, passed_over) = Host::new(driver, self.wanted()?, own, &from, copy, under_way)?;
+        host.announce(passed_over.as_deref());
+        if let Host::Own(_) = host {
+            visitors::warn(own, &from, "send");
+        }
+        Ok((host, passed_over))
+    }
+}
+
 /// What ports are made of.
 pub(crate) enum Host {
     Kernel { address: IpAddr, under_way: usize },
@@ -41,24 +103,19 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    /// The engine that was asked for, and why not the kernel's where that was left open; a port to listen on
-    /// asks for our own. `under_way` bytes may be under way from each of the kernel's ports, if it allows it, or
+    /// The engine that was asked for, and why not the kernel's where that was left open. Ours listens at `own`, and
+    /// lets those connect that `from` names, if it names any. `under_way` bytes may be under way from each of the kernel's ports, if it allows it, or
     /// to each peer of our own.
     pub(crate) fn new(
         driver: &Driver,
         name: EngineName,
-        address: IpAddr,
-        listen: Option<u16>,
+        own: SocketAddr,
+        from: &[IpNet],
         copy: bool,
         under_way: usize,
     ) -> Result<(Self, Option<String>), Failure> {
-        let mut passed_over = None;
-        if listen.is_some() && name == EngineName::Kernel {
-            let error =
-                "the kernel's RDS listens on its own port: --listen-port goes with --engine own";
-            return Err(Failure::usage(error));
-        }
-        if name != EngineName::Own && listen.is_none() {
+        let (address, mut passed_over) = (own.ip(), None);
+        if name != EngineName::Own {
             match kernel::Socket::<Buffer>::bind((address, 0).into()) {
                 Ok(_) => return Ok((Self::Kernel { address, under_way }, None)),
                 Err(Error::NotPossible(reason)) if name == EngineName::Auto => {
@@ -70,10 +127,13 @@ impl Host {
         let sending = if copy { handoff::Engine::Copy } else { handoff::Engine::Auto };
         let mut limits = Limits::default();
         limits.queued = limits.queued.max(under_way as u64);
-        let own = (address, listen.unwrap_or(PORT)).into();
         // A peer may have two for each of several connections on eight lanes.
         descriptors::allow_all();
         let engine = Engine::listening_at(driver, own, limits, sending)?;
+        if !from.is_empty() {
+            let visitors = Visitors::new(from);
+            engine.admit(move |peer| visitors.lets_in(peer));
+        }
         Ok((Self::Own(engine), passed_over))
     }
 

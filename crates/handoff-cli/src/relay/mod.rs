@@ -23,15 +23,14 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use handoff::{Driver, Intake, RouteEngine};
-use ipnet::IpNet;
 
 use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
+use crate::net::descriptors;
 use crate::net::nic::{self, Card};
 use crate::net::patience::Patience;
-use crate::net::reach::{self, Family, Listener};
-use crate::net::{descriptors, visitors};
+use crate::net::reach::{self, Addresses, Listener};
 use crate::threads::{on_threads, share};
 use crate::{Context, Failure, output, quantity};
 use gate::Door;
@@ -101,10 +100,6 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = quantity::size)]
     pub least_rate: u64,
 
-    /// Let only these addresses connect: ADDR/LEN, or one ADDR; may be repeated
-    #[arg(long, value_name = "ADDR/LEN", value_parser = visitors::range)]
-    pub from: Vec<IpNet>,
-
     /// Seconds that connections under way have to end after SIGINT, SIGTERM or SIGHUP
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
     pub grace: Duration,
@@ -113,13 +108,9 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds_above_0)]
     pub connect_timeout: Duration,
 
-    /// IPv4 only
-    #[arg(short = '4', conflicts_with = "v6")]
-    pub v4: bool,
-
-    /// IPv6 only
-    #[arg(short = '6')]
-    pub v6: bool,
+    /// Who may connect, and by which addresses.
+    #[command(flatten)]
+    pub addresses: Addresses,
 }
 
 /// Engines, as they are called on the command line.
@@ -185,10 +176,10 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if args.max_connections < u32::from(args.threads) {
         return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
     }
-    let family = Family::of(args.v4, args.v6);
+    let family = args.addresses.family();
     let patience = Patience::new(&context.stop, Some(args.connect_timeout));
     let target = reach::resolve(&target, family, patience)?;
-    let listener = Listener::bind(&listen, family, &args.from, patience)?;
+    let listener = Listener::bind(&listen, family, args.addresses.from(), patience)?;
     let address = listener.address()?;
     let card = match &args.nic {
         Some(name) => Some(nic::prepare(name, 1, nic::arriving_at(address))?),

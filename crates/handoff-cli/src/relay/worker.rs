@@ -81,7 +81,7 @@ impl Worker<'_> {
                 let listening = format!("listening on tcp://{}", first.address);
                 eprintln!("handoff: {listening}");
                 service::ready(&listening);
-                visitors::warn(first.address, &args.from, "use it");
+                visitors::warn(first.address, args.addresses.from(), "use it");
                 queue
             }
             Turn::Other { told, is_ready } => {

@@ -19,13 +19,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::IpNet;
-
 use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
-use crate::net::reach::{Family, Listener};
+use crate::net::reach::{Addresses, Listener};
 use crate::net::{descriptors, visitors};
 use crate::seldom::Seldom;
 use crate::threads::{on_threads, share};
@@ -82,18 +80,9 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
     pub grace: Duration,
 
-    /// Serve only these addresses: ADDR/LEN, or one ADDR; may be said several times. Others are
-    /// disconnected at once
-    #[arg(long, value_name = "ADDR/LEN", value_parser = visitors::range)]
-    pub from: Vec<IpNet>,
-
-    /// IPv4 only
-    #[arg(short = '4', conflicts_with = "v6")]
-    pub v4: bool,
-
-    /// IPv6 only
-    #[arg(short = '6')]
-    pub v6: bool,
+    /// Who may connect, and by which addresses.
+    #[command(flatten)]
+    pub addresses: Addresses,
 }
 
 /// Serves until it is stopped.
@@ -109,9 +98,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
     let root = Root::open(&args.directory)?;
     descriptors::allow_all();
-    let family = Family::of(args.v4, args.v6);
+    let family = args.addresses.family();
     let patience = Patience::new(&context.stop, None);
-    let first = Listener::bind(&endpoint, family, &args.from, patience)?;
+    let first = Listener::bind(&endpoint, family, args.addresses.from(), patience)?;
     let address = first.address()?;
     let mut listeners = Vec::new();
     for _ in 1..args.threads {
@@ -120,7 +109,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     listeners.push(first);
     eprintln!("handoff: listening on http://{address}");
     service::ready(&format!("listening on http://{address}"));
-    visitors::warn(address, &args.from, "read these files");
+    visitors::warn(address, args.addresses.from(), "read these files");
     let clock = Clock::start();
     let counts = serve(args, context, &root, listeners)?;
     let report = Report::new(&clock, args.threads, counts);

@@ -183,6 +183,11 @@ fn refused(shared: &Shared, peer: Option<IpAddr>, why: &dyn Display) {
 
 fn accepted(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
     let peer = from.ip().to_canonical();
+    let admits = shared.admits.borrow().clone();
+    if admits.is_some_and(|admits| !admits(from)) {
+        abort(&socket);
+        return;
+    }
     let accepted = shared.host().accepted(peer, from.port());
     match accepted {
         Ok(id) => up(shared, id, peer, socket),

@@ -31,6 +31,9 @@ const GRAIN: Duration = Duration::from_millis(1);
 /// Where a payload is: here, or on loan to the kernel.
 pub(super) type Slot = Rc<RefCell<Option<Buffer>>>;
 
+/// Whether a peer may connect.
+pub(super) type Admits = Rc<dyn Fn(SocketAddr) -> bool>;
+
 /// One address, and what serves it. Cloning it gives another handle on the same.
 ///
 /// ```no_run
@@ -80,6 +83,8 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     /// How connections send.
     pub(super) sending: handoff::Engine,
+    /// Who may connect, if not all may.
+    pub(super) admits: RefCell<Option<Admits>>,
     /// Connections that are not taken.
     pub(super) refusals: Refusals,
     /// How often TCP was asked what peers have acknowledged.
@@ -147,6 +152,7 @@ impl Engine {
             news: Changes::default(),
             clock: Clock::new(driver)?,
             sending,
+            admits: RefCell::default(),
             refusals: Refusals::default(),
             inquiries: Rc::default(),
             begin: Instant::now(),
@@ -156,6 +162,13 @@ impl Engine {
             not_listening,
         };
         Ok(Self { shared: Rc::new(shared) })
+    }
+
+    /// Takes connections only from where `admits` says yes to, from now on. It asks when it has accepted a
+    /// connection, and closes the others at once. This side connects to whomever it sends to; where the peer has the
+    /// smaller address, it is the peer that connects, and `admits` has to let it.
+    pub fn admit(&self, admits: impl Fn(SocketAddr) -> bool + 'static) {
+        self.shared.admits.replace(Some(Rc::new(admits)));
     }
 
     /// The address.

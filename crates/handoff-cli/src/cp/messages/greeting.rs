@@ -9,7 +9,7 @@ use super::line::Line;
 use crate::Failure;
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
-use crate::net::reach::{self, Family};
+use crate::net::reach;
 use crate::net::visitors::Visitors;
 
 /// How often a sender knocks: messages to an unbound port are dropped silently.
@@ -22,7 +22,7 @@ const KNOCK: Duration = Duration::from_millis(500);
 /// An unknown name, the time-out, the stop.
 pub(super) fn resolve(job: &Job<'_>, endpoint: &Endpoint) -> Result<SocketAddr, Failure> {
     let patience = Patience::new(job.stop, Some(job.args.patience()));
-    let family = Family::of(job.args.v4, job.args.v6);
+    let family = job.args.addresses.family();
     Ok(reach::resolve(endpoint, family, patience)?[0])
 }
 
@@ -105,7 +105,7 @@ fn answer(bytes: &[u8], ours: &Hello) -> Result<Hello, Failure> {
 ///
 /// The engine's error.
 pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
-    let (begin, visitors) = (Instant::now(), Visitors::new(&line.job.args.from));
+    let (begin, visitors) = (Instant::now(), Visitors::new(line.job.args.addresses.from()));
     loop {
         line.reap()?;
         if line.job.args.connect_timeout.is_some_and(|time| begin.elapsed() >= time) {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Executor, Tally};
+use handoff_rds::wire::PORT;
 use handoff_rds::{Error, Refused};
 
 use super::super::EngineName;
@@ -71,7 +72,8 @@ pub(super) fn with<T>(
     work: impl AsyncFnOnce(&Line<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let copy = job.args.engine == EngineName::Copy;
-    let (host, passed_over) = Host::new(&job.driver, job.args.rds, own, None, copy, UNDER_WAY)?;
+    let (at, from) = (SocketAddr::new(own, PORT), job.args.addresses.from());
+    let (host, passed_over) = Host::new(&job.driver, job.args.rds, at, from, copy, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&job.driver);
     host.serve(&executor);

@@ -35,7 +35,7 @@ pub(in super::super) fn receive(
     let own = resolve(job, endpoint)?;
     line::with(job, own.ip(), Some(own.port()), async |line| {
         eprintln!("handoff: listening on rds://{}", SocketAddr::new(own.ip(), own.port()));
-        visitors::warn(own, &job.args.from, "send");
+        visitors::warn(own, job.args.addresses.from(), "send");
         let peer = admit(line).await?;
         let clock = Clock::start();
         job.set_length(peer.length);

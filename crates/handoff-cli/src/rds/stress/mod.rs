@@ -12,7 +12,6 @@ use handoff::{Driver, Executor};
 
 use self::ask::Asking;
 use self::shared::Run;
-use super::port::Host;
 use super::report::Report;
 use crate::{Context, Failure, output};
 
@@ -21,9 +20,9 @@ pub(super) use self::shared::StressArgs;
 pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
     let driver =
         Driver::builder().entries(1024).in_flight(65_536).build().map_err(Failure::not_possible)?;
+    let under_way = args.under_way();
     let (host, passed_over) =
-        Host::new(&driver, args.engine, args.own, args.listen_port, args.copy, args.under_way())?;
-    host.announce(passed_over.as_deref());
+        args.serving.host(&driver, args.own, &args.peers, args.copy, under_way)?;
     let executor = Executor::new(&driver);
     host.serve(&executor);
     let asking = match args.peers.is_empty() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use handoff::{Driver, Tally};
 
 use super::super::frame::HEAD;
-use super::super::port::{EngineName, UNDER_WAY};
+use super::super::port::{Serving, UNDER_WAY};
 use super::super::report::Times;
 use crate::{Context, clock, quantity};
 
@@ -17,6 +17,7 @@ const LOOK: Duration = Duration::from_millis(80);
 const EXAMPLES: &str = "\
 Examples:
   handoff rds stress 192.0.2.2                                    answers, until it is stopped
+  handoff rds stress 192.0.2.2 --from 192.0.2.0/24                answers these addresses only
   handoff rds stress 192.0.2.1 -s 192.0.2.2                       asks there for ten seconds
   handoff rds stress 192.0.2.1 -s 192.0.2.2 -s 192.0.2.3 -q 1M -a 64 -t 8 -d 64 --time 60
   handoff rds stress 192.0.2.1 -s 192.0.2.2 --engine own --copy --json
@@ -69,14 +70,9 @@ pub struct StressArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
 
-    /// Which engine to use
-    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
-    pub engine: EngineName,
-
-    /// Our engine listens on this TCP port; a packet filter redirects port 16385 to it. For hosts whose
-    /// kernel has rds_tcp
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    pub listen_port: Option<u16>,
+    /// What serves, and whom.
+    #[command(flatten)]
+    pub serving: Serving,
 
     /// Copy payload instead of lending it
     #[arg(long)]

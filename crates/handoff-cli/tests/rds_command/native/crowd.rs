@@ -12,7 +12,7 @@ use handoff_rds::wire::{Header, MAX_LANES, PORT};
 use socket2::{Domain, Socket, Type};
 
 use crate::copy::{Files, Running, cp, pattern};
-use crate::session::{Answering, rds, report};
+use crate::session::{Answering, command, errors, rds, report};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
@@ -148,4 +148,26 @@ fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() 
     let received = receiver.end();
     assert!(sent.status.success() && received.status.success(), "{sent:?} {received:?}");
     assert!(fs::read(copy).expect("is there") == pattern(1_000_000));
+}
+
+#[test]
+fn only_those_who_are_named_may_connect() {
+    let (pair, to) = hosts();
+    let [own, other] = [pair.left.v4(), address(&pair.left, 10)].map(|address| address.to_string());
+    let mut answering = command(&pair.right, &["stress", &to.to_string(), "--from", &own]);
+    let mut answering = Running::start(&mut answering);
+    let said = answering.says("answering");
+    assert!(said.contains("rds-own") && !said.contains("anyone who reaches"), "{said}");
+    for (from, code) in [(&other, 1), (&own, 0)] {
+        let asks = ["ping", from, &to.to_string(), "-c", "1", "--timeout", "2", "--engine", "own"];
+        let asked = rds(&pair.left, &asks);
+        assert_eq!(asked.status.code(), Some(code), "{asked:?}");
+        let warned = errors(&asked).contains(&format!("anyone who reaches {from}:16385 may send"));
+        assert!(warned, "{asked:?}");
+    }
+    let said = answering.says("away");
+    assert!(said.contains(&format!("turned a connection from {other}")), "{said}");
+    let refused = rds(&pair.left, &["ping", &own, &own, "--from", &own, "--engine", "kernel"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(errors(&refused).contains("--from goes with --engine own"), "{refused:?}");
 }
