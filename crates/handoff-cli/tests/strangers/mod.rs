@@ -4,17 +4,18 @@
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{SockFilter, SockRef};
 
 /// Strangers of one kind.
 pub(crate) const CROWD: usize = 200;
 
 /// Longer than anything here takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between looks at a program, and between bytes of strangers that say one at a time.
 const LOOK: Duration = Duration::from_millis(10);
@@ -134,8 +135,16 @@ impl Visited {
 
     /// From now on it can open descriptors below this number only.
     pub(crate) fn may_open(&self, below: u64) {
-        let most = Rlimit { current: Some(below), maximum: Some(below) };
+        // It could not be raised again.
+        let most = Rlimit { current: Some(below), ..getrlimit(Resource::Nofile) };
         prlimit(Pid::from_raw(self.pid as i32), Resource::Nofile, most).expect("is ours");
+    }
+
+    /// From now on it can open so many descriptors more.
+    pub(crate) fn has_left(&self, more: usize) {
+        let taken = |number: &u64| Path::new(&format!("/proc/{}/fd/{number}", self.pid)).exists();
+        let last = (0..).filter(|number| !taken(number)).nth(more).expect("are many");
+        self.may_open(last);
     }
 
     /// Strangers have cost it no more than `each` KiB of memory, and the good peer no more than `good`.

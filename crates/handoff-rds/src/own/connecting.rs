@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future::yield_now;
 use handoff::{Driver, File};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Type};
 
@@ -35,6 +36,14 @@ const AGAIN: Duration = Duration::from_millis(250);
 pub(super) struct Gate {
     socket: socket2::Socket,
     file: File,
+}
+
+impl Gate {
+    /// Whether a connection waits to be accepted.
+    fn is_waited_at(&self) -> bool {
+        let mut looked_at = [PollFd::new(&self.socket, PollFlags::IN)];
+        poll(&mut looked_at, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
 }
 
 impl Drop for Gate {
@@ -153,16 +162,23 @@ enum Accepted {
 }
 
 fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> Accepted {
-    match gate.socket.accept() {
+    // A link needs two descriptors. A connection that is accepted and has only one would be dropped, with what has
+    // come on it: its peer does not send again what TCP has acknowledged.
+    let accepted = gate.socket.try_clone().and_then(|_second| gate.socket.accept());
+    match accepted {
         Ok((socket, from)) => {
             if let Some(from) = from.as_socket() {
-                accepted(shared, socket, from);
+                accepted_from(shared, socket, from);
             }
             Accepted::One
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Accepted::None,
         Err(error) => match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                // This is found out also where none waits.
+                if !gate.is_waited_at() {
+                    return Accepted::None;
+                }
                 refused(shared, None, &error);
                 Accepted::NotNow
             }
@@ -181,7 +197,7 @@ fn refused(shared: &Shared, peer: Option<IpAddr>, why: &dyn Display) {
     shared.clock.changed.tell();
 }
 
-fn accepted(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
+fn accepted_from(shared: &Rc<Shared>, socket: socket2::Socket, from: SocketAddr) {
     let peer = from.ip().to_canonical();
     let admits = shared.admits.borrow().clone();
     if admits.is_some_and(|admits| !admits(from)) {

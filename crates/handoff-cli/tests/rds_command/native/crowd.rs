@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::copy::{Files, Running, cp, pattern};
 use crate::session::{Answering, command, errors, rds, report};
-use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
+use crate::strangers::{CROWD, Crowd, KINDS, Kind, PATIENCE, Tongue, Visited};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
 const KIB_OF_A_STRANGER: u64 = 16;
@@ -58,21 +58,27 @@ fn hosts() -> (Pair, Ipv4Addr) {
     (pair, visited)
 }
 
-/// Each on a lane of its own.
 fn strangers(kind: Kind, end: &PairEnd, to: Ipv4Addr) -> Crowd {
     Crowd::new(kind, TONGUE, |number| {
-        let lanes = usize::from(MAX_LANES);
-        let from = address(end, 10 + number / lanes);
-        // None that a kind before has used.
-        let port = (40_000 + kind as usize * CROWD + number) as u16;
-        let connected = end.namespace().run(|| {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            socket.bind(&SocketAddrV4::new(from, port).into())?;
-            socket.connect(&SocketAddrV4::new(to, PORT).into())?;
-            Ok::<_, io::Error>(TcpStream::from(socket))
-        });
-        connected.expect("enters").expect("connects")
+        // From a port that none of a kind before has used.
+        stranger(end, number, (40_000 + kind as usize * CROWD) as u16, to)
     })
+}
+
+/// Each on a lane of its own.
+fn stranger(end: &PairEnd, number: usize, first_port: u16, to: Ipv4Addr) -> TcpStream {
+    let from = address(end, 10 + number / usize::from(MAX_LANES));
+    connect(end, SocketAddrV4::new(from, first_port + number as u16), to)
+}
+
+fn connect(end: &PairEnd, from: SocketAddrV4, to: Ipv4Addr) -> TcpStream {
+    let connected = end.namespace().run(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&from.into())?;
+        socket.connect(&SocketAddrV4::new(to, PORT).into())?;
+        Ok::<_, io::Error>(TcpStream::from(socket))
+    });
+    connected.expect("enters").expect("connects")
 }
 
 fn receiving(end: &PairEnd, from: &str, copy: &Path) -> Running {
@@ -136,18 +142,36 @@ fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() 
     let mut receiver = receiving(&pair.right, &from, &copy);
     let visited = Visited::new(receiver.pid());
     visited.may_open(64);
-    let crowd = strangers(Kind::Silent, &pair.left, to);
+    // Those that are not accepted all wait to be, and none is still connecting.
+    let crowd: Vec<_> = (0..100).map(|number| stranger(&pair.left, number, 40_000, to)).collect();
     receiver.says("connections are not taken");
     let second = receiver.says("connections are not taken");
     let refused = second.split_once("refused=").expect("a count").1;
     let refused: usize = refused.split(' ').next().and_then(|it| it.parse().ok()).expect("a count");
-    assert!(refused <= 2 * CROWD, "{refused} in a second: {second}");
+    assert!(refused <= 2 * crowd.len(), "{refused} in a second: {second}");
     drop(crowd);
     let send = [OsStr::new("--rds"), "own".as_ref(), source.as_ref(), from.as_ref()];
     let sent = Running::start(&mut cp(&pair.left, &send)).end();
     let received = receiver.end();
     assert!(sent.status.success() && received.status.success(), "{sent:?} {received:?}");
     assert!(fs::read(copy).expect("is there") == pattern(1_000_000));
+}
+
+#[test]
+fn a_connection_that_there_is_no_room_for_is_taken_later() {
+    let (pair, to) = hosts();
+    let answers = ["stress", &to.to_string(), "--engine", "own"];
+    let mut answering = Running::start(&mut command(&pair.right, &answers));
+    answering.says("answering");
+    let visited = Visited::new(answering.pid());
+    // It needs two.
+    visited.has_left(1);
+    let mut peer = connect(&pair.left, SocketAddrV4::new(pair.left.v4(), 40_000), to);
+    answering.says("connections are not taken");
+    visited.has_left(100);
+    peer.set_read_timeout(Some(PATIENCE)).expect("can wait");
+    // What the peer has sent meanwhile is read as well.
+    assert!(peer.read(&mut [0; 48]).expect("is not reset") > 0, "it has ended");
 }
 
 #[test]
