@@ -122,8 +122,8 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
             Pause::Empty | Pause::Turn => {
                 if matches!(pause, Pause::Empty) {
                     link.acknowledge();
-                    reader.put_down(&shared);
                 }
+                reader.put_down(&shared);
                 reader.await_much();
                 let Ok(readable) = link.file.readable() else { break };
                 let stirred = pin!(link.stirred.after(stirred));
