@@ -51,16 +51,14 @@ async fn connect(relay: &Relay) -> Result<Socket, String> {
     for address in &relay.target {
         match reach::connect_to(&relay.driver, *address, relay.connect_timeout).await {
             Ok(socket) => {
-                relay.down.set(false);
+                relay.ledger.reached();
                 return Ok(socket);
             }
             Err(error) => errors.push(format!("{address}: {error}")),
         }
     }
     let failure = format!("the target can't be reached: {}", errors.join("; "));
-    if !relay.down.replace(true) {
-        relay.ledger.say_unreached(&failure);
-    }
+    relay.ledger.unreached(&failure);
     Err(failure)
 }
 

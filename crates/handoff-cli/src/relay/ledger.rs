@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -27,6 +27,8 @@ struct All {
     progress: ProgressBar,
     open: AtomicU64,
     told: Mutex<Told>,
+    /// It was said that the target can't be reached, and no connection has reached it since.
+    down: AtomicBool,
     unreached: Seldom,
 }
 
@@ -45,8 +47,9 @@ impl Shared {
             progress: progress::bytes(None, quiet),
             open: AtomicU64::new(0),
             told: Mutex::default(),
+            down: AtomicBool::new(false),
             unreached: Seldom::new(|count| {
-                format!("{count} more times the target went out of reach")
+                format!("{count} more connections did not reach the target")
             }),
         }))
     }
@@ -128,10 +131,24 @@ impl Ledger {
         .await;
     }
 
-    /// Says that the target can no longer be reached.
-    pub(super) fn say_unreached(&self, failure: &str) {
-        if let Some(line) = self.0.all.0.unreached.now(|| failure.to_owned()) {
+    /// A connection has not reached the target, which is said once, until one has.
+    pub(super) fn unreached(&self, failure: &str) {
+        let all = &self.0.all.0;
+        if all.down.load(Relaxed) {
+            return;
+        }
+        if let Some(line) = all.unreached.now(|| failure.to_owned()) {
+            all.down.store(true, Relaxed);
             self.say(&line);
+        }
+    }
+
+    /// A connection has reached the target.
+    pub(super) fn reached(&self) {
+        let down = &self.0.all.0.down;
+        // Written only where it changes: all threads have it in common.
+        if down.load(Relaxed) {
+            down.store(false, Relaxed);
         }
     }
 

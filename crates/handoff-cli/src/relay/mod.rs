@@ -15,7 +15,6 @@ mod ledger;
 mod report;
 mod worker;
 
-use std::cell::Cell;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -151,8 +150,6 @@ pub(crate) struct Relay {
     /// The target's addresses, in the order in which they are tried.
     target: Vec<SocketAddr>,
     connect_timeout: Duration,
-    /// The last connection did not reach it.
-    down: Cell<bool>,
     /// `None` keeps idle connections.
     idle: Option<Duration>,
     /// Bytes a second.

@@ -2,7 +2,6 @@
 //! it, too. Each of them lets clients in as soon as it has the queue; the first one says that the relay listens, and lets
 //! clients in, when all have it.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
@@ -109,7 +108,6 @@ impl Worker<'_> {
             intake,
             target: self.target,
             connect_timeout: args.connect_timeout,
-            down: Cell::new(false),
             least_rate: args.least_rate,
             idle: (!args.idle.is_zero()).then_some(args.idle),
             look: match args.idle.is_zero() {

@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::process::Command;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use socket2::SockRef;
@@ -171,4 +172,29 @@ fn a_target_that_is_down_is_told_of_once() {
     let errors = relay.end().errors;
     let told: Vec<_> = errors.lines().filter(|line| line.contains("can't be reached")).collect();
     assert_eq!(told.len(), 1, "{errors}");
+}
+
+#[test]
+fn a_target_that_is_down_again_at_once_is_told_of_again() {
+    let listen = |address| TcpListener::bind(address).expect("binds");
+    let target = listen("127.0.0.1:0".parse().expect("an address"));
+    let address = target.local_addr().expect("bound");
+    drop(target);
+    let relay = Running::start(address, &[]);
+    let fails = || assert_eq!(relay.connect().read(&mut [0; 10]).unwrap_or(0), 0);
+    fails();
+    let target = listen(address);
+    let client = relay.connect();
+    drop(target.accept().expect("accepts"));
+    drop((client, target));
+    // Too early for a second line at first.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(1_200) {
+        fails();
+        thread::sleep(Duration::from_millis(10));
+    }
+    relay.signal(Signal::TERM);
+    let errors = relay.end().errors;
+    let told: Vec<_> = errors.lines().filter(|line| line.contains("can't be reached")).collect();
+    assert_eq!(told.len(), 2, "{errors}");
 }
