@@ -103,9 +103,9 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    /// The engine that was asked for, and why not the kernel's where that was left open. Ours listens at `own`, and
-    /// lets those connect that `from` names, if it names any. `under_way` bytes may be under way from each of the kernel's ports, if it allows it, or
-    /// to each peer of our own.
+    /// The engine that was asked for, and why not the kernel's where that was left open. Ours listens at `own`,
+    /// and lets those connect that `from` names, if it names any. `under_way` bytes may be under way from each
+    /// of the kernel's ports, if it allows it, or to each peer of our own.
     pub(crate) fn new(
         driver: &Driver,
         name: EngineName,
