@@ -216,6 +216,15 @@ fn two_rings_replace_lends_of_one_device() {
     assert_eq!((query.returned, query.lent_bytes), (query.lent, 64 * query.lent), "{query:?}");
 }
 
+/// Set when this goes, also by a panic.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn the_module_goes_and_comes_while_it_is_used() {
     let (stop, pause) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -223,6 +232,7 @@ fn the_module_goes_and_comes_while_it_is_used() {
     drop(Device::open());
     let remove = || Command::new("rmmod").arg("getbuf").output().expect("starts").status.success();
     thread::scope(|scope| {
+        let _stop = SetAtEnd(&stop);
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -243,7 +253,9 @@ fn the_module_goes_and_comes_while_it_is_used() {
             });
         }
         let begin = Instant::now();
-        while opened.load(Ordering::Relaxed) == 0 || begin.elapsed() < going_on(2, 5) {
+        while begin.elapsed() < going_on(2, 5) {
+            let before = opened.load(Ordering::Relaxed);
+            eventually("it is used", || (opened.load(Ordering::Relaxed) > before).then_some(()));
             // Under load, and when the last loan comes back.
             if !remove() {
                 pause.store(true, Ordering::Relaxed);
@@ -253,7 +265,6 @@ fn the_module_goes_and_comes_while_it_is_used() {
             let loaded = Command::new("modprobe").arg("getbuf").status().expect("starts");
             assert!(loaded.success(), "{loaded}");
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 
