@@ -236,8 +236,10 @@ fn the_module_goes_and_comes_while_it_is_used() {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let device = OpenOptions::new().read(true).write(true).open("/dev/getbuf");
-                    let (Ok(device), false) = (device, pause.load(Ordering::Relaxed)) else {
+                    // Who only opens the device keeps it as well.
+                    let device = (!pause.load(Ordering::Relaxed))
+                        .then(|| OpenOptions::new().read(true).write(true).open("/dev/getbuf"));
+                    let Some(Ok(device)) = device else {
                         thread::yield_now();
                         continue;
                     };
