@@ -1,6 +1,6 @@
-//! Lines that a stranger may cause as often as he likes.
+//! Log lines that strangers can cause as often as they like.
 //!
-//! Contract: clones, which threads have, say one line a second at most together, and leave none uncounted.
+//! Contract: all clones together print at most one line a second, and count the others.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 /// The least time between two lines.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What says such lines; the last clone tells of those of which nothing was said.
+/// Limits such lines for all threads that have a clone. The last clone prints how many were left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Seldom(Arc<Lines>);
 
 #[derive(Debug)]
 struct Lines {
-    /// What became of so many more.
+    /// The line about so many that were left out.
     more: fn(u64) -> String,
     said: Mutex<Said>,
 }
@@ -30,7 +30,7 @@ impl Seldom {
         Self(Arc::new(Lines { more, said: Mutex::default() }))
     }
 
-    /// What to say now, of this and of how many came before it of which nothing was said; `None` when it is too early.
+    /// The line to print now, with the number left out before it; `None` if it is too early for one.
     pub(crate) fn now(&self, line: impl FnOnce() -> String) -> Option<String> {
         Some(match self.0.said().others_before(Instant::now())? {
             0 => line(),
@@ -46,7 +46,7 @@ impl Lines {
 }
 
 impl Said {
-    /// One more comes: how many came before it, if it is to be said.
+    /// Counts one more. Returns how many were left out before it, if its line is printed.
     fn others_before(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.duration_since(last) < QUIET) {
             self.unsaid += 1;

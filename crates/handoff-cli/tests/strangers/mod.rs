@@ -1,5 +1,5 @@
-//! Crowds of peers that mean no good, and what a program among them may take. The tests of every command that
-//! listens have their strangers from here.
+//! Crowds of hostile peers, and how much a program may take for them. The tests of every command that listens use
+//! these.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -28,25 +28,25 @@ pub(crate) enum Kind {
     Random,
     /// Speaks the protocol, with the largest lengths that it has.
     HugeLengths,
-    /// Has ended its direction, and listens.
+    /// Has shut down its sending side, and still receives.
     HalfClosed,
-    /// Nothing arrives there any more, and no end has come from there: a host without power.
+    /// Receives nothing any more and sent no FIN, like a host without power.
     Gone,
 }
 
 pub(crate) const KINDS: [Kind; 6] =
     [Kind::Silent, Kind::Dripping, Kind::Random, Kind::HugeLengths, Kind::HalfClosed, Kind::Gone];
 
-/// A protocol, as strangers speak it.
+/// A protocol, as these peers speak it.
 #[derive(Clone, Copy)]
 pub(crate) struct Tongue {
     /// What a peer begins with.
     pub(crate) begin: &'static [u8],
-    /// What claims the largest lengths, from the stranger of this number.
+    /// A message with the largest lengths, from the peer of this number.
     pub(crate) huge: fn(usize) -> Vec<u8>,
 }
 
-/// Strangers who are connected. They end with a reset.
+/// Connected hostile peers. They end with a reset.
 pub(crate) struct Crowd {
     kind: Kind,
     tongue: Tongue,
@@ -56,15 +56,15 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// Strangers of a kind, each on the connection that `connect` makes for its number.
+    /// Peers of a kind, each on the connection that `connect` makes for its number.
     pub(crate) fn new(kind: Kind, tongue: Tongue, connect: impl Fn(usize) -> TcpStream) -> Self {
         let join = |number| {
             let stream = connect(number);
             let socket = SockRef::from(&stream);
             socket.set_linger(Some(Duration::ZERO)).expect("sets");
-            // What the program takes of them is its to say; nobody waits for it here.
+            // The program decides how much it reads; nobody waits for that here.
             stream.set_nonblocking(true).expect("sets");
-            // Who is turned away has its connection ended at any time.
+            // The program may end a connection that it refuses at any time.
             let _ = match kind {
                 Kind::Silent | Kind::Dripping => Ok(()),
                 Kind::Random => { &stream }.write_all(&noise(number)),
