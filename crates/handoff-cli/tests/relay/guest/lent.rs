@@ -115,6 +115,7 @@ fn a_nic_puts_what_clients_send_where_it_stays() {
 /// There is one queue, and two rings receive from it.
 #[test]
 fn threads_share_the_queue_of_a_nic() {
+    load();
     const LEN: usize = (1 << 19) + 777;
     const CONNECTIONS: usize = 12;
     let pair = Pair::wire(4_148).expect("a pair of NICs");
