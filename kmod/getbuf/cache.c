@@ -79,14 +79,16 @@ static int getbuf_cache_add(struct getbuf_lend *lend, struct file *file, struct 
 	return getbuf_lend_add(lend, folio_page(folio, 0), offset_in_folio(folio, position), length);
 }
 
+/* Charges the folios of a batch that can be lent: those before one that is not up to date. */
 static void getbuf_cache_reserve(struct getbuf_lend *lend, struct folio_batch *batch)
 {
 	size_t bytes = 0;
 	unsigned int i;
 
-	for (i = 0; i < folio_batch_count(batch); i++)
+	for (i = 0; i < folio_batch_count(batch) && folio_test_uptodate(batch->folios[i]); i++)
 		bytes += folio_size(batch->folios[i]);
-	getbuf_lend_reserve(lend, bytes);
+	if (bytes)
+		getbuf_lend_reserve(lend, bytes);
 }
 
 /*
