@@ -119,6 +119,25 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Writes where bytes are, and how many.
+///
+/// # Safety
+///
+/// `data` and `length` are each NULL or can be written.
+pub(crate) unsafe fn put_bytes<T>(
+    data: *mut T,
+    length: *mut usize,
+    (start, bytes): (T, usize),
+) -> Result<(), Failure> {
+    // SAFETY: the caller vouches for it.
+    unsafe { put(data, start) }?;
+    if !length.is_null() {
+        // SAFETY: the caller vouches for it.
+        unsafe { put(length, bytes) }?;
+    }
+    Ok(())
+}
+
 /// A descriptor that the caller gives away.
 ///
 /// # Safety

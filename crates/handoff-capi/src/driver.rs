@@ -16,7 +16,7 @@ use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesUnordered, Stream};
 use handoff::{Driver, RingUse, Span, Wait};
 
-use crate::boundary::{Failure, c_string, enter};
+use crate::boundary::{Failure, c_string, done, enter};
 use crate::event::{HANDOFF_EVENT_RECEIVED, handoff_event};
 use crate::handles::{self, Kind, handoff_driver, handoff_handle};
 
@@ -239,6 +239,19 @@ pub(crate) fn tell(state: &Weak<State>, event: handoff_event, failure: Option<Fa
     if let Some(state) = state.upgrade() {
         state.tell(event, failure);
     }
+}
+
+/// Tells how many bytes an operation moved, also of one that failed, if the driver is still there.
+pub(crate) fn tell_bytes(
+    state: &Weak<State>,
+    mut event: handoff_event,
+    result: Result<usize, handoff::Error>,
+) {
+    event.bytes = match &result {
+        Ok(bytes) => *bytes as u64,
+        Err(error) => done(error),
+    };
+    tell(state, event, result.err().map(Failure::from));
 }
 
 /// Makes a driver for this thread. `options` may be NULL.

@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use handoff::{Buffer, File, Frozen, Refused, Span, Transfer, Transferred};
 
-use crate::boundary::{Failure, done, enter, owned};
+use crate::boundary::{Failure, enter, owned};
 use crate::driver::{self, State};
 use crate::event::{HANDOFF_EVENT_TRANSFERRED, handoff_event};
 use crate::handles::{
@@ -155,19 +155,9 @@ fn begin<B: Lent>(
 async fn follow<B: Lent>(
     state: Weak<State>,
     transfer: Rc<RefCell<Transfer<B>>>,
-    mut event: handoff_event,
+    event: handoff_event,
 ) {
     let Transferred { buffer, result } = operation::finished(&transfer).await;
     loan::give_back(event.handle, buffer);
-    let failure = match result {
-        Ok(bytes) => {
-            event.bytes = bytes as u64;
-            None
-        }
-        Err(error) => {
-            event.bytes = done(&error);
-            Some(error.into())
-        }
-    };
-    driver::tell(&state, event, failure);
+    driver::tell_bytes(&state, event, result);
 }

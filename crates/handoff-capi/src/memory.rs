@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use handoff::{Buffer, Frozen, Region};
 
-use crate::boundary::{Failure, enter, put};
+use crate::boundary::{Failure, enter, put_bytes};
 use crate::driver::State;
 use crate::handles::{self, Kind, handoff_buffer, handoff_driver, handoff_frozen, handoff_region};
 use crate::loan;
@@ -111,14 +111,11 @@ pub unsafe extern "C" fn handoff_buffer_data(
     length: *mut usize,
 ) -> c_int {
     enter(|| {
-        let (start, bytes) =
-            loan::with(buffer, |buffer: &mut Buffer| Ok((buffer.as_mut_ptr(), buffer.len())))?;
+        let place = loan::with(buffer, |buffer: &mut Buffer| {
+            Ok((buffer.as_mut_ptr().cast(), buffer.len()))
+        })?;
         // SAFETY: the caller vouches for it.
-        unsafe { put(data, start.cast()) }?;
-        if !length.is_null() {
-            // SAFETY: the caller vouches for it.
-            unsafe { put(length, bytes) }?;
-        }
+        unsafe { put_bytes(data, length, place) }?;
         Ok(0)
     })
 }
@@ -201,14 +198,10 @@ pub unsafe extern "C" fn handoff_frozen_data(
     length: *mut usize,
 ) -> c_int {
     enter(|| {
-        let (start, bytes) =
-            loan::with(frozen, |frozen: &mut Frozen| Ok((frozen.as_ptr(), frozen.len())))?;
+        let place =
+            loan::with(frozen, |frozen: &mut Frozen| Ok((frozen.as_ptr().cast(), frozen.len())))?;
         // SAFETY: the caller vouches for it.
-        unsafe { put(data, start.cast()) }?;
-        if !length.is_null() {
-            // SAFETY: the caller vouches for it.
-            unsafe { put(length, bytes) }?;
-        }
+        unsafe { put_bytes(data, length, place) }?;
         Ok(0)
     })
 }

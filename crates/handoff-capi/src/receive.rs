@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use handoff::{Buffer, Intake, Receiver, Region, RxBinding, Span, Transfer, Transferred};
 
-use crate::boundary::{Failure, done, enter, put};
+use crate::boundary::{Failure, enter, put_bytes};
 use crate::driver::{self, State, Stop};
 use crate::event::{
     HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_TRANSFERRED, handoff_event,
@@ -149,8 +149,7 @@ pub unsafe extern "C" fn handoff_receive(
 ) -> c_int {
     enter(|| {
         let begin = || {
-            let socket = handles::get::<Rc<Socket>>(socket)?;
-            let begun = socket.socket.receive(handles::get::<Rc<Drawn>>(pool)?.intake())?;
+            let (socket, begun) = received_on(socket, pool)?;
             let task = follow(Rc::downgrade(&socket.state), begun, user_data);
             Ok(Receiving(socket.state.until_stopped(task)))
         };
@@ -215,8 +214,7 @@ pub unsafe extern "C" fn handoff_receive_in_bulk(
 ) -> c_int {
     enter(|| {
         let begin = || {
-            let socket = handles::get::<Rc<Socket>>(socket)?;
-            let begun = socket.socket.receive(handles::get::<Rc<Drawn>>(pool)?.intake())?;
+            let (socket, begun) = received_on(socket, pool)?;
             Ok(Rc::new(Bulk { receiver: RefCell::new(begun), _state: Rc::clone(&socket.state) }))
         };
         // SAFETY: the caller vouches for it.
@@ -325,25 +323,25 @@ fn joined(front: Option<Buffer>, rest: Buffer) -> Buffer {
     whole
 }
 
+/// Begins to receive on a socket into a pool.
+fn received_on(
+    socket: handoff_socket,
+    pool: handoff_pool,
+) -> Result<(Rc<Socket>, Receiver), Failure> {
+    let socket = handles::get::<Rc<Socket>>(socket)?;
+    let begun = socket.socket.receive(handles::get::<Rc<Drawn>>(pool)?.intake())?;
+    Ok((socket, begun))
+}
+
 async fn fill(
     state: Weak<State>,
     front: Option<Buffer>,
     transfer: Rc<RefCell<Transfer<Buffer>>>,
-    mut event: handoff_event,
+    event: handoff_event,
 ) {
     let Transferred { buffer, result } = operation::finished(&transfer).await;
     loan::give_back(event.handle, joined(front, buffer));
-    let failure = match result {
-        Ok(bytes) => {
-            event.bytes = bytes as u64;
-            None
-        }
-        Err(error) => {
-            event.bytes = done(&error);
-            Some(error.into())
-        }
-    };
-    driver::tell(&state, event, failure);
+    driver::tell_bytes(&state, event, result);
 }
 
 /// Where the bytes of a span are, and how many: to be read only, until the span is closed or sent.
@@ -360,13 +358,9 @@ pub unsafe extern "C" fn handoff_span_data(
     length: *mut usize,
 ) -> c_int {
     enter(|| {
-        let (start, bytes) = loan::with(span, |span: &mut Span| Ok((span.as_ptr(), span.len())))?;
+        let place = loan::with(span, |span: &mut Span| Ok((span.as_ptr().cast(), span.len())))?;
         // SAFETY: the caller vouches for it.
-        unsafe { put(data, start.cast()) }?;
-        if !length.is_null() {
-            // SAFETY: the caller vouches for it.
-            unsafe { put(length, bytes) }?;
-        }
+        unsafe { put_bytes(data, length, place) }?;
         Ok(0)
     })
 }
