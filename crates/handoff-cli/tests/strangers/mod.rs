@@ -121,8 +121,8 @@ fn nothing_arrives() -> SockFilter {
 pub(crate) struct Visited {
     pid: u32,
     begin: Instant,
-    /// Before they came: KiB, and descriptors.
-    memory: u64,
+    /// Before they came.
+    memory: [Memory; 2],
     descriptors: usize,
 }
 
@@ -130,7 +130,7 @@ impl Visited {
     /// The program as it is before they come.
     pub(crate) fn new(pid: u32) -> Self {
         let begin = Instant::now();
-        Self { pid, begin, memory: most_memory(pid), descriptors: descriptors(pid) }
+        Self { pid, begin, memory: memory(pid), descriptors: descriptors(pid) }
     }
 
     /// From now on it can open descriptors below this number only.
@@ -147,11 +147,13 @@ impl Visited {
         self.may_open(last);
     }
 
-    /// Strangers have cost it no more than `each` KiB of memory, and the good peer no more than `good`.
+    /// Strangers have cost it no more than `each` KiB of memory, used or set aside, and the good peer no more than
+    /// `good`.
     pub(crate) fn has_kept_memory(&self, kind: Kind, each: u64, good: u64) {
-        let (before, now) = (self.memory, most_memory(self.pid));
-        let most = before + CROWD as u64 * each + good;
-        assert!(now <= most, "{kind:?}: {now} KiB, after {before}; at most {most}");
+        for (before, now) in self.memory.into_iter().zip(memory(self.pid)) {
+            let most = before.kib + CROWD as u64 * each + good;
+            assert!(now.kib <= most, "{kind:?}: {now:?}, after {before:?}; at most {most}");
+        }
     }
 
     /// Waits until it has given all descriptors back but so many that it has for something else. Meanwhile the
@@ -177,11 +179,22 @@ impl Visited {
     }
 }
 
-/// The most memory that a process has had, in KiB.
-fn most_memory(pid: u32) -> u64 {
+/// A line of a process's status.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    #[expect(dead_code, reason = "printed")]
+    name: &'static str,
+    kib: u64,
+}
+
+/// The most that a process has used, and what it has set aside.
+fn memory(pid: u32) -> [Memory; 2] {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("is told");
-    most.trim().trim_end_matches(" kB").parse().expect("a number")
+    ["VmHWM:", "VmData:"].map(|name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("is told");
+        let kib = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        Memory { name, kib }
+    })
 }
 
 fn descriptors(pid: u32) -> usize {

@@ -24,6 +24,9 @@ use crate::wire::{HEADER_LEN, MAP_LEN};
 const BUFFER: usize = 64 << 10;
 /// From this size on, the rest of a payload is received into its final place.
 const DIRECT: usize = 16 << 10;
+/// A payload has room for so many times what has arrived of it. Memory that was only set aside counts too: the
+/// allocator may hand out pages that were used before, and the kernel may fill the gaps with huge pages.
+const GROWTH: usize = 4;
 /// Bytes of the rest of a payload to wait for.
 const AT_ONCE: usize = 256 << 10;
 /// Bytes read in a row before others have their turn, such as the driver and the takers of messages.
@@ -61,6 +64,8 @@ struct Reader {
     end: usize,
     /// A payload whose beginning has arrived.
     payload: Option<Vec<u8>>,
+    /// Bytes of the longest payload that has arrived whole.
+    longest: usize,
     skipped: usize,
     /// Bytes of the payload that have not arrived.
     missing: usize,
@@ -81,6 +86,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         begin: 0,
         end: 0,
         payload: None,
+        longest: 0,
         skipped: 0,
         missing: 0,
         readable_from: 1,
@@ -173,8 +179,8 @@ impl Reader {
                     len - self.skipped
                 }
                 Expect::Payload(len) => {
-                    let mut payload =
-                        self.payload.take().unwrap_or_else(|| Vec::with_capacity(len));
+                    let begin = || Vec::with_capacity(len.min(GROWTH * self.longest));
+                    let mut payload = self.payload.take().unwrap_or_else(begin);
                     let missing = len - payload.len();
                     payload.extend_from_slice(self.take(missing));
                     let missing = len - payload.len();
@@ -223,6 +229,7 @@ impl Reader {
                 }
                 Expect::Payload(_) => {
                     let payload = self.payload.take().expect("put there above");
+                    self.longest = self.longest.max(payload.len());
                     shared.host().payload_received(id, payload);
                 }
                 Expect::Nothing => unreachable!("returned above"),
@@ -245,15 +252,19 @@ impl Reader {
         self.behind = self.behind.map(|bytes| bytes.saturating_sub(len));
     }
 
-    /// Receives what is there of the rest of a payload; returns whether the connection goes on.
+    /// Receives what is there of the rest of a payload, as far as it has room; returns whether the connection goes
+    /// on.
     async fn receive_rest(&mut self) -> bool {
         let payload = self.payload.take().expect("has begun");
+        let arrived = payload.len();
+        let most = (GROWTH * self.longest.max(arrived)).max(arrived + DIRECT);
+        let room = self.missing.min(most - arrived);
         if self.readable_from > self.missing {
             self.await_much();
         }
         let stirred = &self.link.stirred;
         let mut seen = stirred.seen();
-        let begun = self.link.socket.receive_into(Append::to(payload, self.missing));
+        let begun = self.link.socket.receive_into(Append::to(payload, room));
         let Ok(mut receive) = begun else { return false };
         let received = loop {
             match select(&mut receive, pin!(stirred.after(seen))).await {

@@ -58,8 +58,10 @@ fn hosts() -> (Pair, Ipv4Addr) {
     (pair, visited)
 }
 
-fn strangers(kind: Kind, end: &PairEnd, to: Ipv4Addr) -> Crowd {
+/// They come one by one, after `meanwhile` has been called for each.
+fn strangers(kind: Kind, end: &PairEnd, to: Ipv4Addr, meanwhile: impl Fn(usize)) -> Crowd {
     Crowd::new(kind, TONGUE, |number| {
+        meanwhile(number);
         // From a port that none of a kind before has used.
         stranger(end, number, (40_000 + kind as usize * CROWD) as u16, to)
     })
@@ -96,13 +98,14 @@ fn a_peer_is_heard_among_strangers() {
         let (from, copy) = (format!("rds://{to}:4000"), files.copy());
         let receiver = receiving(&pair.right, &from, &copy);
         let visited = Visited::new(receiver.pid());
-        let mut crowd = strangers(kind, &pair.left, to);
         let mut sender = cp(&pair.left, &["--rds", "own", "-", &from]);
         let mut sender = Running::start(sender.stdin(Stdio::piped()));
-        let mut input = sender.input();
-        let bytes = pattern(12_000_000);
-        // More than is on the way: the receiver takes it.
-        input.write_all(&bytes).expect("is taken");
+        let input = sender.input();
+        // More than is on the way: the receiver takes it. So it does while strangers come.
+        let bytes = pattern(60_000 * CROWD);
+        let mut crowd = strangers(kind, &pair.left, to, |number| {
+            (&input).write_all(&bytes[number * 60_000..][..60_000]).expect("is taken");
+        });
         crowd.go_on();
         visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_PEER);
         drop(crowd);
@@ -124,7 +127,7 @@ fn pings_are_answered_among_strangers() {
     let (pair, to) = hosts();
     let answering = Answering::at(&pair.right, to, &["--engine", "own"]);
     for kind in KINDS {
-        let crowd = strangers(kind, &pair.left, to);
+        let crowd = strangers(kind, &pair.left, to, |_| {});
         let own = pair.left.v4().to_string();
         let asks = ["ping", &own, &to.to_string(), "-c", "3", "--engine", "own", "--json"];
         let answers = report(&rds(&pair.left, &asks));
