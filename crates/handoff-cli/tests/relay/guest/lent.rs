@@ -117,7 +117,7 @@ fn a_nic_puts_what_clients_send_where_it_stays() {
 fn threads_share_the_queue_of_a_nic() {
     load();
     const LEN: usize = (1 << 19) + 777;
-    const CONNECTIONS: usize = 12;
+    const CONNECTIONS: usize = 20;
     let pair = Pair::wire(4_148).expect("a pair of NICs");
     let connections = CONNECTIONS.to_string();
     let mut options = vec!["--nic", pair.right.device(), "--threads", "2"];
