@@ -8,6 +8,7 @@ mod lend;
 mod local;
 mod nic;
 mod peers;
+mod reflink;
 mod refused;
 mod rings;
 mod session;
