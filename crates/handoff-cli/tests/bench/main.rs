@@ -5,6 +5,10 @@ mod refused;
 mod rows;
 mod two_hosts;
 
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../running/mod.rs"]
+mod running;
+
 mod native {
     mod lab;
     mod other_host;

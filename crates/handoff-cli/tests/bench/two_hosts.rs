@@ -1,25 +1,24 @@
 //! `handoff bench recv` on two hosts: one that receives on a NIC, and one that sends.
 
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::ops::Deref;
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::running::{Ended, Running};
 
 /// One side at work, which has said its first line.
 pub(crate) struct Side {
-    child: Child,
+    running: Running,
     first: String,
-    errors: BufReader<ChildStderr>,
 }
 
-/// How it ended.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) code: Option<i32>,
-    pub(crate) output: String,
-    /// Behind the first line.
-    pub(crate) errors: String,
+impl Deref for Side {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.running
+    }
 }
 
 /// The command with these words, to be started on the host that it is for.
@@ -32,12 +31,8 @@ pub(crate) fn recv(words: &[&str]) -> Command {
 impl Side {
     /// Returns once it has said something.
     pub(crate) fn start(mut command: Command) -> Self {
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("it starts");
-        let mut errors = BufReader::new(child.stderr.take().expect("is piped"));
-        let mut first = String::new();
-        errors.read_line(&mut first).expect("UTF-8");
-        Self { child, first: first.trim_end().to_owned(), errors }
+        let running = Running::start(&mut command);
+        Self { first: running.line(""), running }
     }
 
     pub(crate) fn first(&self) -> &str {
@@ -51,17 +46,8 @@ impl Side {
         told.unwrap_or_else(|| panic!("{}", self.first)).1
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("lives");
-    }
-
-    pub(crate) fn end(mut self) -> Ended {
-        let (mut output, mut errors) = (String::new(), String::new());
-        let mut stdout = self.child.stdout.take().expect("is piped");
-        stdout.read_to_string(&mut output).expect("UTF-8");
-        self.errors.read_to_string(&mut errors).expect("UTF-8");
-        let code = self.child.wait().expect("ends").code();
-        Ended { code, output, errors }
+    pub(crate) fn end(self) -> Ended {
+        self.running.end()
     }
 }
 
@@ -70,10 +56,8 @@ impl Ended {
     #[track_caller]
     pub(crate) fn rows(&self) -> Vec<Value> {
         // Says why a row lacks a figure, should the test fail.
-        eprint!("{}", self.errors);
-        let report: Value =
-            serde_json::from_str(&self.output).unwrap_or_else(|_| panic!("{self:?}"));
-        report["rows"].as_array().expect("rows").clone()
+        eprint!("{}", self.stderr);
+        self.json()["rows"].as_array().expect("rows").clone()
     }
 }
 

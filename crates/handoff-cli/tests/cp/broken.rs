@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::session::{Ended, Running, cp, names, path, pattern};
+use crate::running::{Ended, Running};
+use crate::session::{cp, names, path, pattern};
 
 /// A transfer that stops after some bytes for want of more: receiver, sender, and what keeps it open.
 fn stalled(directory: &Path, listener_receives: bool) -> (Running, Running, ChildStdin) {
@@ -23,7 +24,7 @@ fn stalled(directory: &Path, listener_receives: bool) -> (Running, Running, Chil
         let sender = Running::start(sender.stdin(Stdio::piped()));
         (Running::start(&mut cp(&[&sender.address(), path(&copy)])), sender)
     };
-    let mut input = sender.child.stdin.take().unwrap();
+    let mut input = sender.input();
     input.write_all(&pattern(3_000_000)).unwrap();
     // The bytes are on their way; that they have arrived makes no difference to what must come.
     thread::sleep(Duration::from_millis(200));
@@ -91,7 +92,7 @@ fn signals_unwind_and_the_other_side_is_told() {
     waiting.end().says(130, "stopped");
     let copy = directory.path().join("copy");
     let mut reading = Running::start(cp(&["-", path(&copy)]).stdin(Stdio::piped()));
-    let _input = reading.child.stdin.take();
+    let _input = reading.input();
     reading.handles(Signal::INT);
     reading.signal(Signal::INT);
     reading.end().says(130, "stopped");

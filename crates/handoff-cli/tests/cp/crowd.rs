@@ -8,7 +8,8 @@ use std::process::Stdio;
 use handoff_cli::cp::wire::{Hello, MAGIC};
 use rustix::process::Signal;
 
-use crate::session::{Running, cp, names, path, pattern};
+use crate::running::Running;
+use crate::session::{cp, names, path, pattern};
 use crate::strangers::{Crowd, KINDS, Tongue, Visited};
 
 /// A page for the first words of each, and what keeps them.
@@ -43,13 +44,13 @@ fn a_receiver_serves_its_sender_among_strangers() {
             ["--max-size", "1g", "--streams", &count, "tcp-listen://127.0.0.1:0", path(&copy)];
         let receiver = Running::start(&mut cp(&args));
         let address = receiver.address();
-        let visited = Visited::new(receiver.child.id());
+        let visited = Visited::new(receiver.pid());
         let mut crowd = Crowd::new(kind, TONGUE, |_| {
             TcpStream::connect(address.strip_prefix("tcp://").unwrap()).unwrap()
         });
         let mut sender = cp(&["--verify", "--streams", &count, "-", &address]);
         let mut sender = Running::start(sender.stdin(Stdio::piped()));
-        let mut input = sender.child.stdin.take().unwrap();
+        let mut input = sender.input();
         let bytes = pattern(3_000_000);
         // More than is on the way: the receiver takes it.
         input.write_all(&bytes).unwrap();
@@ -107,7 +108,7 @@ fn a_sender_that_sends_nothing_or_too_much_is_given_up_on() {
     let receiver = receive(&["--idle", "0.3"]);
     let mut sender = cp(&["-", &receiver.address()]);
     let mut sender = Running::start(sender.stdin(Stdio::piped()));
-    let input = sender.child.stdin.take();
+    let input = sender.input();
     receiver.end().says(1, "--idle");
     sender.end().says(1, "--idle");
     drop(input);

@@ -8,7 +8,8 @@ use std::time::Duration;
 use handoff_cli::cp::checksum::PieceSum;
 use handoff_cli::cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
 
-use crate::session::{Running, cp, names, path, run};
+use crate::running::Running;
+use crate::session::{cp, names, path, run};
 
 /// The first byte of the frame that ends a transfer.
 const END: u8 = 2;

@@ -9,7 +9,8 @@ mod guest {
     use rustix::process::Signal;
     use serde_json::Value;
 
-    use crate::session::{Running, cp, path, pattern};
+    use crate::running::Running;
+    use crate::session::{cp, path, pattern};
 
     /// A host with a card, a container on it, and another host that knows the way to the container.
     struct Bed {

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use crate::session::{Running, cp, path, pattern};
+use crate::running::Running;
+use crate::session::{cp, path, pattern};
 
 #[test]
 fn what_makes_no_sense_is_usage() {
@@ -29,22 +30,17 @@ fn a_file_that_is_to_be_read_is_read() {
 
 mod guest {
     use std::fs;
-    use std::process::Command;
 
-    use handoff_lab::topology::Pair;
+    use handoff_lab::topology::{Pair, load};
 
-    use crate::session::{Running, cp, path, pattern, transfer};
+    use crate::running::Running;
+    use crate::session::{cp, path, pattern, transfer};
 
     const LEN: usize = 8_000_001;
 
-    fn load() {
-        let loaded = Command::new("modprobe").arg("getbuf").status().expect("modprobe starts");
-        assert!(loaded.success(), "modprobe getbuf: {loaded}");
-    }
-
     #[test]
     fn a_file_goes_over_the_wire_and_nothing_is_copied() {
-        load();
+        load("getbuf", &[]).expect("the lab's kernel has it");
         let pair = Pair::wire(4_148).expect("a pair of NICs");
         let (left, right) = (pair.left.namespace(), pair.right.namespace());
         let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
@@ -78,7 +74,7 @@ mod guest {
 
     #[test]
     fn a_file_goes_to_a_file_past_the_page_cache_and_through_it() {
-        load();
+        load("getbuf", &[]).expect("the lab's kernel has it");
         let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
         let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
         fs::write(&source, pattern(LEN)).expect("writes");
@@ -97,7 +93,7 @@ mod guest {
 
     #[test]
     fn a_checksum_is_over_bytes_that_are_read() {
-        load();
+        load("getbuf", &[]).expect("the lab's kernel has it");
         let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
         let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
         fs::write(&source, pattern(100_000)).expect("writes");

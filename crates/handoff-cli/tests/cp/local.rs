@@ -7,7 +7,8 @@ use std::process::Stdio;
 
 use rustix::event::{PollFd, PollFlags};
 
-use crate::session::{Running, cp, names, path, pattern, run};
+use crate::running::Running;
+use crate::session::{cp, names, path, pattern, run};
 
 #[test]
 fn file_to_file() {
@@ -66,7 +67,7 @@ fn a_destination_that_exists_stays_as_it_was() {
 #[test]
 fn pipe_to_pipe() {
     let mut running = Running::start(cp(&["-", "-", "--json"]).stdin(Stdio::piped()));
-    let mut input = running.child.stdin.take().unwrap();
+    let mut input = running.input();
     let writer = std::thread::spawn(move || input.write_all(&pattern(3_000_000)).unwrap());
     let ended = running.end();
     writer.join().unwrap();
@@ -88,7 +89,7 @@ fn streams_that_are_no_pipes() {
     assert!(fs::read(&destination).unwrap() == pattern(1_000_000));
     let mut copy = cp(&["--json", "-f", "/dev/stdin", path(&destination)]);
     let mut copy = Running::start(copy.stdin(Stdio::piped()));
-    copy.child.stdin.take().unwrap().write_all(b"bytes").unwrap();
+    copy.input().write_all(b"bytes").unwrap();
     assert_eq!(copy.end().report()["hops"][0]["from"], "pipe");
     let report = run(&["--json", "-f", "/proc/version", path(&destination)]).report();
     assert_eq!(report["hops"][0]["from"], "file");

@@ -15,5 +15,8 @@ mod session;
 mod sparse;
 
 #[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../running/mod.rs"]
+mod running;
+#[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../strangers/mod.rs"]
 mod strangers;

@@ -6,7 +6,8 @@ use std::process::Command;
 use handoff_lab::topology::{Pair, PairEnd};
 use serde_json::Value;
 
-use crate::session::{Ended, path, pattern, transfer};
+use crate::running::Ended;
+use crate::session::{path, pattern, transfer};
 
 pub(crate) fn received_without_a_copy(ended: &Ended, least: u64) -> Value {
     let report = ended.report();
@@ -75,7 +76,8 @@ mod guest {
     use serde::Deserialize as _;
 
     use super::*;
-    use crate::session::{PATIENCE, Running, cp, is_long};
+    use crate::running::{PATIENCE, Running, is_long};
+    use crate::session::cp;
 
     #[test]
     fn a_file_goes_over_the_wire_without_a_copy() {

@@ -11,7 +11,8 @@ use handoff_lab::topology::{Namespace, Pair};
 use handoff_lab::topology_or_skip;
 use serde_json::Value;
 
-use crate::session::{Running, cp, path, pattern, transfer};
+use crate::running::Running;
+use crate::session::{cp, path, pattern, transfer};
 
 const ENGINES: [&str; 4] = ["auto", "uring-zc", "msg-zerocopy", "copy"];
 
@@ -120,7 +121,7 @@ fn pipes_at_both_ends() {
         let address = receiver.address();
         let mut sender = cp(&["--verify", "-", &address, "--streams", "1"]);
         let mut sender = Running::start(sender.stdin(Stdio::piped()));
-        let mut input = sender.child.stdin.take().unwrap();
+        let mut input = sender.input();
         input.write_all(&pattern(len)).unwrap();
         drop(input);
         let (sender, receiver) = (sender.end(), receiver.end());

@@ -11,7 +11,8 @@ use handoff_lab::topology::Namespace;
 use handoff_lab::{skip, topology_or_skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
-use crate::session::{Running, cp, names, path, pattern, run, transfer};
+use crate::running::Running;
+use crate::session::{cp, names, path, pattern, run, transfer};
 
 #[test]
 fn addresses_and_options_that_make_no_sense() {

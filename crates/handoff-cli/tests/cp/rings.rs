@@ -12,7 +12,8 @@ use rustix::process::Signal;
 
 use crate::hostile::{data, hello};
 use crate::refused::without_io_uring;
-use crate::session::{Running, cp, names, path, pattern, run, transfer};
+use crate::running::Running;
+use crate::session::{cp, names, path, pattern, run, transfer};
 
 /// Bytes of a stream of [`Peer`].
 const STREAM: usize = 250;
@@ -216,7 +217,7 @@ mod guest {
     use super::*;
     use crate::nic::{received_without_a_copy, settings};
     use crate::refused::refusing;
-    use crate::session::Ended;
+    use crate::running::Ended;
 
     /// Four streams, unless these say it.
     fn streams<'a>(more: &[&'a str]) -> Vec<&'a str> {
@@ -452,7 +453,7 @@ mod guest {
         let mut sender = cp(&["-", &receiver.address(), "--streams", "4"]);
         let sender = sender.stdin(Stdio::piped());
         let mut sender = Running::start(bed.pair.left.namespace().attach(sender));
-        let mut input = sender.child.stdin.take().expect("is piped");
+        let mut input = sender.input();
         // More than the pipe and the sender's buffers take: the rest is sent by then.
         input.write_all(&pattern(3_000_000)).expect("writes");
         (sender, input)

@@ -2,13 +2,14 @@
 //! allowed.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use seccompiler::{BpfMap, BpfProgram, TargetArch};
 use serde_json::{Value, json};
+
+use crate::running::{Listening, Running};
 
 const PROFILE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/seccomp/handoff.json"));
@@ -37,7 +38,7 @@ fn filter(without: &str) -> BpfProgram {
 /// `handoff` with these arguments, under the filter.
 fn handoff(filter: &BpfProgram, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
-    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(arguments);
     let filter = filter.clone();
     // SAFETY: between fork and exec, two system calls.
     unsafe {
@@ -47,25 +48,6 @@ fn handoff(filter: &BpfProgram, arguments: &[&str]) -> Command {
         })
     };
     command
-}
-
-/// The report of a command that has to end well, and what it said.
-fn report(command: &mut Command) -> (Value, String) {
-    let output = command.output().expect("starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{}\n{said}", output.status);
-    (serde_json::from_slice(&output.stdout).expect("is JSON"), said)
-}
-
-/// A command that listens, and the address.
-fn listening(mut command: Command) -> (Child, String) {
-    let mut child = command.spawn().expect("starts");
-    let errors = BufReader::new(child.stderr.as_mut().expect("piped"));
-    let lines = errors.lines().map(|line| line.expect("reads"));
-    let address = lines
-        .into_iter()
-        .find_map(|line| Some(line.split_once("listening on ")?.1.split_once("://")?.1.to_owned()));
-    (child, address.expect("it listens"))
 }
 
 #[test]
@@ -78,35 +60,35 @@ fn a_file_is_copied_served_and_relayed_with_io_uring_and_without() {
     for (without, plain) in [("", false), ("io_uring", true)] {
         let filter = filter(without);
         let receive = ["cp", "--json", "-f", "tcp-listen://127.0.0.1:0", copy_name];
-        let (receiver, address) = listening(handoff(&filter, &receive));
-        let to = format!("tcp://{address}");
-        let (_, said) =
-            report(&mut handoff(&filter, &["cp", "--json", "--verify", source_name, &to]));
-        assert_eq!(said.contains("plain system calls"), plain, "{said}");
-        assert!(receiver.wait_with_output().expect("ends").status.success());
+        let receiver = Listening::start_as(handoff(&filter, &receive));
+        let to = format!("tcp://{}", receiver.address);
+        let send = ["cp", "--json", "--verify", source_name, &to];
+        let sent = Running::start(&mut handoff(&filter, &send)).end();
+        assert_eq!(sent.code, Some(0), "{sent:?}");
+        assert_eq!(sent.stderr.contains("plain system calls"), plain, "{sent:?}");
+        assert_eq!(receiver.end().code, Some(0));
         assert!(fs::read(&copy).expect("reads") == content);
 
         let directory = place.path().to_str().expect("text");
         let serve = ["serve", directory, "--listen", "127.0.0.1:0"];
-        let (mut server, target) = listening(handoff(&filter, &serve));
-        let target = format!("tcp://{target}");
+        let server = Listening::start_as(handoff(&filter, &serve));
+        let target = format!("tcp://{}", server.address);
         let relay = ["relay", "--connections", "1", "tcp-listen://127.0.0.1:0", &target];
-        let (mut relay, address) = listening(handoff(&filter, &relay));
-        let mut stream = TcpStream::connect(address).expect("connects");
+        let relay = Listening::start_as(handoff(&filter, &relay));
+        let mut stream = relay.connect();
         let request = b"GET /source HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
         stream.write_all(request).expect("sends");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("receives");
         assert!(answer.ends_with(&content), "{} bytes", answer.len());
         drop(stream);
-        assert!(relay.wait().expect("ends").success());
-        server.kill().and_then(|()| server.wait()).expect("is there");
+        assert_eq!(relay.end().code, Some(0));
     }
 }
 
 #[test]
 fn doctor_sees_io_uring_and_what_is_forbidden() {
-    let (found, _) = report(&mut handoff(&filter(""), &["doctor", "--json"]));
+    let found = Running::start(&mut handoff(&filter(""), &["doctor", "--json"])).end().report();
     let state = |name: &str| {
         let mut all = found.as_array().expect("a list").iter();
         let one = all.find(|it| it["mechanism"] == name);

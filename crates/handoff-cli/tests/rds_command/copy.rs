@@ -1,19 +1,16 @@
 //! Both sides of a copy by messages, each in its namespace, and what they say.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use handoff_lab::topology::PairEnd;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than anything here takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::running::{PATIENCE, Running};
 
 /// Bytes of which no two pages are the same.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
@@ -58,76 +55,12 @@ pub(crate) fn cp<S: AsRef<std::ffi::OsStr>>(end: &PairEnd, arguments: &[S]) -> C
     command
 }
 
-/// A receiver or a sender under way; killed when it is dropped.
-pub(crate) struct Running(Child);
-
-impl Running {
-    pub(crate) fn start(command: &mut Command) -> Self {
-        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts"))
-    }
-
-    /// Waits for a line with these words on stderr; gives all lines so far.
-    pub(crate) fn says(&mut self, words: &str) -> String {
-        let mut said = String::new();
-        let mut errors = BufReader::with_capacity(1, self.0.stderr.as_mut().expect("piped"));
-        while !said.contains(words) {
-            assert!(errors.read_line(&mut said).expect("reads") > 0, "{said}");
-        }
-        said
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Its standard input, which is a pipe.
-    pub(crate) fn input(&mut self) -> ChildStdin {
-        self.0.stdin.take().expect("piped")
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("is there");
-    }
-
-    /// Its end: code, and what it said, which may be more than a pipe holds.
-    pub(crate) fn output(mut self) -> Output {
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        self.0.stdout.take().expect("piped").read_to_end(&mut stdout).expect("reads");
-        self.0.stderr.take().expect("piped").read_to_end(&mut stderr).expect("reads");
-        Output { status: self.0.wait().expect("ends"), stdout, stderr }
-    }
-
-    /// Its end: code, and what it said.
-    pub(crate) fn end(mut self) -> Output {
-        let begin = Instant::now();
-        let status = loop {
-            if let Some(status) = self.0.try_wait().expect("can be waited for") {
-                break status;
-            }
-            assert!(begin.elapsed() < PATIENCE, "it hangs");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        self.0.stdout.take().expect("piped").read_to_end(&mut stdout).expect("reads");
-        self.0.stderr.take().expect("piped").read_to_end(&mut stderr).expect("reads");
-        Output { status, stdout, stderr }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail where it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A receiver at port 4000 of this end, once it waits.
 pub(crate) fn receiver(end: &PairEnd, to: &Path, more: &[&str]) -> Running {
     let from = format!("rds://{}:4000", end.v4());
     let mut command = cp(end, &[from.as_ref(), to.as_os_str()]);
-    let mut running = Running::start(command.args(more));
-    running.says("listening on rds://");
+    let running = Running::start(command.args(more));
+    running.line("listening on rds://");
     running
 }
 
@@ -177,11 +110,7 @@ pub(crate) fn copy_between(
     let receiver = receiver(to, &files.copy(), receiving);
     let sent = sender(from, &files.source(), to, sending).end();
     let received = receiver.end();
-    let report = |output: &Output| -> Value {
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).expect("JSON")
-    };
-    let reports = [report(&sent), report(&received)];
+    let reports = [sent.report(), received.report()];
     assert!(fs::read(files.copy()).expect("is there") == pattern(len), "the same bytes");
     for report in &reports {
         assert_eq!(report["bytes"], len, "{report}");
@@ -189,8 +118,4 @@ pub(crate) fn copy_between(
     }
     assert_eq!(reports[0]["checksum"], reports[1]["checksum"]);
     reports
-}
-
-pub(crate) fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -4,6 +4,9 @@ mod copy;
 mod session;
 
 #[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../running/mod.rs"]
+mod running;
+#[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../strangers/mod.rs"]
 mod strangers;
 

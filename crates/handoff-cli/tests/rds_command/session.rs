@@ -1,16 +1,17 @@
 //! Both sides of a stress, and what they say.
 
-use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 
 use handoff_lab::topology::PairEnd;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::running::{Ended, Running};
+
 /// Runs `handoff rds` at one end of the pair.
-pub(crate) fn rds(end: &PairEnd, arguments: &[&str]) -> Output {
-    command(end, arguments).output().expect("starts")
+pub(crate) fn rds(end: &PairEnd, arguments: &[&str]) -> Ended {
+    Running::start(&mut command(end, arguments)).end()
 }
 
 pub(crate) fn command(end: &PairEnd, arguments: &[&str]) -> Command {
@@ -19,18 +20,8 @@ pub(crate) fn command(end: &PairEnd, arguments: &[&str]) -> Command {
     command
 }
 
-/// What the command printed, which ended well.
-pub(crate) fn report(output: &Output) -> Value {
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-pub(crate) fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// An answering side; killed when it is dropped.
-pub(crate) struct Answering(Child);
+pub(crate) struct Answering(Running);
 
 impl Answering {
     /// Returns once it answers.
@@ -41,38 +32,21 @@ impl Answering {
     /// At one of the addresses of this end.
     pub(crate) fn at(end: &PairEnd, own: Ipv4Addr, more: &[&str]) -> Self {
         let own = own.to_string();
-        let mut child = command(end, &[&["stress", &own, "--json"], more].concat())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("starts");
-        let mut said = String::new();
-        let mut errors = BufReader::new(child.stderr.as_mut().expect("piped"));
-        while !said.contains("answering") {
-            assert!(errors.read_line(&mut said).expect("reads") > 0, "{said}");
-        }
-        Self(child)
+        let answers = [&["stress", &own, "--json"], more].concat();
+        let running = Running::start(&mut command(end, &answers));
+        running.line("answering");
+        Self(running)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("is there");
+        self.0.signal(signal);
     }
 
     /// Interrupts it; gives its exit code and report.
-    pub(crate) fn stop(mut self) -> (Option<i32>, Value) {
+    pub(crate) fn stop(self) -> (Option<i32>, Value) {
         self.signal(Signal::INT);
-        let mut text = String::new();
-        self.0.stdout.take().expect("piped").read_to_string(&mut text).expect("reads");
-        let status = self.0.wait().expect("ends");
-        (status.code(), serde_json::from_str(&text).expect("JSON"))
-    }
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        // Both fail where it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let ended = self.0.end();
+        (ended.code, ended.json())
     }
 }
 
@@ -91,7 +65,7 @@ pub(crate) fn stress(
     // A busy machine may have nobody answer for a while.
     let base = ["stress", &own, "-s", &peer, "--json", "--time", &time];
     let patient = ["--timeout", "100"];
-    let asked = report(&rds(left, &[&base[..], engine, &patient, more].concat()));
+    let asked = rds(left, &[&base[..], engine, &patient, more].concat()).report();
     let (code, answered) = answering.stop();
     assert_eq!(code, Some(130));
     assert_eq!((&asked["corrupt"], &answered["corrupt"]), (&0.into(), &0.into()));

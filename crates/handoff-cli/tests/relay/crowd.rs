@@ -4,7 +4,8 @@ use std::io::Read as _;
 
 use rustix::process::Signal;
 
-use crate::session::{Running, echo, there_and_back};
+use crate::running::Listening;
+use crate::session::{echo, there_and_back};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
 
 /// What the relay keeps of a connection and its two routes; payload is spliced.
@@ -23,7 +24,7 @@ fn flood(_: usize) -> Vec<u8> {
     vec![7; 256 << 10]
 }
 
-fn strangers(kind: Kind, relay: &Running) -> Crowd {
+fn strangers(kind: Kind, relay: &Listening) -> Crowd {
     Crowd::new(kind, TONGUE, |_| relay.connect_from([127, 0, 0, 2]))
 }
 
@@ -32,7 +33,7 @@ fn a_peer_is_served_among_strangers() {
     for (kind, most) in KINDS.into_iter().flat_map(|kind| [(kind, 20), (kind, CROWD)]) {
         // Whoever waited for a stranger would wait for ever.
         let limits = ["--max-per-client", &most.to_string(), "--idle", "0"];
-        let relay = Running::start(echo(), &limits);
+        let relay = Listening::start(echo(), &limits);
         let visited = Visited::new(relay.pid());
         let mut crowd = strangers(kind, &relay);
         there_and_back(relay.connect(), 0, 1_000_000);
@@ -43,7 +44,7 @@ fn a_peer_is_served_among_strangers() {
         visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);
         relay.signal(Signal::TERM);
         let ended = relay.end();
-        let report = &ended.report;
+        let report = &ended.json();
         let count = |key| report[key].as_u64().expect("a number");
         assert_eq!(count("connections") + count("turned_away"), CROWD as u64 + 2, "{report}");
         // Who ends its direction has its connection ended, and leaves its place to the next.
@@ -51,14 +52,14 @@ fn a_peer_is_served_among_strangers() {
             assert_eq!(count("most_open"), most as u64 + 1, "{report}");
         }
         // It listens, has no module to lend with, tells of the last that were turned away, and is stopped.
-        visited.has_said_little(&ended.errors, 4);
+        visited.has_said_little(&ended.stderr, 4);
     }
 }
 
 #[test]
 fn strangers_are_ended_when_they_move_too_little() {
     for kind in KINDS {
-        let relay = Running::start(echo(), &["--idle", "1", "--least-rate", "4k"]);
+        let relay = Listening::start(echo(), &["--idle", "1", "--least-rate", "4k"]);
         let visited = Visited::new(relay.pid());
         let mut crowd = strangers(kind, &relay);
         // It was accepted after them, and ends too.
@@ -69,19 +70,19 @@ fn strangers_are_ended_when_they_move_too_little() {
 
 #[test]
 fn threads_say_no_more_than_one() {
-    let relay = Running::start(echo(), &["--threads", "4", "--from", "127.0.0.1"]);
+    let relay = Listening::start(echo(), &["--threads", "4", "--from", "127.0.0.1"]);
     let visited = Visited::new(relay.pid());
     let crowd = strangers(Kind::Silent, &relay);
     there_and_back(relay.connect(), 0, 1_000);
     visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);
     drop(crowd);
     relay.signal(Signal::TERM);
-    visited.has_said_little(&relay.end().errors, 4);
+    visited.has_said_little(&relay.end().stderr, 4);
 }
 
 #[test]
 fn strangers_who_take_all_descriptors_give_them_back() {
-    let relay = Running::start(echo(), &["--idle", "1"]);
+    let relay = Listening::start(echo(), &["--idle", "1"]);
     // From then on it has all that it needs itself.
     there_and_back(relay.connect(), 0, 1_000);
     let visited = Visited::new(relay.pid());
@@ -90,5 +91,5 @@ fn strangers_who_take_all_descriptors_give_them_back() {
     there_and_back(relay.connect(), 0, 1_000);
     relay.signal(Signal::TERM);
     // Three of what it lacks, each once.
-    visited.has_said_little(&relay.end().errors, 4 + 3);
+    visited.has_said_little(&relay.end().stderr, 4 + 3);
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use socket2::SockRef;
 
-use crate::session::{ENGINES, PATIENCE, Running, bytes_at, echo, serve, there_and_back};
+use crate::running::{Listening, PATIENCE};
+use crate::session::{ENGINES, bytes_at, echo, serve, there_and_back};
 
 #[test]
 fn the_end_of_one_direction_leaves_the_other_open() {
@@ -21,14 +22,14 @@ fn the_end_of_one_direction_leaves_the_other_open() {
             stream.read_to_end(&mut heard).expect("hears");
             stream.write_all(&bytes_at(1, 0, 2 * heard.len())).expect("answers");
         });
-        let relay = Running::start(target, &["--engine", engine, "--connections", "1"]);
+        let relay = Listening::start(target, &["--engine", engine, "--connections", "1"]);
         let mut stream = relay.connect();
         stream.write_all(&bytes_at(0, 0, 5_000)).expect("sends");
         stream.shutdown(Shutdown::Write).expect("ends");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("receives");
         assert!(answer == bytes_at(1, 0, 10_000), "the answer differs");
-        assert_eq!(relay.end().well()["failed"], 0);
+        assert_eq!(relay.end().report()["failed"], 0);
     }
 }
 
@@ -41,13 +42,13 @@ fn a_reset_ends_the_connection_on_both_sides() {
             let _ = stream.read_to_end(&mut Vec::new());
             tell.send(()).expect("somebody waits");
         });
-        let relay = Running::start(target, &["--engine", engine, "--connections", "1"]);
+        let relay = Listening::start(target, &["--engine", engine, "--connections", "1"]);
         let mut stream = relay.connect();
         stream.write_all(b"begin").expect("sends");
         SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("sets");
         drop(stream);
         ended.recv_timeout(PATIENCE).expect("the target sees an end");
-        let report = relay.end().well();
+        let report = relay.end().report();
         assert_eq!((&report["connections"], &report["failed"]), (&1.into(), &1.into()), "{report}");
     }
 }
@@ -55,28 +56,28 @@ fn a_reset_ends_the_connection_on_both_sides() {
 #[test]
 fn a_target_that_is_not_there_ends_the_connection() {
     let nobody = TcpListener::bind("127.0.0.1:0").expect("binds").local_addr().expect("bound");
-    let relay = Running::start(nobody, &["--connections", "1"]);
+    let relay = Listening::start(nobody, &["--connections", "1"]);
     let mut stream = relay.connect();
     assert_eq!(stream.read(&mut [0; 10]).unwrap_or(0), 0);
-    let report = relay.end().well();
+    let report = relay.end().report();
     assert_eq!(report["failed"], 1, "{report}");
     assert!(report["failures"].to_string().contains("can't be reached"), "{report}");
 }
 
 #[test]
 fn what_stands_still_is_closed() {
-    let relay = Running::start(echo(), &["--idle", "0.3", "--connections", "2"]);
+    let relay = Listening::start(echo(), &["--idle", "0.3", "--connections", "2"]);
     let mut quiet = relay.connect();
     there_and_back(relay.connect(), 0, 1_000);
     assert_eq!(quiet.read(&mut [0; 10]).unwrap_or(0), 0, "it was closed");
-    let report = relay.end().well();
+    let report = relay.end().report();
     assert_eq!((&report["failed"], &report["bytes_up"]), (&1.into(), &1_000.into()), "{report}");
     assert!(report["failures"].to_string().contains("--idle"), "{report}");
 }
 
 #[test]
 fn a_signal_lets_connections_end_and_prints_the_report() {
-    let relay = Running::start(echo(), &[]);
+    let relay = Listening::start(echo(), &[]);
     let mut stream = relay.connect();
     stream.write_all(b"before").expect("sends");
     let mut back = [0; 6];
@@ -94,12 +95,12 @@ fn a_signal_lets_connections_end_and_prints_the_report() {
     assert_eq!(rest, b"after");
     let ended = relay.end();
     assert_eq!(ended.code, Some(143), "{ended:?}");
-    assert_eq!(ended.report["bytes_down"], 11, "{ended:?}");
+    assert_eq!(ended.json()["bytes_down"], 11, "{ended:?}");
 }
 
 #[test]
 fn what_does_not_end_in_time_is_ended() {
-    let relay = Running::start(echo(), &["--grace", "0.2"]);
+    let relay = Listening::start(echo(), &["--grace", "0.2"]);
     let mut stream = relay.connect();
     stream.write_all(b"before").expect("sends");
     stream.read_exact(&mut [0; 6]).expect("receives");
@@ -107,11 +108,11 @@ fn what_does_not_end_in_time_is_ended() {
     let ended = relay.end();
     assert_eq!(ended.code, Some(130), "{ended:?}");
     assert_eq!(
-        (&ended.report["failed"], &ended.report["bytes_up"]),
+        (&ended.json()["failed"], &ended.json()["bytes_up"]),
         (&1.into(), &6.into()),
         "{ended:?}"
     );
-    assert!(ended.errors.contains("--grace"), "{ended:?}");
+    assert!(ended.stderr.contains("--grace"), "{ended:?}");
 }
 
 /// Each byte is in the tally, whichever way its direction ended.
@@ -124,12 +125,12 @@ fn a_direction_that_is_cut_off_has_its_bytes_in_the_tally() {
             let _ = stream.write_all(&bytes_at(1, 0, DOWN));
             let _ = stream.read_to_end(&mut Vec::new());
         });
-        let relay = Running::start(target, &["--engine", engine, "--connections", "1"]);
+        let relay = Listening::start(target, &["--engine", engine, "--connections", "1"]);
         let mut stream = relay.connect();
         stream.read_exact(&mut vec![0; DOWN]).expect("receives");
         SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("sets");
         drop(stream);
-        let report = relay.end().well();
+        let report = relay.end().report();
         assert_eq!(report["failed"], 1, "{report}");
         assert_eq!(report["bytes_down"], DOWN, "{report}");
         for way in ["taken", "given"] {
@@ -148,8 +149,8 @@ fn several_streams_of_cp_end_well_through_a_relay() {
     std::fs::write(&source, bytes_at(0, 0, 3 << 20)).expect("writes");
     let mut receiver = handoff();
     receiver.args(["cp", "tcp-listen://127.0.0.1:0"]).arg(&copy);
-    let receiver = Running::start_as(receiver);
-    let relay = Running::start(receiver.address, &["--connections", "4"]);
+    let receiver = Listening::start_as(receiver);
+    let relay = Listening::start(receiver.address, &["--connections", "4"]);
     let sent = handoff()
         .args(["cp", "--streams", "4"])
         .arg(&source)
@@ -157,7 +158,7 @@ fn several_streams_of_cp_end_well_through_a_relay() {
         .status()
         .expect("starts");
     assert!(sent.success(), "{sent}");
-    let report = relay.end().well();
+    let report = relay.end().report();
     assert_eq!((&report["connections"], &report["failed"]), (&4.into(), &0.into()), "{report}");
     assert_eq!(receiver.end().code, Some(0));
 }
@@ -165,11 +166,11 @@ fn several_streams_of_cp_end_well_through_a_relay() {
 #[test]
 fn a_target_that_is_down_is_told_of_once() {
     let nobody = TcpListener::bind("127.0.0.1:0").expect("binds").local_addr().expect("bound");
-    let relay = Running::start(nobody, &["--connections", "3"]);
+    let relay = Listening::start(nobody, &["--connections", "3"]);
     for _ in 0..3 {
         assert_eq!(relay.connect().read(&mut [0; 10]).unwrap_or(0), 0);
     }
-    let errors = relay.end().errors;
+    let errors = relay.end().stderr;
     let told: Vec<_> = errors.lines().filter(|line| line.contains("can't be reached")).collect();
     assert_eq!(told.len(), 1, "{errors}");
 }
@@ -180,7 +181,7 @@ fn a_target_that_is_down_again_at_once_is_told_of_again() {
     let target = listen("127.0.0.1:0".parse().expect("an address"));
     let address = target.local_addr().expect("bound");
     drop(target);
-    let relay = Running::start(address, &[]);
+    let relay = Listening::start(address, &[]);
     let fails = || assert_eq!(relay.connect().read(&mut [0; 10]).unwrap_or(0), 0);
     fails();
     let target = listen(address);
@@ -194,7 +195,7 @@ fn a_target_that_is_down_again_at_once_is_told_of_again() {
         thread::sleep(Duration::from_millis(10));
     }
     relay.signal(Signal::TERM);
-    let errors = relay.end().errors;
+    let errors = relay.end().stderr;
     let told: Vec<_> = errors.lines().filter(|line| line.contains("can't be reached")).collect();
     assert_eq!(told.len(), 2, "{errors}");
 }

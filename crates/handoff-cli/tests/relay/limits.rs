@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::sync::mpsc;
 
-use crate::session::{ENGINES, PATIENCE, Running, echo, serve, there_and_back};
+use crate::running::{Listening, PATIENCE};
+use crate::session::{ENGINES, echo, serve, there_and_back};
 
 #[test]
 fn no_more_are_served_at_once_than_allowed() {
@@ -14,7 +15,7 @@ fn no_more_are_served_at_once_than_allowed() {
         tell.send(()).expect("somebody waits");
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let relay = Running::start(target, &["--max-connections", "2", "--connections", "4"]);
+    let relay = Listening::start(target, &["--max-connections", "2", "--connections", "4"]);
     let mut clients: Vec<_> = (0..4).map(|_| relay.connect()).collect();
     for _ in 0..2 {
         begun.recv_timeout(PATIENCE).expect("two are served");
@@ -22,7 +23,7 @@ fn no_more_are_served_at_once_than_allowed() {
     clients.remove(0);
     begun.recv_timeout(PATIENCE).expect("a third, since one has ended");
     drop(clients);
-    let report = relay.end().well();
+    let report = relay.end().report();
     assert_eq!((&report["connections"], &report["most_open"]), (&4.into(), &2.into()), "{report}");
 }
 
@@ -31,7 +32,7 @@ fn a_reader_that_stands_still_holds_back_the_sender() {
     for engine in ENGINES {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let target = listener.local_addr().expect("bound");
-        let relay = Running::start(target, &["--engine", engine, "--connections", "1"]);
+        let relay = Listening::start(target, &["--engine", engine, "--connections", "1"]);
         let mut stream = relay.connect();
         let (mut still, _) = listener.accept().expect("accepts");
         stream.set_write_timeout(Some(std::time::Duration::from_millis(500))).expect("sets");
@@ -46,14 +47,14 @@ fn a_reader_that_stands_still_holds_back_the_sender() {
         still.read_to_end(&mut arrived).expect("receives");
         assert_eq!(arrived.len(), sent);
         drop((still, stream));
-        assert_eq!(relay.end().well()["bytes_up"], sent);
+        assert_eq!(relay.end().report()["bytes_up"], sent);
     }
 }
 
 #[test]
 fn who_sends_too_little_is_closed() {
     let relay =
-        Running::start(echo(), &["--idle", "0.4", "--least-rate", "1k", "--connections", "1"]);
+        Listening::start(echo(), &["--idle", "0.4", "--least-rate", "1k", "--connections", "1"]);
     let mut slow = relay.connect();
     slow.set_read_timeout(Some(std::time::Duration::from_millis(50))).expect("sets");
     let begin = std::time::Instant::now();
@@ -70,18 +71,18 @@ fn who_sends_too_little_is_closed() {
             Err(_) => break,
         }
     }
-    let report = relay.end().well();
+    let report = relay.end().report();
     assert!(report["failures"].to_string().contains("--least-rate"), "{report}");
 }
 
 #[test]
 fn only_those_who_are_named_may_connect() {
-    let relay = Running::start(echo(), &["--from", "127.0.0.1/32", "--connections", "1"]);
+    let relay = Listening::start(echo(), &["--from", "127.0.0.1/32", "--connections", "1"]);
     assert_eq!(relay.connect_from([127, 0, 0, 2]).read(&mut [0; 10]).unwrap_or(0), 0);
     there_and_back(relay.connect(), 0, 1_000);
     let ended = relay.end();
-    assert!(ended.errors.contains("turned a connection from 127.0.0.2"), "{ended:?}");
-    assert_eq!(ended.well()["connections"], 1);
+    assert!(ended.stderr.contains("turned a connection from 127.0.0.2"), "{ended:?}");
+    assert_eq!(ended.report()["connections"], 1);
 }
 
 #[test]
@@ -110,11 +111,11 @@ fn what_makes_no_sense_is_said() {
 
 #[test]
 fn the_engine_is_told() {
-    let relay = Running::start(echo(), &["--connections", "1"]);
+    let relay = Listening::start(echo(), &["--connections", "1"]);
     there_and_back(relay.connect(), 0, 100_000);
     let ended = relay.end();
-    let report = ended.report;
+    let report = ended.json();
     // Whichever serves: where it is not the best, the reason is told.
     let best = report["engines"]["get-buf"] == 2;
-    assert!(best || ended.errors.contains("get-buf can't serve"), "{report} {}", ended.errors);
+    assert!(best || ended.stderr.contains("get-buf can't serve"), "{report} {}", ended.stderr);
 }

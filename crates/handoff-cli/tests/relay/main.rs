@@ -7,6 +7,9 @@ mod payload;
 mod session;
 
 #[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../running/mod.rs"]
+mod running;
+#[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../strangers/mod.rs"]
 mod strangers;
 

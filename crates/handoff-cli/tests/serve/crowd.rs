@@ -4,7 +4,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 
 use rustix::process::Signal;
 
-use crate::session::{Running, content, directory};
+use crate::running::Listening;
+use crate::session::{content, directory};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
 
 /// The longest head, and what the server keeps of a connection.
@@ -32,11 +33,11 @@ fn huge(number: usize) -> Vec<u8> {
     [begin, &rest].concat().into_bytes()
 }
 
-fn strangers(kind: Kind, serving: &Running) -> Crowd {
+fn strangers(kind: Kind, serving: &Listening) -> Crowd {
     Crowd::new(kind, TONGUE, |_| serving.connect_from([127, 0, 0, 2]))
 }
 
-fn is_answered(serving: &Running) {
+fn is_answered(serving: &Listening) {
     let answer = serving.ask("GET /large", "");
     assert!(answer.status == 200 && answer.body == content(LARGE), "{}", answer.status);
 }
@@ -47,7 +48,7 @@ fn a_client_is_answered_among_strangers() {
     for (kind, most) in KINDS.into_iter().flat_map(|kind| [(kind, 20), (kind, CROWD)]) {
         // Whoever waited for a stranger would wait for longer than this test.
         let limits = ["--max-per-client", &most.to_string(), "--idle", "600"];
-        let serving = Running::start(place.path(), &limits);
+        let serving = Listening::start(place.path(), &limits);
         let visited = Visited::new(serving.pid());
         let mut crowd = strangers(kind, &serving);
         is_answered(&serving);
@@ -58,10 +59,10 @@ fn a_client_is_answered_among_strangers() {
         visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);
         serving.signal(Signal::TERM);
         let ended = serving.end();
-        let count = |key| ended.report[key].as_u64().expect("a number");
+        let count = |key| ended.json()[key].as_u64().expect("a number");
         assert_eq!(count("connections") + count("turned_away"), CROWD as u64 + 2, "{ended:?}");
         // It listens, has no module to lend with, and is stopped.
-        visited.has_said_little(&ended.errors, 3);
+        visited.has_said_little(&ended.stderr, 3);
     }
 }
 
@@ -69,7 +70,7 @@ fn a_client_is_answered_among_strangers() {
 fn strangers_without_a_request_are_ended() {
     let place = directory(&[("large", LARGE)]);
     for kind in [Kind::Silent, Kind::HalfClosed, Kind::Gone] {
-        let serving = Running::start(place.path(), &["--idle", "1"]);
+        let serving = Listening::start(place.path(), &["--idle", "1"]);
         let visited = Visited::new(serving.pid());
         let mut crowd = strangers(kind, &serving);
         // It was accepted after them, and ends too.
@@ -81,7 +82,7 @@ fn strangers_without_a_request_are_ended() {
 #[test]
 fn strangers_who_take_all_descriptors_give_them_back() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Running::start(place.path(), &["--idle", "1"]);
+    let serving = Listening::start(place.path(), &["--idle", "1"]);
     // From then on it has all that it needs itself.
     is_answered(&serving);
     let visited = Visited::new(serving.pid());
@@ -89,25 +90,25 @@ fn strangers_who_take_all_descriptors_give_them_back() {
     strangers(Kind::Silent, &serving).all_end();
     is_answered(&serving);
     serving.signal(Signal::TERM);
-    visited.has_said_little(&serving.end().errors, 3);
+    visited.has_said_little(&serving.end().stderr, 3);
 }
 
 #[test]
 fn threads_say_no_more_than_one() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Running::start(place.path(), &["--threads", "4", "--from", "127.0.0.1"]);
+    let serving = Listening::start(place.path(), &["--threads", "4", "--from", "127.0.0.1"]);
     let visited = Visited::new(serving.pid());
     let _crowd = strangers(Kind::Silent, &serving);
     is_answered(&serving);
     visited.gives_back_descriptors(None, 4 * KEPT_DESCRIPTORS);
     serving.signal(Signal::TERM);
-    visited.has_said_little(&serving.end().errors, 4);
+    visited.has_said_little(&serving.end().stderr, 4);
 }
 
 #[test]
 fn files_that_cannot_be_opened_are_told_of_once_a_second() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Running::start(place.path(), &[]);
+    let serving = Listening::start(place.path(), &[]);
     let visited = Visited::new(serving.pid());
     let mut stream = serving.connect();
     let mut ask = || {
@@ -124,5 +125,5 @@ fn files_that_cannot_be_opened_are_told_of_once_a_second() {
         assert!(ask().contains("503"));
     }
     serving.signal(Signal::TERM);
-    visited.has_said_little(&serving.end().errors, 4);
+    visited.has_said_little(&serving.end().stderr, 4);
 }

@@ -1,20 +1,20 @@
 //! Signals, files that shrink, threads.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::process::Stdio;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use crate::session::{Running, ask, command, content, directory};
+use crate::running::Listening;
+use crate::session::{ask, command, content, directory};
 
 const LARGE: usize = 32 << 20;
 
 #[test]
 fn a_download_under_way_comes_to_its_end() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Running::start(place.path(), &[]);
+    let serving = Listening::start(place.path(), &[]);
     let mut idle = serving.connect();
     let mut stream = serving.connect();
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n").expect("sends");
@@ -27,14 +27,14 @@ fn a_download_under_way_comes_to_its_end() {
     assert!(rest.ends_with(&content(LARGE)[1000..]), "{} bytes came", rest.len());
     let ended = serving.end();
     assert_eq!(ended.code, Some(130), "{ended:?}");
-    assert!(ended.errors.ends_with("handoff: stopped by SIGINT\n"), "{ended:?}");
-    assert_eq!((&ended.report["requests"], &ended.report["cut_short"]), (&1.into(), &0.into()));
+    assert!(ended.stderr.ends_with("handoff: stopped by SIGINT\n"), "{ended:?}");
+    assert_eq!((&ended.json()["requests"], &ended.json()["cut_short"]), (&1.into(), &0.into()));
 }
 
 #[test]
 fn who_does_not_end_in_time_is_ended() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Running::start(place.path(), &["--grace", "0.2"]);
+    let serving = Listening::start(place.path(), &["--grace", "0.2"]);
     let mut stream = serving.connect();
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n").expect("sends");
     stream.read_exact(&mut [0; 1000]).expect("it begins");
@@ -44,7 +44,7 @@ fn who_does_not_end_in_time_is_ended() {
 #[test]
 fn a_file_that_shrinks_ends_its_answer_and_is_told() {
     let place = directory(&[("large", LARGE), ("other", 10)]);
-    let serving = Running::start(place.path(), &[]);
+    let serving = Listening::start(place.path(), &[]);
     let mut stream = serving.connect();
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n").expect("sends");
     let mut all = vec![0; 1000];
@@ -61,14 +61,14 @@ fn a_file_that_shrinks_ends_its_answer_and_is_told() {
     assert_eq!(serving.ask("GET /other", "").body, content(10));
     serving.signal(Signal::TERM);
     let ended = serving.end();
-    assert_eq!(ended.report["cut_short"], 1, "{ended:?}");
-    assert!(ended.errors.contains("a file is shorter than the answer has said"), "{ended:?}");
+    assert_eq!(ended.json()["cut_short"], 1, "{ended:?}");
+    assert!(ended.stderr.contains("a file is shorter than the answer has said"), "{ended:?}");
 }
 
 #[test]
 fn threads_share_the_connections() {
     let place = directory(&[("file", 100_000)]);
-    let serving = Running::start(place.path(), &["--threads", "3"]);
+    let serving = Listening::start(place.path(), &["--threads", "3"]);
     let all: Vec<_> = (0..60).map(|_| serving.connect()).collect();
     for stream in all {
         assert!(ask(stream, "GET /file", "").body == content(100_000));
@@ -81,14 +81,9 @@ fn threads_share_the_connections() {
 #[test]
 fn a_report_for_people_says_what_was_copied() {
     let place = directory(&[("file", 10)]);
-    let mut command = command(place.path(), &["--listen", "127.0.0.1:0"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = child.expect("starts");
-    let mut errors = BufReader::new(child.stderr.take().expect("piped"));
-    errors.read_line(&mut String::new()).expect("it listens");
-    kill_process(Pid::from_child(&child), Signal::TERM).expect("is there");
-    let output = child.wait_with_output().expect("ends");
-    let report = String::from_utf8(output.stdout).expect("text");
+    let serving = Listening::start_as(command(place.path(), &["--listen", "127.0.0.1:0"]));
+    serving.signal(Signal::TERM);
+    let report = String::from_utf8(serving.end().stdout).expect("text");
     assert!(report.starts_with("0 connections, at most 0 at once; 0 requests"), "{report}");
     assert!(report.contains("serve -> socket 0 zero-copy, 0 copied, 0 unknown"), "{report}");
 }

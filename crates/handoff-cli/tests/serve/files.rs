@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use handoff_lab::skip;
 
-use crate::session::{Running, content, directory};
+use crate::running::Listening;
+use crate::session::{content, directory};
 
 #[test]
 fn files_come_whole_and_in_ranges() {
@@ -15,7 +16,7 @@ fn files_come_whole_and_in_ranges() {
     let names: Vec<String> = lengths.iter().map(|len| format!("{len}.bin")).collect();
     let files: Vec<_> = names.iter().map(String::as_str).zip(lengths).collect();
     let place = directory(&files);
-    let serving = Running::start(place.path(), &[]);
+    let serving = Listening::start(place.path(), &[]);
     let mut bytes = 0;
     for (name, len) in files {
         let all = content(len);
@@ -57,7 +58,7 @@ fn files_come_whole_and_in_ranges() {
 #[test]
 fn a_file_is_asked_for_by_its_state() {
     let place = directory(&[("page.html", 10)]);
-    let serving = Running::start(place.path(), &[]);
+    let serving = Listening::start(place.path(), &[]);
     let answer = serving.ask("GET /page.html", "");
     assert_eq!(answer.field("content-type"), Some("text/html; charset=utf-8"));
     let etag = answer.field("etag").expect("has one").to_owned();
@@ -84,7 +85,7 @@ fn a_file_that_takes_the_place_of_one_of_its_size_and_time_is_another() {
     let place = directory(&[("file", 10), ("other", 10)]);
     let (file, other) = (place.path().join("file"), place.path().join("other"));
     fs::write(&other, b"0123456789").expect("writes");
-    let serving = Running::start(place.path(), &[]);
+    let serving = Listening::start(place.path(), &[]);
     let etag = serving.ask("GET /file", "").field("etag").expect("has one").to_owned();
     let time = fs::metadata(&file).and_then(|it| it.modified()).expect("has one");
     File::options().write(true).open(&other).and_then(|it| it.set_modified(time)).expect("sets");
@@ -103,7 +104,7 @@ fn files_of_other_times_are_served() {
     let Ok(place) = tempfile::tempdir_in("/dev/shm") else { skip!("there is no /dev/shm here") };
     let path = place.path().join("file");
     fs::write(&path, content(10)).expect("writes");
-    let serving = Running::start(place.path(), &[]);
+    let serving = Listening::start(place.path(), &[]);
     let file = File::options().write(true).open(&path).expect("opens");
     for (seconds, dated) in [(253_402_300_800, false), (253_402_300_799, true)] {
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
@@ -126,7 +127,7 @@ fn files_of_other_times_are_served() {
 fn directories_and_what_is_not_there() {
     let place = directory(&[("index.html", 3), ("a b/index.html", 4), ("bare/file", 5)]);
     symlink("/etc", place.path().join("etc")).expect("links");
-    let serving = Running::start(place.path(), &[]);
+    let serving = Listening::start(place.path(), &[]);
     assert_eq!(serving.ask("GET /", "").body.len(), 3);
     let moved = serving.ask("GET //a%20b?c=d", "");
     assert_eq!((moved.status, moved.field("location")), (301, Some("/a%20b/?c=d")));
@@ -149,7 +150,7 @@ fn directories_and_what_is_not_there() {
 #[test]
 fn curl_resumes_a_file() {
     let place = directory(&[("file", 1_000_000)]);
-    let serving = Running::start(place.path(), &[]);
+    let serving = Listening::start(place.path(), &[]);
     let half = place.path().join("half");
     fs::write(&half, &content(1_000_000)[..400_000]).expect("writes");
     let url = format!("http://{}/file", serving.address);

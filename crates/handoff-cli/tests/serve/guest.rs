@@ -1,24 +1,23 @@
 //! Files lent from the page cache to software NICs: nothing is copied.
 
 use std::net::TcpStream;
-use std::process::Command;
 
-use handoff_lab::topology::Pair;
+use handoff_lab::topology::{Pair, load};
 
-use crate::session::{Running, ask, command, content, directory};
+use crate::running::Listening;
+use crate::session::{ask, command, content, directory};
 
 #[test]
 fn files_leave_without_a_copy() {
     const LENGTHS: [usize; 2] = [1 << 20, 3_000_001];
-    let loaded = Command::new("modprobe").arg("getbuf").status().expect("modprobe starts");
-    assert!(loaded.success(), "modprobe getbuf: {loaded}");
+    load("getbuf", &[]).expect("the lab's kernel has it");
     let pair = Pair::wire(1_500).expect("a pair of NICs");
     let place = directory(&[("0", LENGTHS[0]), ("1", LENGTHS[1])]);
     let listen = format!("{}:0", pair.right.v4());
     let from = format!("{}/32", pair.left.v4());
-    let mut command = command(place.path(), &["--listen", &listen, "--from", &from]);
+    let mut command = command(place.path(), &["--json", "--listen", &listen, "--from", &from]);
     pair.right.namespace().attach(&mut command);
-    let serving = Running::start_as(command);
+    let serving = Listening::start_as(command);
     for (number, len) in LENGTHS.into_iter().enumerate() {
         let stream = pair.left.namespace().run(|| TcpStream::connect(serving.address));
         let answer = ask(stream.expect("enters").expect("connects"), &format!("GET /{number}"), "");

@@ -9,5 +9,8 @@ mod service;
 mod session;
 
 #[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../running/mod.rs"]
+mod running;
+#[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../strangers/mod.rs"]
 mod strangers;

@@ -4,7 +4,8 @@ use std::io::Read as _;
 use std::net::TcpListener;
 use std::path::Path;
 
-use crate::session::{Running, ask, command, directory};
+use crate::running::Listening;
+use crate::session::{ask, command, directory};
 
 fn said(place: &Path, options: &[&str]) -> (Option<i32>, String) {
     let output = command(place, options).output().expect("starts");
@@ -37,7 +38,7 @@ fn what_makes_no_sense_is_said() {
 fn a_port_in_use_is_one_also_for_several_threads() {
     let place = directory(&[("file", 1)]);
     for threads in ["1", "2"] {
-        let serving = Running::start(place.path(), &["--threads", threads]);
+        let serving = Listening::start(place.path(), &["--threads", threads]);
         let address = serving.address.to_string();
         for other in ["1", "2"] {
             let (code, errors) = said(place.path(), &["--listen", &address, "--threads", other]);
@@ -50,7 +51,7 @@ fn a_port_in_use_is_one_also_for_several_threads() {
 #[test]
 fn a_client_has_no_more_than_its_share() {
     let place = directory(&[("file", 1)]);
-    let serving = Running::start(place.path(), &["--max-per-client", "1"]);
+    let serving = Listening::start(place.path(), &["--max-per-client", "1"]);
     let first = serving.connect();
     assert_eq!(serving.connect().read(&mut [0]).expect("is closed"), 0);
     assert_eq!(ask(first, "GET /file", "").status, 200);
@@ -61,7 +62,7 @@ fn a_client_has_no_more_than_its_share() {
 fn only_those_who_are_named_are_served() {
     let place = directory(&[("file", 1)]);
     let options = ["--from", "127.0.0.1", "--max-connections", "2", "--idle", "600"];
-    let serving = Running::start(place.path(), &options);
+    let serving = Listening::start(place.path(), &options);
     // Silent, they have no place among the connections.
     let strangers = [(); 2].map(|()| serving.connect_from([127, 0, 0, 2]));
     assert_eq!(serving.ask("GET /file", "").status, 200);
@@ -70,7 +71,7 @@ fn only_those_who_are_named_are_served() {
     }
     serving.signal(rustix::process::Signal::TERM);
     let ended = serving.end();
-    assert!(ended.errors.contains("turned a connection from 127.0.0.2"), "{ended:?}");
-    assert_eq!(ended.report["turned_away"], 2, "{ended:?}");
-    assert_eq!(ended.report["connections"], 1, "{ended:?}");
+    assert!(ended.stderr.contains("turned a connection from 127.0.0.2"), "{ended:?}");
+    assert_eq!(ended.json()["turned_away"], 2, "{ended:?}");
+    assert_eq!(ended.json()["connections"], 1, "{ended:?}");
 }

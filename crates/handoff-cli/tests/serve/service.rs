@@ -8,7 +8,8 @@ use std::process::Command;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use super::session::{PATIENCE, Running, content, directory};
+use crate::running::{Listening, PATIENCE};
+use crate::session::{content, directory};
 
 /// The server as systemd starts it, with these sockets.
 fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {
@@ -21,7 +22,9 @@ fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {
     let mut command = Command::new("bash");
     let script = format!("LISTEN_PID=$$ exec \"$@\" {redirections}");
     command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_handoff"), "serve"]).arg(directory);
-    command.args(["--listen", "127.0.0.1:1"]).env("LISTEN_FDS", sockets.len().to_string());
+    command
+        .args(["--json", "--listen", "127.0.0.1:1"])
+        .env("LISTEN_FDS", sockets.len().to_string());
     command
 }
 
@@ -34,7 +37,7 @@ fn a_socket_of_systemd_is_served_by_all_threads_and_readiness_is_told() {
     let address = listener.local_addr().expect("is bound");
     let mut command = started_by_systemd(files.path(), &[&listener]);
     command.args(["--threads", "3"]).env("NOTIFY_SOCKET", files.path().join(".told"));
-    let server = Running::start_as(command);
+    let server = Listening::start_as(command);
     assert_eq!(server.address, address, "that of --listen is left alone");
     drop(listener);
     let mut room = [0; 256];

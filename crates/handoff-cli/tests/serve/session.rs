@@ -1,20 +1,16 @@
-//! Running the server, and asking it.
+//! Starting the server, and asking it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
-use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
-/// Longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::running::Listening;
 
 pub(crate) fn content(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8).collect()
@@ -29,20 +25,6 @@ pub(crate) fn directory(files: &[(&str, usize)]) -> TempDir {
         fs::write(path, content(*len)).expect("writes");
     }
     place
-}
-
-/// A server under way; killed when it is dropped.
-pub(crate) struct Running {
-    child: Child,
-    pub(crate) address: SocketAddr,
-    errors: JoinHandle<String>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) code: Option<i32>,
-    pub(crate) report: Value,
-    pub(crate) errors: String,
 }
 
 /// What was answered.
@@ -66,47 +48,12 @@ pub(crate) fn command(directory: &Path, options: &[&str]) -> Command {
     command
 }
 
-impl Running {
+impl Listening {
     /// Starts on a free port of loopback.
     pub(crate) fn start(directory: &Path, options: &[&str]) -> Self {
-        let mut command = command(directory, &["--listen", "127.0.0.1:0"]);
+        let mut command = command(directory, &["--json", "--listen", "127.0.0.1:0"]);
         command.args(options);
         Self::start_as(command)
-    }
-
-    pub(crate) fn start_as(mut command: Command) -> Self {
-        let command = command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("starts");
-        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
-        let mut line = String::new();
-        errors.read_line(&mut line).expect("reads");
-        let address = line.trim().strip_prefix("handoff: listening on http://");
-        let address = address.unwrap_or_else(|| panic!("{line}")).parse().expect("an address");
-        let errors = std::thread::spawn(move || {
-            let mut text = line;
-            errors.read_to_string(&mut text).expect("reads");
-            text
-        });
-        Self { child, address, errors }
-    }
-
-    pub(crate) fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).expect("connects");
-        stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
-        stream
-    }
-
-    /// From another address of this machine.
-    pub(crate) fn connect_from(&self, source: [u8; 4]) -> TcpStream {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-        socket.bind(&SocketAddr::from((source, 0)).into()).expect("binds");
-        socket.connect(&self.address.into()).expect("connects");
-        socket.set_read_timeout(Some(PATIENCE)).expect("can wait");
-        socket.into()
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
     }
 
     /// One request of a connection of its own.
@@ -114,35 +61,12 @@ impl Running {
         ask(self.connect(), request, fields)
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("is there");
-    }
-
-    /// Waits for its end.
-    pub(crate) fn end(mut self) -> Ended {
-        let mut stdout = self.child.stdout.take().expect("piped");
-        let mut text = String::new();
-        stdout.read_to_string(&mut text).expect("reads");
-        let begin = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("can be waited for") {
-                break status;
-            }
-            assert!(begin.elapsed() < PATIENCE, "still running: {text}");
-            std::thread::yield_now();
-        };
-        let errors = std::mem::replace(&mut self.errors, std::thread::spawn(String::new));
-        let errors = errors.join().expect("ends");
-        let report = serde_json::from_str(&text).unwrap_or(Value::Null);
-        Ended { code: status.code(), report, errors }
-    }
-
     /// Its report, after SIGTERM.
     pub(crate) fn stop(self) -> Value {
         self.signal(Signal::TERM);
         let ended = self.end();
         assert_eq!(ended.code, Some(143), "{ended:?}");
-        ended.report
+        ended.json()
     }
 }
 
@@ -155,12 +79,4 @@ pub(crate) fn ask(mut stream: TcpStream, request: &str, fields: &str) -> Answer 
     let body = all.split_off(end + 4);
     let head = String::from_utf8(all).expect("text");
     Answer { status: head[9..12].parse().expect("a status"), head, body }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It has ended, mostly.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

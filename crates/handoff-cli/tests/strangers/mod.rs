@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{SockFilter, SockRef};
 
+use crate::running::PATIENCE;
+
 /// Strangers of one kind.
 pub(crate) const CROWD: usize = 200;
-
-/// Longer than anything here takes, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between looks at a program, and between bytes of strangers that say one at a time.
 const LOOK: Duration = Duration::from_millis(10);

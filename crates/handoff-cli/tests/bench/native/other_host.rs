@@ -62,7 +62,7 @@ fn a_sender_that_vanishes_fails_its_row_with_the_cause() {
     // Without a queue to be had, the other has not asked for a connection.
     let why = ended.rows()[0]["skipped"].as_str().expect("a reason").to_owned();
     assert_eq!(why, "the sending host, 127.0.0.1: it is gone");
-    assert!(ended.errors.contains("failed while running: mtu=65536 gro=no check=yes epoll"));
+    assert!(ended.stderr.contains("failed while running: mtu=65536 gro=no check=yes epoll"));
     sender.end();
 }
 
@@ -78,7 +78,7 @@ fn either_side_can_be_stopped_and_the_other_learns_it() {
     assert_eq!(receiver.end().code, Some(143));
     let ended = sender.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.errors.contains("ended before its table was complete"), "{ended:?}");
+    assert!(ended.stderr.contains("ended before its table was complete"), "{ended:?}");
 
     let receiver = receiving("21120", &["--time", "1", "--rounds", "20"]);
     let sender = sending(&receiver);
@@ -98,7 +98,7 @@ fn a_second_sender_and_a_stranger_are_turned_away() {
     assert_eq!(second.end().code, Some(1));
     let ended = receiver.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.errors.contains("does not speak as"), "{ended:?}");
+    assert!(ended.stderr.contains("does not speak as"), "{ended:?}");
     assert_eq!(sender.end().code, Some(0));
 }
 

@@ -4,7 +4,7 @@ use handoff_lab::topology::{Pair, load};
 use handoff_rds::wire::PORT;
 use rustix::process::Signal;
 
-use crate::copy::{Endless, Files, copy, copy_between, errors, receiver, sender};
+use crate::copy::{Endless, Files, copy, copy_between, receiver, sender};
 
 const LONG: usize = 3_000_001;
 
@@ -50,16 +50,16 @@ fn a_taken_port_and_a_receiver_that_is_not_there_are_told() {
     let pair = Pair::new(9000).expect("the lab's kernel has veth");
     let files = Files::new(100);
     let ended = sender(&pair.left, &files.source(), &pair.right, &["--connect-timeout", "1"]).end();
-    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    assert!(errors(&ended).contains("does not answer within 1 s"), "{ended:?}");
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("does not answer within 1 s"), "{ended:?}");
 
     let _first = receiver(&pair.right, &files.copy(), &[]);
     let from = format!("rds://{}:4000", pair.right.v4());
     let other = files.copy().with_extension("other");
     let mut command = crate::copy::cp(&pair.right, &[from.as_ref(), other.as_os_str()]);
-    let second = crate::copy::Running::start(&mut command).end();
-    assert_eq!(second.status.code(), Some(1), "{second:?}");
-    assert!(errors(&second).contains("port 4000"), "{second:?}");
+    let second = crate::running::Running::start(&mut command).end();
+    assert_eq!(second.code, Some(1), "{second:?}");
+    assert!(second.stderr.contains("port 4000"), "{second:?}");
     assert_eq!(files.names(), ["source"]);
 }
 
@@ -71,11 +71,11 @@ fn a_second_sender_is_turned_away() {
     let receiver = receiver(&pair.right, &files.copy(), &[]);
     let first = Endless::start(&pair.left, &pair.right, &["--engine", "copy"]);
     let second = sender(&pair.left, &files.source(), &pair.right, &[]).end();
-    assert_eq!(second.status.code(), Some(1), "{second:?}");
-    assert!(errors(&second).contains("another transfer is under way"), "{second:?}");
+    assert_eq!(second.code, Some(1), "{second:?}");
+    assert!(second.stderr.contains("another transfer is under way"), "{second:?}");
     first.running.signal(Signal::INT);
-    assert_eq!(first.running.end().status.code(), Some(130));
+    assert_eq!(first.running.end().code, Some(130));
     let received = receiver.end();
-    assert!(errors(&received).contains("the sender gave up"), "{received:?}");
+    assert!(received.stderr.contains("the sender gave up"), "{received:?}");
     assert_eq!(files.names(), ["source"]);
 }

@@ -2,7 +2,7 @@
 
 use handoff_lab::topology::{Pair, load};
 
-use crate::session::{Answering, errors, rds, report, stress};
+use crate::session::{Answering, rds, stress};
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
@@ -16,7 +16,7 @@ fn requests_are_answered_and_counted() {
     let [asked, _] = stress(&pair.left, &pair.right, &[], 1, &more);
     assert_eq!(asked["engine"], "rds-kernel");
     assert_eq!((&asked["sent"]["copied"], &asked["sent"]["zero_copy"]), (&0.into(), &0.into()));
-    let info = report(&rds(&pair.left, &["info", "--json"]));
+    let info = rds(&pair.left, &["info", "--json"]).report();
     let connection = &info["connections"][0];
     assert_eq!(connection["peer"], pair.right.v4().to_string());
     // Both ends have closed theirs.
@@ -29,13 +29,13 @@ fn requests_are_answered_and_counted() {
 fn a_ping_is_answered_or_its_absence_told() {
     let pair = pair();
     let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
-    let answers = report(&rds(&pair.left, &["ping", &own, &peer, "-c", "3", "--json"]));
+    let answers = rds(&pair.left, &["ping", &own, &peer, "-c", "3", "--json"]).report();
     assert_eq!(answers["answers_us"].as_array().map(Vec::len), Some(3));
     let [a, b, c, _] = pair.left.v4().octets();
     let absent = format!("{a}.{b}.{c}.77");
     let nobody = rds(&pair.left, &["ping", &own, &absent, "-c", "1", "--timeout", "1"]);
-    assert_eq!(nobody.status.code(), Some(1), "{}", errors(&nobody));
-    assert!(errors(&nobody).contains("does not answer within 1 s"), "{}", errors(&nobody));
+    assert_eq!(nobody.code, Some(1), "{}", nobody.stderr);
+    assert!(nobody.stderr.contains("does not answer within 1 s"), "{}", nobody.stderr);
 }
 
 #[test]
@@ -45,8 +45,8 @@ fn ours_asks_the_kernels() {
     let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
     let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--time", "1", "--json", "-d", "4"];
     let asked = rds(&pair.left, &asks);
-    assert!(errors(&asked).contains("rds_tcp"), "{}", errors(&asked));
-    assert_eq!(report(&asked)["corrupt"], 0);
+    assert!(asked.stderr.contains("rds_tcp"), "{}", asked.stderr);
+    assert_eq!(asked.report()["corrupt"], 0);
 }
 
 #[test]
@@ -55,15 +55,15 @@ fn ours_answers_the_kernels_beside_a_kernel_that_has_the_port() {
     let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
     let taken = ["ping", &peer, &own, "-c", "1", "--engine", "own", "--timeout", "1"];
     let taken = rds(&pair.right, &taken);
-    assert!(errors(&taken).contains("--listen-port"), "{taken:?}");
+    assert!(taken.stderr.contains("--listen-port"), "{taken:?}");
     let answering = Answering::at(&pair.right, pair.right.v4(), &["--listen-port", "17000"]);
     pair.right.redirect(16_385, 17_000).expect("the lab's kernel leads packets there");
-    let answers = report(&rds(&pair.left, &["ping", &own, &peer, "-c", "3", "--json"]));
+    let answers = rds(&pair.left, &["ping", &own, &peer, "-c", "3", "--json"]).report();
     assert_eq!((&answers["engine"], &answers["lost"]), (&"rds-kernel".into(), &0.into()));
     let (_, answered) = answering.stop();
     assert_eq!(answered["engine"], "rds-own");
     let asks = ["ping", &own, &peer, "--engine", "kernel", "--listen-port", "17000"];
     let kernel = rds(&pair.left, &asks);
-    assert_eq!(kernel.status.code(), Some(2), "{kernel:?}");
-    assert!(errors(&kernel).contains("goes with --engine own"), "{kernel:?}");
+    assert_eq!(kernel.code, Some(2), "{kernel:?}");
+    assert!(kernel.stderr.contains("goes with --engine own"), "{kernel:?}");
 }

@@ -11,9 +11,10 @@ use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::wire::{Header, MAX_LANES, PORT};
 use socket2::{Domain, Socket, Type};
 
-use crate::copy::{Files, Running, cp, pattern};
-use crate::session::{Answering, command, errors, rds, report};
-use crate::strangers::{CROWD, Crowd, KINDS, Kind, PATIENCE, Tongue, Visited};
+use crate::copy::{Files, cp, pattern};
+use crate::running::{PATIENCE, Running};
+use crate::session::{Answering, command, rds};
+use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
 const KIB_OF_A_STRANGER: u64 = 16;
@@ -85,8 +86,8 @@ fn connect(end: &PairEnd, from: SocketAddrV4, to: Ipv4Addr) -> TcpStream {
 
 fn receiving(end: &PairEnd, from: &str, copy: &Path) -> Running {
     let receive = [OsStr::new("--rds"), "own".as_ref(), from.as_ref(), copy.as_ref()];
-    let mut receiver = Running::start(&mut cp(end, &receive));
-    receiver.says("listening on rds://");
+    let receiver = Running::start(&mut cp(end, &receive));
+    receiver.line("listening on rds://");
     receiver
 }
 
@@ -114,11 +115,11 @@ fn a_peer_is_heard_among_strangers() {
         drop(input);
         let (sent, received) = (sender.end(), receiver.end());
         assert!(
-            sent.status.success() && received.status.success(),
+            sent.code == Some(0) && received.code == Some(0),
             "{kind:?}: {sent:?} {received:?}"
         );
         assert!(fs::read(copy).expect("is there") == bytes, "{kind:?}");
-        visited.has_said_little(&String::from_utf8_lossy(&received.stderr), 4);
+        visited.has_said_little(&received.stderr, 4);
     }
 }
 
@@ -130,7 +131,7 @@ fn pings_are_answered_among_strangers() {
         let crowd = strangers(kind, &pair.left, to, |_| {});
         let own = pair.left.v4().to_string();
         let asks = ["ping", &own, &to.to_string(), "-c", "3", "--engine", "own", "--json"];
-        let answers = report(&rds(&pair.left, &asks));
+        let answers = rds(&pair.left, &asks).report();
         assert_eq!(answers["lost"], 0, "{kind:?}: {answers}");
         drop(crowd);
     }
@@ -142,13 +143,13 @@ fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() 
     let (pair, to) = hosts();
     let files = Files::new(1_000_000);
     let (from, source, copy) = (format!("rds://{to}:4000"), files.source(), files.copy());
-    let mut receiver = receiving(&pair.right, &from, &copy);
+    let receiver = receiving(&pair.right, &from, &copy);
     let visited = Visited::new(receiver.pid());
     visited.may_open(64);
     // Those that are not accepted all wait to be, and none is still connecting.
     let crowd: Vec<_> = (0..100).map(|number| stranger(&pair.left, number, 40_000, to)).collect();
-    receiver.says("connections are not taken");
-    let second = receiver.says("connections are not taken");
+    receiver.line("connections are not taken");
+    let second = receiver.line("connections are not taken");
     let refused = second.split_once("refused=").expect("a count").1;
     let refused: usize = refused.split(' ').next().and_then(|it| it.parse().ok()).expect("a count");
     assert!(refused <= 2 * crowd.len(), "{refused} in a second: {second}");
@@ -156,7 +157,7 @@ fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() 
     let send = [OsStr::new("--rds"), "own".as_ref(), source.as_ref(), from.as_ref()];
     let sent = Running::start(&mut cp(&pair.left, &send)).end();
     let received = receiver.end();
-    assert!(sent.status.success() && received.status.success(), "{sent:?} {received:?}");
+    assert!(sent.code == Some(0) && received.code == Some(0), "{sent:?} {received:?}");
     assert!(fs::read(copy).expect("is there") == pattern(1_000_000));
 }
 
@@ -164,13 +165,13 @@ fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() 
 fn a_connection_that_there_is_no_room_for_is_taken_later() {
     let (pair, to) = hosts();
     let answers = ["stress", &to.to_string(), "--engine", "own"];
-    let mut answering = Running::start(&mut command(&pair.right, &answers));
-    answering.says("answering");
+    let answering = Running::start(&mut command(&pair.right, &answers));
+    answering.line("answering");
     let visited = Visited::new(answering.pid());
     // It needs two.
     visited.has_left(1);
     let mut peer = connect(&pair.left, SocketAddrV4::new(pair.left.v4(), 40_000), to);
-    answering.says("connections are not taken");
+    answering.line("connections are not taken");
     visited.has_left(100);
     peer.set_read_timeout(Some(PATIENCE)).expect("can wait");
     // What the peer has sent meanwhile is read as well.
@@ -182,19 +183,19 @@ fn only_those_who_are_named_may_connect() {
     let (pair, to) = hosts();
     let [own, other] = [pair.left.v4(), address(&pair.left, 10)].map(|address| address.to_string());
     let mut answering = command(&pair.right, &["stress", &to.to_string(), "--from", &own]);
-    let mut answering = Running::start(&mut answering);
-    let said = answering.says("answering");
+    let answering = Running::start(&mut answering);
+    let said = answering.lines("answering").concat();
     assert!(said.contains("rds-own") && !said.contains("anyone who reaches"), "{said}");
     for (from, code) in [(&other, 1), (&own, 0)] {
         let asks = ["ping", from, &to.to_string(), "-c", "1", "--timeout", "2", "--engine", "own"];
         let asked = rds(&pair.left, &asks);
-        assert_eq!(asked.status.code(), Some(code), "{asked:?}");
-        let warned = errors(&asked).contains(&format!("anyone who reaches {from}:16385 may send"));
+        assert_eq!(asked.code, Some(code), "{asked:?}");
+        let warned = asked.stderr.contains(&format!("anyone who reaches {from}:16385 may send"));
         assert!(warned, "{asked:?}");
     }
-    let said = answering.says("away");
+    let said = answering.line("away");
     assert!(said.contains(&format!("turned a connection from {other}")), "{said}");
     let refused = rds(&pair.left, &["ping", &own, &own, "--from", &own, "--engine", "kernel"]);
-    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    assert!(errors(&refused).contains("--from goes with --engine own"), "{refused:?}");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("--from goes with --engine own"), "{refused:?}");
 }

@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_lab::topology::{Pair, PairEnd};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use rustix::process::Signal;
 
-use crate::session::{Answering, command, errors, rds, report, stress};
+use crate::running::Running;
+use crate::session::{Answering, command, rds, stress};
 
 fn pair() -> Pair {
     Pair::new(9000).expect("namespaces and veth")
@@ -45,7 +45,7 @@ fn pings_are_answered_whoever_connects() {
         let answering = Answering::start(to, "own");
         let [own, peer] = [from, to].map(|end| end.v4().to_string());
         let asks = ["ping", &own, &peer, "-c", "3", "--engine", "own", "--json"];
-        let answers = report(&rds(from, &asks));
+        let answers = rds(from, &asks).report();
         assert_eq!(answers["engine"], "rds-own");
         assert_eq!(answers["answers_us"].as_array().map(Vec::len), Some(3), "{answers}");
         answering.stop();
@@ -76,24 +76,24 @@ fn what_cannot_be_is_told() {
     let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
     let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--timeout", "1"];
     let silent = rds(&pair.left, &asks);
-    assert_eq!(silent.status.code(), Some(1));
-    assert!(errors(&silent).contains(&format!("no answer for 1 s from any of {peer}")));
+    assert_eq!(silent.code, Some(1));
+    assert!(silent.stderr.contains(&format!("no answer for 1 s from any of {peer}")));
     let long = rds(&pair.left, &[&asks[..], &["-q", "2M"]].concat());
-    assert_eq!(long.status.code(), Some(2));
-    assert!(errors(&long).contains("16 bytes to 1M"), "{}", errors(&long));
+    assert_eq!(long.code, Some(2));
+    assert!(long.stderr.contains("16 bytes to 1M"), "{}", long.stderr);
     let asks = ["ping", &own, &peer, "--engine"];
     let kernel = rds(&pair.left, &[&asks[..], &["kernel"]].concat());
-    if kernel.status.code() == Some(3) {
-        assert!(errors(&kernel).contains("remedy"), "{}", errors(&kernel));
+    if kernel.code == Some(3) {
+        assert!(kernel.stderr.contains("remedy"), "{}", kernel.stderr);
     } else {
-        assert_eq!(kernel.status.code(), Some(1), "nobody is there: {}", errors(&kernel));
+        assert_eq!(kernel.code, Some(1), "nobody is there: {}", kernel.stderr);
     }
     let nobody = rds(&pair.left, &[&asks[..], &["own", "--timeout", "1"]].concat());
-    assert_eq!(nobody.status.code(), Some(1));
-    assert!(errors(&nobody).contains("does not answer within 1 s"), "{}", errors(&nobody));
+    assert_eq!(nobody.code, Some(1));
+    assert!(nobody.stderr.contains("does not answer within 1 s"), "{}", nobody.stderr);
     let foreign = rds(&pair.left, &["stress", "192.0.2.77", "--engine", "own"]);
-    assert_eq!(foreign.status.code(), Some(1));
-    assert!(errors(&foreign).contains("listen for RDS peers"), "{}", errors(&foreign));
+    assert_eq!(foreign.code, Some(1));
+    assert!(foreign.stderr.contains("listen for RDS peers"), "{}", foreign.stderr);
 }
 
 /// Packets that have come to this end.
@@ -124,15 +124,15 @@ fn requests_go_on_when_the_answering_side_was_killed_and_started_again() {
         let [own, peer] = [from, to].map(|end| end.v4().to_string());
         let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--json", "--time", "200"];
         let mut asking = command(from, &[&asks[..], &["-t", "2", "-d", "8"]].concat());
-        let asking = asking.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        let asking = Running::start(&mut asking);
         many_packets_come_to(to);
         drop(first);
         let second = Answering::start(to, "own");
         many_packets_come_to(to);
-        kill_process(Pid::from_child(&asking), Signal::INT).expect("is there");
-        let asked = asking.wait_with_output().expect("ends");
-        assert_eq!(asked.status.code(), Some(130), "{}", errors(&asked));
-        let asked: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
+        asking.signal(Signal::INT);
+        let asked = asking.end();
+        assert_eq!(asked.code, Some(130), "{}", asked.stderr);
+        let asked = asked.json();
         let (_, answered) = second.stop();
         assert_eq!((&asked["corrupt"], &answered["corrupt"]), (&0.into(), &0.into()), "{asked}");
         assert!(answered["messages"].as_u64() > Some(16), "{answered}");

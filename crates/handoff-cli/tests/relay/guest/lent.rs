@@ -2,16 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 
-use handoff_lab::topology::Pair;
+use handoff_lab::topology::{Pair, load};
 
-use crate::session::{Running, bytes_at, command, echo, serve_on, there_and_back};
-
-fn load() {
-    let loaded = Command::new("modprobe").arg("getbuf").status().expect("modprobe starts");
-    assert!(loaded.success(), "modprobe getbuf: {loaded}");
-}
+use crate::running::Listening;
+use crate::session::{bytes_at, command, echo, serve_on, there_and_back};
 
 /// A relay on the right host of a pair, between a client and a target on the left one that serves with
 /// `serve`; and the client's connection.
@@ -19,14 +14,14 @@ fn between(
     pair: &Pair,
     options: &[&str],
     serve: impl Fn(TcpStream) + Send + Sync + Clone + 'static,
-) -> (Running, TcpStream) {
+) -> (Listening, TcpStream) {
     let (inside, outside) = (pair.right.namespace(), pair.left.namespace());
     let target: SocketAddr = (pair.left.v4(), 4_001).into();
     let listener = outside.run(|| TcpListener::bind(target)).expect("enters").expect("binds");
     serve_on(&listener, serve);
     let mut relay = command(&format!("{}:4000", pair.right.v4()), target, options);
     inside.attach(&mut relay);
-    let relay = Running::start_as(relay);
+    let relay = Listening::start_as(relay);
     let address = relay.address;
     let stream = outside.run(|| TcpStream::connect(address)).expect("enters").expect("connects");
     (relay, stream)
@@ -35,7 +30,7 @@ fn between(
 #[test]
 fn nothing_is_copied_between_software_nics() {
     const LEN: usize = (2 << 20) + 777;
-    load();
+    load("getbuf", &[]).expect("the lab's kernel has it");
     // Client -- relay and target, which are on one host, so that its side of the target is copied.
     let pair = Pair::wire(1_500).expect("a pair of NICs");
     let options = ["--engine", "get-buf", "--connections", "1"];
@@ -45,7 +40,7 @@ fn nothing_is_copied_between_software_nics() {
         let _ = back.shutdown(std::net::Shutdown::Write);
     });
     there_and_back(stream, 0, LEN);
-    let report = relay.end().well();
+    let report = relay.end().report();
     let all = 2 * LEN as u64;
     let amount = |way: &str, key: &str| report[way][key].as_u64().expect("a number");
     assert_eq!(amount("taken", "zero_copy") + amount("taken", "copied"), all, "{report}");
@@ -61,7 +56,7 @@ fn nothing_is_copied_between_software_nics() {
 fn pieces_are_lent_however_small() {
     const LEN: usize = 3_000;
     const TIMES: usize = 40;
-    load();
+    load("getbuf", &[]).expect("the lab's kernel has it");
     let pair = Pair::wire(4_148).expect("a pair of NICs");
     let options = ["--engine", "get-buf", "--connections", "1"];
     let (relay, mut stream) = between(&pair, &options, |mut stream| {
@@ -78,7 +73,7 @@ fn pieces_are_lent_however_small() {
         stream.read_exact(&mut piece).expect("receives");
     }
     drop(stream);
-    let report = relay.end().well();
+    let report = relay.end().report();
     assert_eq!(report["failed"], 0, "{report}");
     let given = &report["given"];
     assert_eq!((&given["zero_copy"], &given["copied"]), (&(2 * TIMES * LEN).into(), &0.into()));
@@ -87,7 +82,7 @@ fn pieces_are_lent_however_small() {
 #[test]
 fn a_nic_puts_what_clients_send_where_it_stays() {
     const LEN: usize = (2 << 20) + 777;
-    load();
+    load("getbuf", &[]).expect("the lab's kernel has it");
     let pair = Pair::wire(4_148).expect("a pair of NICs");
     // Says how much has come.
     let options = ["--nic", pair.right.device(), "--connections", "1", "--max-connections", "8"];
@@ -103,7 +98,7 @@ fn a_nic_puts_what_clients_send_where_it_stays() {
     stream.read_exact(&mut answer).expect("receives");
     assert_eq!(usize::from_ne_bytes(answer), LEN);
     drop(stream);
-    let report = relay.end().well();
+    let report = relay.end().report();
     assert_eq!((&report["bytes_up"], &report["failed"]), (&LEN.into(), &0.into()), "{report}");
     assert_eq!(
         (&report["engines"]["memory"], &report["engines"]["get-buf"]),
@@ -115,7 +110,7 @@ fn a_nic_puts_what_clients_send_where_it_stays() {
 /// There is one queue, and two rings receive from it.
 #[test]
 fn threads_share_the_queue_of_a_nic() {
-    load();
+    load("getbuf", &[]).expect("the lab's kernel has it");
     const LEN: usize = (1 << 19) + 777;
     const CONNECTIONS: usize = 20;
     let pair = Pair::wire(4_148).expect("a pair of NICs");
@@ -146,7 +141,7 @@ fn threads_share_the_queue_of_a_nic() {
             });
         }
     });
-    let report = relay.end().well();
+    let report = relay.end().report();
     let all = CONNECTIONS * (LEN + 1);
     assert_eq!((&report["bytes_up"], &report["failed"]), (&all.into(), &0.into()), "{report}");
     let threads = report["threads"].as_array().expect("a list");
@@ -161,18 +156,18 @@ fn threads_share_the_queue_of_a_nic() {
 fn hundreds_of_connections_are_served_at_once() {
     let soak = std::env::var_os("HANDOFF_SOAK").is_some();
     let count: usize = if soak { 1_000 } else { 300 };
-    load();
+    load("getbuf", &[]).expect("the lab's kernel has it");
     // Each takes four descriptors of this process.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = rustix::process::Rlimit { current: limit.maximum, ..limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, most).expect("raises");
     let connections = count.to_string();
-    let relay = Running::start(echo(), &["--engine", "get-buf", "--connections", &connections]);
+    let relay = Listening::start(echo(), &["--engine", "get-buf", "--connections", &connections]);
     let streams: Vec<_> = (0..count).map(|_| relay.connect()).collect();
     for (number, stream) in streams.into_iter().enumerate() {
         there_and_back(stream, number, 3_000);
     }
-    let report = relay.end().well();
+    let report = relay.end().report();
     assert_eq!((&report["connections"], &report["failed"]), (&count.into(), &0.into()), "{report}");
     assert_eq!(report["bytes_down"], 3_000 * count, "{report}");
 }
