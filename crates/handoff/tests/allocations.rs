@@ -5,7 +5,6 @@ mod traffic;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Read;
-use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use handoff::{Buffer, Driver, Engine, GroupOnLoan, Lane, Region, Socket, Wait};
@@ -127,9 +126,7 @@ fn check(driver: &Driver, engine: Engine, registered: bool, stream: bool) {
         });
         driver.socket(near).unwrap()
     } else {
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
+        let (near, far) = traffic::udp_pair();
         std::mem::forget(far);
         driver.socket(near).unwrap()
     };

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use handoff::{Buffer, BufferPool, Driver, Engine, Error, Frozen, Region, Wait};
 use proptest::prelude::*;
-use traffic::{drivers, engines_apart, narrow_tcp, pattern, tcp, within};
+use traffic::{
+    attached, drivers, narrow_tcp, pattern, tcp, with_each_driver, with_each_engine, within,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -82,106 +84,98 @@ fn who_waits_first_has_it_first_and_who_leaves_passes_it_on() {
 fn memory_for_sends_comes_back() {
     const MESSAGES: usize = 100;
     const LEN: usize = 8192;
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let pool = pool(4, LEN);
-            if driver.ring_unavailable().is_none() {
-                driver.register(&pool).unwrap();
+    with_each_engine(LONG, |driver, engine| {
+        let pool = pool(4, LEN);
+        if driver.ring_unavailable().is_none() {
+            driver.register(&pool).unwrap();
+        }
+        let (near, mut far) = tcp("127.0.0.1");
+        let socket = attached(&driver, near, engine);
+        let reader = thread::spawn(move || {
+            let mut got = vec![0; LEN];
+            for number in 0..MESSAGES {
+                far.read_exact(&mut got).unwrap();
+                assert!(got == pattern(number, LEN), "message {number}");
             }
-            let (near, mut far) = tcp("127.0.0.1");
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let reader = thread::spawn(move || {
-                let mut got = vec![0; LEN];
-                for number in 0..MESSAGES {
-                    far.read_exact(&mut got).unwrap();
-                    assert!(got == pattern(number, LEN), "message {number}");
-                }
-            });
-            let send = async {
-                for number in 0..MESSAGES {
-                    let mut buffer = pool.get().await;
-                    buffer.copy_from_slice(&pattern(number, LEN));
-                    // Some buffers are frozen, some split: all of it comes back.
-                    match number % 3 {
-                        0 => drop(socket.send(buffer).unwrap()),
-                        1 => drop(socket.send(buffer.freeze()).unwrap()),
-                        _ => {
-                            let head = buffer.split_to(LEN / 2);
-                            drop(socket.send(vec![head, buffer]).unwrap());
-                        }
+        });
+        let send = async {
+            for number in 0..MESSAGES {
+                let mut buffer = pool.get().await;
+                buffer.copy_from_slice(&pattern(number, LEN));
+                // Some buffers are frozen, some split: all of it comes back.
+                match number % 3 {
+                    0 => drop(socket.send(buffer).unwrap()),
+                    1 => drop(socket.send(buffer.freeze()).unwrap()),
+                    _ => {
+                        let head = buffer.split_to(LEN / 2);
+                        drop(socket.send(vec![head, buffer]).unwrap());
                     }
                 }
-            };
-            driver.block_on(send).unwrap();
-            // The last sends were only accepted.
-            while driver.in_flight() > 0 {
-                driver.turn(Wait::Event).unwrap();
             }
-            reader.join().unwrap();
-            assert_eq!(pool.free(), 4, "{engine}");
+        };
+        driver.block_on(send).unwrap();
+        // The last sends were only accepted.
+        while driver.in_flight() > 0 {
+            driver.turn(Wait::Event).unwrap();
         }
+        reader.join().unwrap();
+        assert_eq!(pool.free(), 4, "{engine}");
     });
 }
 
 /// If nobody gives a buffer back, the wait ends and names who has what.
 #[test]
 fn a_wait_that_ends_says_who_has_the_buffers() {
-    within(LONG, || {
-        for driver in drivers() {
-            let pool = pool(4, 1 << 20);
-            let pairs = [narrow_tcp(), narrow_tcp()];
-            let [one, two] =
-                [0, 1].map(|at| driver.socket(pairs[at].0.try_clone().unwrap()).unwrap());
-            for socket in [&one, &two] {
-                socket.set_engine(handoff::Engine::Copy).unwrap();
-            }
-            let news = pool.try_get().unwrap().freeze();
-            drop(one.send(news.clone()).unwrap());
-            drop(one.send(pool.try_get().unwrap()).unwrap());
-            // Listed once, however often it is lent.
-            drop(one.send(news.part(5..)).unwrap());
-            drop(two.send(news).unwrap());
-            let held: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
-            assert_eq!(held.len(), 2);
-            let time = Duration::from_millis(20);
-            let error = driver.block_on(driver.get_within(&pool, time)).unwrap().unwrap_err();
-            let Error::PoolEmpty { waited, buffers, .. } = error else { panic!("{error}") };
-            assert_eq!((waited, buffers), (time, 4));
-            let fd = |socket: &handoff::Socket| socket.as_fd().as_raw_fd();
-            let text = error.to_string();
-            for part in [
-                format!("2 are on loan on descriptor {}", fd(&one)),
-                format!("1 are on loan on descriptor {}", fd(&two)),
-                "2 are with the program".to_owned(),
-            ] {
-                assert!(text.contains(&part), "{text}");
-            }
-            // It waits no more, so the next buffer is free for all.
-            drop(held);
-            assert_eq!(pool.free(), 2);
-            assert!(driver.block_on(driver.get_within(&pool, time)).unwrap().is_ok());
+    with_each_driver(LONG, |driver| {
+        let pool = pool(4, 1 << 20);
+        let pairs = [narrow_tcp(), narrow_tcp()];
+        let [one, two] = [0, 1].map(|at| driver.socket(pairs[at].0.try_clone().unwrap()).unwrap());
+        for socket in [&one, &two] {
+            socket.set_engine(handoff::Engine::Copy).unwrap();
         }
+        let news = pool.try_get().unwrap().freeze();
+        drop(one.send(news.clone()).unwrap());
+        drop(one.send(pool.try_get().unwrap()).unwrap());
+        // Listed once, however often it is lent.
+        drop(one.send(news.part(5..)).unwrap());
+        drop(two.send(news).unwrap());
+        let held: Vec<_> = std::iter::from_fn(|| pool.try_get()).collect();
+        assert_eq!(held.len(), 2);
+        let time = Duration::from_millis(20);
+        let error = driver.block_on(driver.get_within(&pool, time)).unwrap().unwrap_err();
+        let Error::PoolEmpty { waited, buffers, .. } = error else { panic!("{error}") };
+        assert_eq!((waited, buffers), (time, 4));
+        let fd = |socket: &handoff::Socket| socket.as_fd().as_raw_fd();
+        let text = error.to_string();
+        for part in [
+            format!("2 are on loan on descriptor {}", fd(&one)),
+            format!("1 are on loan on descriptor {}", fd(&two)),
+            "2 are with the program".to_owned(),
+        ] {
+            assert!(text.contains(&part), "{text}");
+        }
+        // It waits no more, so the next buffer is free for all.
+        drop(held);
+        assert_eq!(pool.free(), 2);
+        assert!(driver.block_on(driver.get_within(&pool, time)).unwrap().is_ok());
     });
 }
 
 #[test]
 fn a_buffer_that_comes_in_time_is_had() {
-    within(LONG, || {
-        for driver in drivers() {
-            let pool = pool(1, 4096);
-            let out = pool.try_get().unwrap();
-            let giver = thread::spawn(move || {
-                thread::yield_now();
-                drop(out);
-            });
-            let got = driver.block_on(driver.get_within(&pool, LONG)).unwrap().unwrap();
-            giver.join().unwrap();
-            assert_eq!(got.len(), 4096);
-            // Nothing of the wait is left once the kernel has ended it.
-            while driver.in_flight() > 0 {
-                driver.turn(Wait::Event).unwrap();
-            }
+    with_each_driver(LONG, |driver| {
+        let pool = pool(1, 4096);
+        let out = pool.try_get().unwrap();
+        let giver = thread::spawn(move || {
+            thread::yield_now();
+            drop(out);
+        });
+        let got = driver.block_on(driver.get_within(&pool, LONG)).unwrap().unwrap();
+        giver.join().unwrap();
+        assert_eq!(got.len(), 4096);
+        // Nothing of the wait is left once the kernel has ended it.
+        while driver.in_flight() > 0 {
+            driver.turn(Wait::Event).unwrap();
         }
     });
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use handoff::{Buffer, Driver, Error, Listener, Socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Type};
-use traffic::{alone, assert_same, drivers, pattern, within, without_ring};
+use traffic::{alone, assert_same, pattern, with_each_driver, without_ring};
 
 const LONG: Duration = Duration::from_secs(60);
 /// The wait for events that must not come.
@@ -38,34 +38,32 @@ fn name_of(socket: &Socket) -> SocketAddr {
 
 #[test]
 fn a_connection_is_made_and_accepted_and_carries_bytes() {
-    within(LONG, || {
-        for driver in drivers() {
-            for at in ["127.0.0.1:0", "[::1]:0"] {
-                let Ok(listener) = TcpListener::bind(at) else { continue };
-                let address = listener.local_addr().unwrap();
-                let mut listener = driver.listen(listener).unwrap();
-                let exchange = async {
-                    let near = driver.connect(address).unwrap().await.unwrap();
-                    let (far, peer) = listener.accept().await.unwrap();
-                    assert_eq!(peer, name_of(&near));
-                    let sent = near.send(Buffer::from(pattern(1, 10_000))).unwrap();
-                    let got = far.receive_exact(Buffer::from(vec![0; 10_000])).unwrap().await;
-                    assert_same(&got.buffer, &pattern(1, 10_000));
-                    assert_eq!(sent.await.sent.unwrap(), 10_000);
-                    far.shutdown(Shutdown::Write).unwrap();
-                    let end = near.receive_into(Buffer::from(vec![0; 9])).unwrap().await;
-                    assert_eq!(end.result.unwrap(), 0);
-                    let kept = near.clone();
-                    drop(near);
-                    let sent = kept.send(Buffer::from(vec![5; 5])).unwrap().await.sent.unwrap();
-                    let got = far.receive_exact(Buffer::from(vec![0; sent])).unwrap().await;
-                    assert_eq!(&got.buffer[..], [5; 5]);
-                };
-                driver.block_on(exchange).unwrap();
-            }
-            driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
-            assert_eq!(driver.in_flight(), 0);
+    with_each_driver(LONG, |driver| {
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else { continue };
+            let address = listener.local_addr().unwrap();
+            let mut listener = driver.listen(listener).unwrap();
+            let exchange = async {
+                let near = driver.connect(address).unwrap().await.unwrap();
+                let (far, peer) = listener.accept().await.unwrap();
+                assert_eq!(peer, name_of(&near));
+                let sent = near.send(Buffer::from(pattern(1, 10_000))).unwrap();
+                let got = far.receive_exact(Buffer::from(vec![0; 10_000])).unwrap().await;
+                assert_same(&got.buffer, &pattern(1, 10_000));
+                assert_eq!(sent.await.sent.unwrap(), 10_000);
+                far.shutdown(Shutdown::Write).unwrap();
+                let end = near.receive_into(Buffer::from(vec![0; 9])).unwrap().await;
+                assert_eq!(end.result.unwrap(), 0);
+                let kept = near.clone();
+                drop(near);
+                let sent = kept.send(Buffer::from(vec![5; 5])).unwrap().await.sent.unwrap();
+                let got = far.receive_exact(Buffer::from(vec![0; sent])).unwrap().await;
+                assert_eq!(&got.buffer[..], [5; 5]);
+            };
+            driver.block_on(exchange).unwrap();
         }
+        driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
+        assert_eq!(driver.in_flight(), 0);
     });
 }
 
@@ -75,39 +73,36 @@ fn a_burst_of_a_thousand_connections_is_accepted_whole() {
     // Both ends of each connection are here.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    within(LONG, || {
-        for driver in drivers() {
-            let (mut listener, address) = listener(&driver, 4_096);
-            let clients = thread::spawn(move || {
-                let clients: Vec<_> =
-                    (0..BURST).map(|_| TcpStream::connect(address).unwrap()).collect();
-                for (number, mut client) in clients.iter().enumerate() {
-                    client.write_all(&(number as u32).to_le_bytes()).unwrap();
-                }
-                let names = clients.iter().map(|client| client.local_addr().unwrap());
-                (names.collect::<Vec<_>>(), clients)
-            });
-            let served = async {
-                let mut served = Vec::new();
-                for _ in 0..BURST {
-                    served.push(listener.accept().await.unwrap());
-                }
-                served
-            };
-            let served = driver.block_on(served).unwrap();
-            let (names, clients) = clients.join().unwrap();
-            let mut seen = vec![false; BURST];
-            for (socket, peer) in served {
-                let number =
-                    driver.block_on(socket.receive_exact(Buffer::from(vec![0; 4])).unwrap());
-                let number = u32::from_le_bytes(*number.unwrap().buffer.first_chunk().unwrap());
-                assert_eq!(names[number as usize], peer);
-                assert!(!std::mem::replace(&mut seen[number as usize], true));
+    with_each_driver(LONG, |driver| {
+        let (mut listener, address) = listener(&driver, 4_096);
+        let clients = thread::spawn(move || {
+            let clients: Vec<_> =
+                (0..BURST).map(|_| TcpStream::connect(address).unwrap()).collect();
+            for (number, mut client) in clients.iter().enumerate() {
+                client.write_all(&(number as u32).to_le_bytes()).unwrap();
             }
-            assert!(seen.iter().all(|seen| *seen));
-            assert!(listener.try_accept().is_none());
-            drop((listener, clients));
+            let names = clients.iter().map(|client| client.local_addr().unwrap());
+            (names.collect::<Vec<_>>(), clients)
+        });
+        let served = async {
+            let mut served = Vec::new();
+            for _ in 0..BURST {
+                served.push(listener.accept().await.unwrap());
+            }
+            served
+        };
+        let served = driver.block_on(served).unwrap();
+        let (names, clients) = clients.join().unwrap();
+        let mut seen = vec![false; BURST];
+        for (socket, peer) in served {
+            let number = driver.block_on(socket.receive_exact(Buffer::from(vec![0; 4])).unwrap());
+            let number = u32::from_le_bytes(*number.unwrap().buffer.first_chunk().unwrap());
+            assert_eq!(names[number as usize], peer);
+            assert!(!std::mem::replace(&mut seen[number as usize], true));
         }
+        assert!(seen.iter().all(|seen| *seen));
+        assert!(listener.try_accept().is_none());
+        drop((listener, clients));
     });
 }
 
@@ -116,23 +111,21 @@ fn connections_that_nobody_takes_are_not_accepted_without_end() {
     if !alone("connections_that_nobody_takes_are_not_accepted_without_end") {
         return;
     }
-    within(LONG, || {
-        for driver in drivers() {
-            let (mut listener, address) = listener(&driver, 4_096);
-            let connect = |count: usize| -> Vec<_> {
-                (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
-            };
-            let mut clients = connect(100);
-            let _first = driver.block_on(listener.accept()).unwrap().unwrap();
-            driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
-            // Enough wait to be taken.
-            clients.extend(connect(100));
-            let before = open_files();
-            driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
-            assert_eq!(open_files(), before);
-            for _ in 1..200 {
-                driver.block_on(listener.accept()).unwrap().unwrap();
-            }
+    with_each_driver(LONG, |driver| {
+        let (mut listener, address) = listener(&driver, 4_096);
+        let connect = |count: usize| -> Vec<_> {
+            (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+        };
+        let mut clients = connect(100);
+        let _first = driver.block_on(listener.accept()).unwrap().unwrap();
+        driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
+        // Enough wait to be taken.
+        clients.extend(connect(100));
+        let before = open_files();
+        driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
+        assert_eq!(open_files(), before);
+        for _ in 1..200 {
+            driver.block_on(listener.accept()).unwrap().unwrap();
         }
     });
 }
@@ -146,24 +139,22 @@ fn a_paused_listener_leaves_connections_in_the_kernel() {
     if !alone("a_paused_listener_leaves_connections_in_the_kernel") {
         return;
     }
-    within(LONG, || {
-        for driver in drivers() {
-            let (mut listener, address) = listener(&driver, 64);
-            let wait = driver.timeout(SHORT, listener.accept());
-            assert!(matches!(driver.block_on(wait).unwrap(), Err(Error::TimedOut { .. })));
-            listener.pause();
-            driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
-            let clients: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
-            let before = open_files();
-            driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
-            assert_eq!(open_files(), before);
-            let mut peers: Vec<_> =
-                (0..10).map(|_| driver.block_on(listener.accept()).unwrap().unwrap().1).collect();
-            peers.sort();
-            let mut names: Vec<_> = clients.iter().map(|it| it.local_addr().unwrap()).collect();
-            names.sort();
-            assert_eq!(peers, names);
-        }
+    with_each_driver(LONG, |driver| {
+        let (mut listener, address) = listener(&driver, 64);
+        let wait = driver.timeout(SHORT, listener.accept());
+        assert!(matches!(driver.block_on(wait).unwrap(), Err(Error::TimedOut { .. })));
+        listener.pause();
+        driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
+        let clients: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let before = open_files();
+        driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
+        assert_eq!(open_files(), before);
+        let mut peers: Vec<_> =
+            (0..10).map(|_| driver.block_on(listener.accept()).unwrap().unwrap().1).collect();
+        peers.sort();
+        let mut names: Vec<_> = clients.iter().map(|it| it.local_addr().unwrap()).collect();
+        names.sort();
+        assert_eq!(peers, names);
     });
 }
 
@@ -172,103 +163,94 @@ fn a_full_table_of_descriptors_is_told_once_and_the_listener_goes_on() {
     if !alone("a_full_table_of_descriptors_is_told_once_and_the_listener_goes_on") {
         return;
     }
-    within(LONG, || {
-        for driver in drivers() {
-            let (mut listener, address) = listener(&driver, 64);
-            let clients: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
-            let limit = getrlimit(Resource::Nofile);
-            let most = open_files() as u64 + 5;
-            let is_free = |fd: &u64| !std::fs::exists(format!("/proc/self/fd/{fd}")).unwrap();
-            let free = (0..most).filter(is_free).count();
-            setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit }).unwrap();
-            let mut accepted = Vec::new();
-            let error = loop {
-                match driver.block_on(listener.accept()).unwrap() {
-                    Ok(connection) => accepted.push(connection),
-                    Err(error) => break error,
-                }
-            };
-            let told = error.to_string();
-            assert!(
-                matches!(error, Error::NoDescriptor { limit: Some(limit), .. } if limit == most),
-                "{told}"
-            );
-            assert!(told.contains("ulimit -n"), "{told}");
-            assert_eq!(accepted.len(), free);
-            // Connecting needs one as well.
-            let refused = driver.connect(address).unwrap_err();
-            assert!(matches!(refused, Error::NoDescriptor { .. }), "{refused}");
-            // It is not reported again, however long that lasts.
-            let wait = driver.timeout(Duration::from_millis(200), listener.accept());
-            assert!(matches!(driver.block_on(wait).unwrap(), Err(Error::TimedOut { .. })));
-            let room = accepted.drain(2..).count();
-            for _ in 0..room {
-                accepted.push(driver.block_on(listener.accept()).unwrap().unwrap());
+    with_each_driver(LONG, |driver| {
+        let (mut listener, address) = listener(&driver, 64);
+        let clients: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let limit = getrlimit(Resource::Nofile);
+        let most = open_files() as u64 + 5;
+        let is_free = |fd: &u64| !std::fs::exists(format!("/proc/self/fd/{fd}")).unwrap();
+        let free = (0..most).filter(is_free).count();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit }).unwrap();
+        let mut accepted = Vec::new();
+        let error = loop {
+            match driver.block_on(listener.accept()).unwrap() {
+                Ok(connection) => accepted.push(connection),
+                Err(error) => break error,
             }
-            // Once more, since some came in between.
-            let error = driver.block_on(listener.accept()).unwrap().unwrap_err();
-            assert!(matches!(error, Error::NoDescriptor { .. }), "{error}");
-            setrlimit(Resource::Nofile, limit).unwrap();
-            while accepted.len() + room < clients.len() {
-                accepted.push(driver.block_on(listener.accept()).unwrap().unwrap());
-            }
+        };
+        let told = error.to_string();
+        assert!(
+            matches!(error, Error::NoDescriptor { limit: Some(limit), .. } if limit == most),
+            "{told}"
+        );
+        assert!(told.contains("ulimit -n"), "{told}");
+        assert_eq!(accepted.len(), free);
+        // Connecting needs one as well.
+        let refused = driver.connect(address).unwrap_err();
+        assert!(matches!(refused, Error::NoDescriptor { .. }), "{refused}");
+        // It is not reported again, however long that lasts.
+        let wait = driver.timeout(Duration::from_millis(200), listener.accept());
+        assert!(matches!(driver.block_on(wait).unwrap(), Err(Error::TimedOut { .. })));
+        let room = accepted.drain(2..).count();
+        for _ in 0..room {
+            accepted.push(driver.block_on(listener.accept()).unwrap().unwrap());
+        }
+        // Once more, since some came in between.
+        let error = driver.block_on(listener.accept()).unwrap().unwrap_err();
+        assert!(matches!(error, Error::NoDescriptor { .. }), "{error}");
+        setrlimit(Resource::Nofile, limit).unwrap();
+        while accepted.len() + room < clients.len() {
+            accepted.push(driver.block_on(listener.accept()).unwrap().unwrap());
         }
     });
 }
 
 #[test]
 fn a_listener_that_stops_listening_says_so() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (mut listener, address) = listener(&driver, 64);
-            let other = listener.as_fd().try_clone_to_owned().unwrap();
-            let closing = thread::spawn(move || {
-                thread::sleep(SHORT);
-                SockRef::from(&other).shutdown(Shutdown::Both).unwrap();
-            });
-            for _ in 0..3 {
-                let error = driver.block_on(listener.accept()).unwrap().unwrap_err();
-                assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{error}");
-            }
-            closing.join().unwrap();
-            assert!(TcpStream::connect(address).is_err());
+    with_each_driver(LONG, |driver| {
+        let (mut listener, address) = listener(&driver, 64);
+        let other = listener.as_fd().try_clone_to_owned().unwrap();
+        let closing = thread::spawn(move || {
+            thread::sleep(SHORT);
+            SockRef::from(&other).shutdown(Shutdown::Both).unwrap();
+        });
+        for _ in 0..3 {
+            let error = driver.block_on(listener.accept()).unwrap().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{error}");
         }
+        closing.join().unwrap();
+        assert!(TcpStream::connect(address).is_err());
     });
 }
 
 #[test]
 fn a_connection_that_was_reset_before_is_accepted_and_says_so() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (mut listener, address) = listener(&driver, 64);
-            let client = TcpStream::connect(address).unwrap();
-            SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
-            drop(client);
-            let (socket, peer) = driver.block_on(listener.accept()).unwrap().unwrap();
-            assert!(peer.ip().is_unspecified(), "{peer}");
-            let over = driver.block_on(socket.receive_into(Buffer::from(vec![0; 9])).unwrap());
-            assert_eq!(over.unwrap().result.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
-        }
+    with_each_driver(LONG, |driver| {
+        let (mut listener, address) = listener(&driver, 64);
+        let client = TcpStream::connect(address).unwrap();
+        SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(client);
+        let (socket, peer) = driver.block_on(listener.accept()).unwrap().unwrap();
+        assert!(peer.ip().is_unspecified(), "{peer}");
+        let over = driver.block_on(socket.receive_into(Buffer::from(vec![0; 9])).unwrap());
+        assert_eq!(over.unwrap().result.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
     });
 }
 
 #[test]
 fn a_dropped_listener_closes_what_nobody_took() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (mut listener, address) = listener(&driver, 64);
-            let mut clients: Vec<_> =
-                (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
-            let _taken = driver.block_on(listener.accept()).unwrap().unwrap();
-            drop(listener);
-            driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
-            assert_eq!(driver.in_flight(), 0);
-            for client in &mut clients[1..] {
-                // An end or a reset.
-                assert!(matches!(client.read(&mut [0; 9]), Ok(0) | Err(_)));
-            }
-            assert!(TcpStream::connect(address).is_err());
+    with_each_driver(LONG, |driver| {
+        let (mut listener, address) = listener(&driver, 64);
+        let mut clients: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let _taken = driver.block_on(listener.accept()).unwrap().unwrap();
+        drop(listener);
+        driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
+        assert_eq!(driver.in_flight(), 0);
+        for client in &mut clients[1..] {
+            // An end or a reset.
+            assert!(matches!(client.read(&mut [0; 9]), Ok(0) | Err(_)));
         }
+        assert!(TcpStream::connect(address).is_err());
     });
 }
 
@@ -277,30 +259,26 @@ fn a_listener_outlives_its_driver_and_says_so() {
     if !alone("a_listener_outlives_its_driver_and_says_so") {
         return;
     }
-    within(LONG, || {
-        for driver in drivers() {
-            let (mut listener, address) = listener(&driver, 64);
-            let wait = driver.timeout(SHORT, listener.accept());
-            assert!(driver.block_on(wait).unwrap().is_err());
-            let before = open_files();
-            drop(driver);
-            let _client = TcpStream::connect(address).unwrap();
-            let accepted = without_ring().block_on(listener.accept()).unwrap();
-            assert!(matches!(accepted, Err(Error::DriverGone)), "{accepted:?}");
-            drop(listener);
-            assert!(open_files() <= before);
-        }
+    with_each_driver(LONG, |driver| {
+        let (mut listener, address) = listener(&driver, 64);
+        let wait = driver.timeout(SHORT, listener.accept());
+        assert!(driver.block_on(wait).unwrap().is_err());
+        let before = open_files();
+        drop(driver);
+        let _client = TcpStream::connect(address).unwrap();
+        let accepted = without_ring().block_on(listener.accept()).unwrap();
+        assert!(matches!(accepted, Err(Error::DriverGone)), "{accepted:?}");
+        drop(listener);
+        assert!(open_files() <= before);
     });
 }
 
 #[test]
 fn a_connection_that_nobody_takes_is_refused() {
-    within(LONG, || {
-        for driver in drivers() {
-            let error = driver.block_on(driver.connect(nobody()).unwrap()).unwrap().unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED), "{error}");
-            assert_eq!(driver.in_flight(), 0);
-        }
+    with_each_driver(LONG, |driver| {
+        let error = driver.block_on(driver.connect(nobody()).unwrap()).unwrap().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED), "{error}");
+        assert_eq!(driver.in_flight(), 0);
     });
 }
 
@@ -321,45 +299,41 @@ fn silent() -> (TcpListener, SocketAddr, Vec<socket2::Socket>) {
 
 #[test]
 fn a_connection_without_an_answer_is_given_up_by_time_cancel_or_drop() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (_listener, address, _full) = silent();
-            let connecting = driver.connect(address).unwrap();
-            let gave_up = driver.block_on(driver.timeout(SHORT, connecting)).unwrap();
-            assert!(matches!(gave_up, Err(Error::TimedOut { after: SHORT })), "{gave_up:?}");
-            let connecting = driver.connect(address).unwrap();
-            let over = driver.block_on(driver.cancel_after(SHORT, connecting)).unwrap();
-            assert!(matches!(over, Err(Error::Canceled { done: 0 })), "{over:?}");
-            driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
-            assert_eq!(driver.in_flight(), 0);
-        }
+    with_each_driver(LONG, |driver| {
+        let (_listener, address, _full) = silent();
+        let connecting = driver.connect(address).unwrap();
+        let gave_up = driver.block_on(driver.timeout(SHORT, connecting)).unwrap();
+        assert!(matches!(gave_up, Err(Error::TimedOut { after: SHORT })), "{gave_up:?}");
+        let connecting = driver.connect(address).unwrap();
+        let over = driver.block_on(driver.cancel_after(SHORT, connecting)).unwrap();
+        assert!(matches!(over, Err(Error::Canceled { done: 0 })), "{over:?}");
+        driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
+        assert_eq!(driver.in_flight(), 0);
     });
 }
 
 #[test]
 fn a_socket_of_ones_own_connects_blocking_or_not() {
-    within(LONG, || {
-        for driver in drivers() {
-            for nonblocking in [false, true] {
-                let (mut listener, address) = listener(&driver, 64);
-                let own = socket2::Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-                own.set_nonblocking(nonblocking).unwrap();
-                own.set_tcp_nodelay(true).unwrap();
-                let socket = driver.socket(own).unwrap();
-                let connected = driver.block_on(socket.connect(address).unwrap()).unwrap().unwrap();
-                assert!(SockRef::from(&connected).tcp_nodelay().unwrap());
-                assert_eq!(SockRef::from(&socket).nonblocking().unwrap(), nonblocking);
-                let (_far, peer) = driver.block_on(listener.accept()).unwrap().unwrap();
-                assert_eq!(peer, name_of(&socket));
-                let again = driver.block_on(socket.connect(address).unwrap()).unwrap();
-                assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EISCONN));
-                let nobody = driver.socket(
-                    socket2::Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap(),
-                );
-                let refused = nobody.unwrap().connect(self::nobody()).unwrap();
-                let error = driver.block_on(refused).unwrap().unwrap_err();
-                assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
-            }
+    with_each_driver(LONG, |driver| {
+        for nonblocking in [false, true] {
+            let (mut listener, address) = listener(&driver, 64);
+            let own = socket2::Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            own.set_nonblocking(nonblocking).unwrap();
+            own.set_tcp_nodelay(true).unwrap();
+            let socket = driver.socket(own).unwrap();
+            let connected = driver.block_on(socket.connect(address).unwrap()).unwrap().unwrap();
+            assert!(SockRef::from(&connected).tcp_nodelay().unwrap());
+            assert_eq!(SockRef::from(&socket).nonblocking().unwrap(), nonblocking);
+            let (_far, peer) = driver.block_on(listener.accept()).unwrap().unwrap();
+            assert_eq!(peer, name_of(&socket));
+            let again = driver.block_on(socket.connect(address).unwrap()).unwrap();
+            assert_eq!(again.unwrap_err().raw_os_error(), Some(libc::EISCONN));
+            let nobody = driver.socket(
+                socket2::Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap(),
+            );
+            let refused = nobody.unwrap().connect(self::nobody()).unwrap();
+            let error = driver.block_on(refused).unwrap().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
         }
     });
 }

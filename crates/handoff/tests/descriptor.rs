@@ -11,35 +11,32 @@ use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Region, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use traffic::{engines_apart, narrow_tcp, pattern, within};
+use traffic::{attached, narrow_tcp, pattern, with_each_engine};
 
 #[test]
 fn the_descriptor_tells_of_all_that_happens() {
-    within(Duration::from_secs(9), || {
-        for (driver, engine) in engines_apart() {
-            if engine == Engine::MsgZerocopy && driver.ring_unavailable().is_some() {
-                // A socket with an error pending is looked at again a moment later, only by a turn.
-                continue;
-            }
-            let (near, mut far) = narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let reader = thread::spawn(move || {
-                thread::sleep(Duration::from_millis(50));
-                far.read_exact(&mut vec![0; 2 << 20]).unwrap();
-                far
-            });
-            let (sent, loan) = socket.send(Buffer::from(pattern(1, 2 << 20))).unwrap().split();
-            drop(sent);
-            let mut loan = Some(loan);
-            while let Some(waiting) = loan.take() {
-                driver.turn(Wait::No).unwrap();
-                let Err(again) = waiting.try_take() else { break };
-                loan = Some(again);
-                assert!(is_readable(&driver, 1), "{engine}: {:?}", driver.ring_unavailable());
-            }
-            reader.join().unwrap();
+    with_each_engine(Duration::from_secs(9), |driver, engine| {
+        if engine == Engine::MsgZerocopy && driver.ring_unavailable().is_some() {
+            // A socket with an error pending is looked at again a moment later, only by a turn.
+            return;
         }
+        let (near, mut far) = narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        let reader = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            far.read_exact(&mut vec![0; 2 << 20]).unwrap();
+            far
+        });
+        let (sent, loan) = socket.send(Buffer::from(pattern(1, 2 << 20))).unwrap().split();
+        drop(sent);
+        let mut loan = Some(loan);
+        while let Some(waiting) = loan.take() {
+            driver.turn(Wait::No).unwrap();
+            let Err(again) = waiting.try_take() else { break };
+            loan = Some(again);
+            assert!(is_readable(&driver, 1), "{engine}: {:?}", driver.ring_unavailable());
+        }
+        reader.join().unwrap();
     });
 }
 
@@ -52,21 +49,19 @@ fn is_readable(driver: &Driver, seconds: i64) -> bool {
 
 #[test]
 fn the_descriptor_tells_of_what_was_begun_since_the_last_turn() {
-    within(Duration::from_secs(9), || {
-        for (driver, engine) in engines_apart() {
-            let silent = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
-            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 1 << 12).unwrap();
-            // It is readable at first, so that what was there before is looked at.
-            driver.as_fd();
-            while is_readable(&driver, 0) {
-                driver.turn(Wait::No).unwrap();
-            }
-            let receiving = silent.receive(&pool).unwrap();
-            assert!(is_readable(&driver, 0), "{engine}: {:?}", driver.ring_unavailable());
-            while is_readable(&driver, 0) {
-                driver.turn(Wait::No).unwrap();
-            }
-            drop(receiving);
+    with_each_engine(Duration::from_secs(9), |driver, engine| {
+        let silent = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 1 << 12).unwrap();
+        // It is readable at first, so that what was there before is looked at.
+        driver.as_fd();
+        while is_readable(&driver, 0) {
+            driver.turn(Wait::No).unwrap();
         }
+        let receiving = silent.receive(&pool).unwrap();
+        assert!(is_readable(&driver, 0), "{engine}: {:?}", driver.ring_unavailable());
+        while is_readable(&driver, 0) {
+            driver.turn(Wait::No).unwrap();
+        }
+        drop(receiving);
     });
 }

@@ -16,7 +16,7 @@ mod guest {
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
     use std::process::Command;
-    use std::thread;
+
     use std::time::{Duration, Instant};
 
     use handoff::{Buffer, Driver, Engine, OnLoan, Region, Tally, Wait};
@@ -25,7 +25,7 @@ mod guest {
     use rustix::net::{RecvFlags, sockopt};
     use socket2::SockRef;
 
-    use crate::traffic::{engines_apart, pattern, within};
+    use crate::traffic::{attached, engines_apart, pattern, read_all, within};
 
     const LONG: Duration = Duration::from_secs(25);
     const DELAY: Duration = Duration::from_millis(400);
@@ -318,17 +318,12 @@ mod guest {
 
     fn a_stream_leaves_as_it_was_lent(pair: &Pair, len: usize) {
         for (driver, engine) in engines_apart() {
-            let (near, mut far) = stream(pair);
+            let (near, far) = stream(pair);
             // One whole message is under way, and at most two.
             SockRef::from(&near).set_send_buffer_size(2 * len).unwrap();
-            let reader = thread::spawn(move || {
-                let mut all = Vec::new();
-                far.read_to_end(&mut all).unwrap();
-                all
-            });
+            let reader = read_all(far);
             let mut region = Region::anonymous(4 * len).unwrap();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let socket = attached(&driver, near, engine);
             let on_loan = (0..4).map(|seed| {
                 let mut buffer = region.take(len).unwrap();
                 buffer.copy_from_slice(&pattern(seed, len));

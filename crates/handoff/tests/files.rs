@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use handoff::{Append, Buffer, Driver, Error, Region, Transfer, Transferred, Wait};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
-use traffic::{drivers, filled, pattern, within};
+use traffic::{drivers, filled, pattern, with_each_driver, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -262,68 +262,64 @@ fn first_over(driver: &Driver, under_way: &mut Vec<Transfer<Buffer>>) -> Vec<u8>
 /// One event wakes all who wait for the pipe, and the first may leave nothing for the next.
 #[test]
 fn two_who_wait_for_a_pipe_block_nobody() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (read, write) = pipe();
-            let (reading, mut feed) = (driver.file(read).unwrap(), File::from(write));
-            let read = |_| reading.read(Buffer::from(vec![0; 8])).unwrap();
-            let mut reads: Vec<_> = (0..2).map(read).collect();
-            driver.turn(Wait::No).unwrap();
-            for bytes in [b"first", b"other"] {
-                feed.write_all(bytes).unwrap();
-                assert_eq!(first_over(&driver, &mut reads), bytes);
-            }
+    with_each_driver(LONG, |driver| {
+        let (read, write) = pipe();
+        let (reading, mut feed) = (driver.file(read).unwrap(), File::from(write));
+        let read = |_| reading.read(Buffer::from(vec![0; 8])).unwrap();
+        let mut reads: Vec<_> = (0..2).map(read).collect();
+        driver.turn(Wait::No).unwrap();
+        for bytes in [b"first", b"other"] {
+            feed.write_all(bytes).unwrap();
+            assert_eq!(first_over(&driver, &mut reads), bytes);
+        }
 
-            let (read, write) = pipe();
-            let (mut drain, writing) = (File::from(read), driver.file(write).unwrap());
-            let write = |len| writing.write(Buffer::from(vec![0; len])).unwrap();
-            driver.block_on(write(1 << 16)).unwrap().result.unwrap();
-            let mut writes = vec![write(4096), write(4096)];
-            driver.turn(Wait::No).unwrap();
-            for _ in 0..2 {
-                drain.read_exact(&mut [0; 4096]).unwrap();
-                assert_eq!(first_over(&driver, &mut writes).len(), 4096);
-            }
+        let (read, write) = pipe();
+        let (mut drain, writing) = (File::from(read), driver.file(write).unwrap());
+        let write = |len| writing.write(Buffer::from(vec![0; len])).unwrap();
+        driver.block_on(write(1 << 16)).unwrap().result.unwrap();
+        let mut writes = vec![write(4096), write(4096)];
+        driver.turn(Wait::No).unwrap();
+        for _ in 0..2 {
+            drain.read_exact(&mut [0; 4096]).unwrap();
+            assert_eq!(first_over(&driver, &mut writes).len(), 4096);
         }
     });
 }
 
 #[test]
 fn a_vector_grows_by_what_is_read_and_by_nothing_else() {
-    within(LONG, || {
-        for driver in drivers() {
-            let bytes = pattern(1, 100_000);
-            let file = driver.file(file_of(&bytes)).unwrap();
-            for (room, offset, expected) in
-                [(100_000, 0, 100_000), (1000, 99_500, 500), (10, 100_000, 0), (0, 5, 0)]
-            {
-                let read = file.read_at(Append::to(b"begins".to_vec(), room), offset as u64);
-                let read = driver.block_on(read.unwrap()).unwrap();
-                assert_eq!(read.result.unwrap(), expected);
-                assert_eq!(read.buffer.room(), room - expected);
-                let all = [b"begins", &bytes[offset..][..expected]].concat();
-                assert!(read.buffer.into_vec() == all, "{room} at {offset}");
-            }
-            let write_only = tempfile::NamedTempFile::new().unwrap();
-            let write_only = OpenOptions::new().write(true).open(write_only.path()).unwrap();
-            let write_only = driver.file(write_only).unwrap();
-            let read = write_only.read_at(Append::to(b"begins".to_vec(), 10), 0).unwrap();
-            let failed = driver.block_on(read).unwrap();
-            failed.result.unwrap_err();
-            assert_eq!(failed.buffer.into_vec(), b"begins");
-            // A pipe gives what there is; a forgotten read keeps its vector until the ring has closed.
-            let (read, write) = pipe();
-            File::from(write.try_clone().unwrap()).write_all(b" and ends").unwrap();
-            let read = driver.file(read).unwrap();
-            let some = read.read(Append::to(b"begins".to_vec(), 1 << 20)).unwrap();
-            let some = driver.block_on(some).unwrap();
-            assert_eq!((some.result.unwrap(), some.buffer.room()), (9, (1 << 20) - 9));
-            assert_eq!(some.buffer.into_vec(), b"begins and ends");
-            std::mem::forget(read.read(Append::to(vec![1; 100], 100)).unwrap());
-            driver.turn(Wait::No).unwrap();
-            drop((read, file, write_only, driver));
-            drop(write);
+    with_each_driver(LONG, |driver| {
+        let bytes = pattern(1, 100_000);
+        let file = driver.file(file_of(&bytes)).unwrap();
+        for (room, offset, expected) in
+            [(100_000, 0, 100_000), (1000, 99_500, 500), (10, 100_000, 0), (0, 5, 0)]
+        {
+            let read = file.read_at(Append::to(b"begins".to_vec(), room), offset as u64);
+            let read = driver.block_on(read.unwrap()).unwrap();
+            assert_eq!(read.result.unwrap(), expected);
+            assert_eq!(read.buffer.room(), room - expected);
+            let all = [b"begins", &bytes[offset..][..expected]].concat();
+            assert!(read.buffer.into_vec() == all, "{room} at {offset}");
         }
+        let write_only = tempfile::NamedTempFile::new().unwrap();
+        let write_only = OpenOptions::new().write(true).open(write_only.path()).unwrap();
+        let write_only = driver.file(write_only).unwrap();
+        let read = write_only.read_at(Append::to(b"begins".to_vec(), 10), 0).unwrap();
+        let failed = driver.block_on(read).unwrap();
+        failed.result.unwrap_err();
+        assert_eq!(failed.buffer.into_vec(), b"begins");
+        // A pipe gives what there is; a forgotten read keeps its vector until the ring has closed.
+        let (read, write) = pipe();
+        File::from(write.try_clone().unwrap()).write_all(b" and ends").unwrap();
+        let read = driver.file(read).unwrap();
+        let some = read.read(Append::to(b"begins".to_vec(), 1 << 20)).unwrap();
+        let some = driver.block_on(some).unwrap();
+        assert_eq!((some.result.unwrap(), some.buffer.room()), (9, (1 << 20) - 9));
+        assert_eq!(some.buffer.into_vec(), b"begins and ends");
+        std::mem::forget(read.read(Append::to(vec![1; 100], 100)).unwrap());
+        driver.turn(Wait::No).unwrap();
+        drop((read, file, write_only, driver));
+        drop(write);
     });
 }
 

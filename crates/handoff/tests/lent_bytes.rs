@@ -15,39 +15,34 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use handoff::{Buffer, Driver, Engine, OnLoan, Region, Wait};
-use traffic::{drivers, engines_apart, filled, pattern, tcp, within};
+use traffic::{
+    attached, drivers, filled, pattern, tcp, udp_pair, with_each_driver, with_each_engine, within,
+};
 
 const LONG: Duration = Duration::from_secs(30);
 const LEN: usize = 40_000;
 
 #[test]
 fn bytes_go_as_they_are_by_every_engine() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, mut far) = tcp("127.0.0.1");
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let whole = Bytes::from(pattern(4, LEN));
-            let parts = [whole.clone(), whole.slice(10..20), Bytes::new(), whole.slice(LEN - 1..)];
-            let expected = parts.concat();
-            let reader = thread::spawn(move || {
-                let mut got = vec![0; expected.len()];
-                far.read_exact(&mut got).unwrap();
-                assert!(got == expected, "what arrived differs");
-            });
-            for part in parts {
-                let (at, len) = (part.as_ptr(), part.len());
-                let finished = driver.block_on(async { socket.send(part).unwrap().await }).unwrap();
-                assert_eq!(finished.sent.unwrap(), len);
-                assert_eq!(
-                    (finished.buffer.as_ptr(), finished.buffer.len()),
-                    (at, len),
-                    "{engine}"
-                );
-            }
-            reader.join().unwrap();
-            assert!(whole.is_unique(), "{engine}: a handle was kept");
+    with_each_engine(LONG, |driver, engine| {
+        let (near, mut far) = tcp("127.0.0.1");
+        let socket = attached(&driver, near, engine);
+        let whole = Bytes::from(pattern(4, LEN));
+        let parts = [whole.clone(), whole.slice(10..20), Bytes::new(), whole.slice(LEN - 1..)];
+        let expected = parts.concat();
+        let reader = thread::spawn(move || {
+            let mut got = vec![0; expected.len()];
+            far.read_exact(&mut got).unwrap();
+            assert!(got == expected, "what arrived differs");
+        });
+        for part in parts {
+            let (at, len) = (part.as_ptr(), part.len());
+            let finished = driver.block_on(async { socket.send(part).unwrap().await }).unwrap();
+            assert_eq!(finished.sent.unwrap(), len);
+            assert_eq!((finished.buffer.as_ptr(), finished.buffer.len()), (at, len), "{engine}");
         }
+        reader.join().unwrap();
+        assert!(whole.is_unique(), "{engine}: a handle was kept");
     });
 }
 
@@ -134,9 +129,7 @@ fn an_owner_may_do_anything_when_all_of_its_batch_is_told() {
                 let test = "an_owner_may_do_anything_when_all_of_its_batch_is_told";
                 return traffic::skip(test, reason);
             }
-            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
+            let (near, _far) = udp_pair();
             let socket = driver.socket(near).unwrap();
             socket.set_engine(Engine::UringZc).unwrap();
             let ended = Arc::new(AtomicUsize::new(0));
@@ -163,23 +156,19 @@ fn an_owner_may_do_anything_when_all_of_its_batch_is_told() {
 /// The owner is told even if the driver goes before the bytes are back.
 #[test]
 fn an_owner_is_dropped_with_the_driver() {
-    within(LONG, || {
-        for driver in drivers() {
-            let ended = Arc::new(AtomicUsize::new(0));
-            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
-            let socket = driver.socket(near).unwrap();
-            // Holds the state shared by the driver and its pools longer than the driver.
-            let pool = driver.pool(Region::anonymous(4096).unwrap(), 4096).unwrap();
-            for _ in 0..5 {
-                let owner = Owner { bytes: vec![7; 3000], ended: ended.clone(), panics: false };
-                drop(socket.send(Bytes::from_owner(owner)).unwrap());
-            }
-            drop(socket);
-            drop(driver);
-            assert_eq!(ended.load(SeqCst), 5);
-            drop(pool);
+    with_each_driver(LONG, |driver| {
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (near, _far) = udp_pair();
+        let socket = driver.socket(near).unwrap();
+        // Holds the state shared by the driver and its pools longer than the driver.
+        let pool = driver.pool(Region::anonymous(4096).unwrap(), 4096).unwrap();
+        for _ in 0..5 {
+            let owner = Owner { bytes: vec![7; 3000], ended: ended.clone(), panics: false };
+            drop(socket.send(Bytes::from_owner(owner)).unwrap());
         }
+        drop(socket);
+        drop(driver);
+        assert_eq!(ended.load(SeqCst), 5);
+        drop(pool);
     });
 }

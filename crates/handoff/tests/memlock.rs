@@ -6,12 +6,10 @@
 mod traffic;
 
 use std::future::IntoFuture;
-use std::io::Read;
-use std::thread;
 
 use handoff::{Buffer, Driver, Engine, Error, Finished, Region, RingUse, Socket};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
-use traffic::{pattern, tcp};
+use traffic::{attached, pattern, read_all, tcp};
 
 /// A user with much locked memory, which counts against the limits of all that user's processes.
 const ANOTHER: u32 = 65533;
@@ -51,16 +49,11 @@ fn send(
     header: &[u8],
     buffers: Vec<Buffer>,
 ) -> (Vec<Finished<Buffer>>, Socket) {
-    let (near, mut far) = tcp("127.0.0.1");
-    let socket = driver.socket(near).unwrap();
-    socket.set_engine(engine).unwrap();
+    let (near, far) = tcp("127.0.0.1");
+    let socket = attached(driver, near, engine);
     let mut expected: Vec<Vec<u8>> =
         buffers.iter().map(|buffer| [header, &buffer[..]].concat()).collect();
-    let reader = thread::spawn(move || {
-        let mut all = Vec::new();
-        far.read_to_end(&mut all).unwrap();
-        all
-    });
+    let reader = read_all(far);
     let sendings: Vec<_> = buffers
         .into_iter()
         .map(|buffer| socket.message(buffer).header(header).send().unwrap())

@@ -11,7 +11,7 @@ use std::time::Duration;
 use handoff::{Buffer, Driver, Engine, Error, Region, RingUse, Sent, Socket, Wait};
 use proptest::prelude::*;
 use socket2::SockRef;
-use traffic::pattern;
+use traffic::{attached, pattern};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -214,8 +214,7 @@ fn a_send_of_several_requests_stays_whole() {
         for driver in traffic::drivers() {
             for engine in traffic::engines(&driver) {
                 let (near, mut far) = traffic::tcp("127.0.0.1");
-                let socket = driver.socket(near).unwrap();
-                socket.set_engine(engine).unwrap();
+                let socket = attached(&driver, near, engine);
                 let many = pattern(1, 3000);
                 let pieces: Vec<Buffer> =
                     many.iter().map(|byte| Buffer::from(vec![*byte])).collect();

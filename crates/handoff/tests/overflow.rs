@@ -4,12 +4,11 @@
 mod traffic;
 
 use std::io::Write;
-use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Region, Wait};
-use traffic::{pattern, tcp, within};
+use traffic::{pattern, tcp, udp_pair, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -29,9 +28,7 @@ fn tiny(test: &str) -> Option<Driver> {
 fn thousands_of_returns_at_once() {
     within(LONG, || {
         let Some(driver) = tiny("thousands_of_returns_at_once") else { return };
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
+        let (near, _far) = udp_pair();
         let socket = driver.socket(near).unwrap();
         socket.set_engine(Engine::UringZc).unwrap();
         let mut region = Region::anonymous(4096 * 80).unwrap();

@@ -5,20 +5,18 @@ mod traffic;
 
 use std::io::Read;
 use std::net::{Shutdown, TcpStream, UdpSocket};
-use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Error, Sending, Socket, Wait};
 use socket2::SockRef;
-use traffic::{engines_apart, narrow_tcp, pattern, within};
+use traffic::{attached, narrow_tcp, pattern, read_all, with_each_engine};
 
 const LONG: Duration = Duration::from_secs(30);
 const STALLED: usize = 2 << 20;
 
 fn stalled(driver: &Driver, engine: Engine) -> (Socket, TcpStream, Vec<Sending<Buffer>>) {
     let (near, far) = narrow_tcp();
-    let socket = driver.socket(near).unwrap();
-    socket.set_engine(engine).unwrap();
+    let socket = attached(driver, near, engine);
     let sendings = [1000, STALLED, 1000, 0, STALLED, 1000]
         .into_iter()
         .enumerate()
@@ -67,129 +65,107 @@ fn check(engine: Engine, results: &[Result<usize, Error>]) {
 
 #[test]
 fn a_reset_ends_the_send_and_refuses_what_follows() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (socket, far, sendings) = stalled(&driver, engine);
-            SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
-            drop(far);
-            check(engine, &results(&driver, sendings));
-            let refused = socket.send(Buffer::from(vec![7; 9])).unwrap_err();
-            assert!(matches!(refused.error, Error::StreamBroken { .. }), "{engine}");
-            assert_eq!(&refused.buffer[..], [7; 9]);
-            assert_eq!(driver.in_flight(), 0);
-        }
+    with_each_engine(LONG, |driver, engine| {
+        let (socket, far, sendings) = stalled(&driver, engine);
+        SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(far);
+        check(engine, &results(&driver, sendings));
+        let refused = socket.send(Buffer::from(vec![7; 9])).unwrap_err();
+        assert!(matches!(refused.error, Error::StreamBroken { .. }), "{engine}");
+        assert_eq!(&refused.buffer[..], [7; 9]);
+        assert_eq!(driver.in_flight(), 0);
     });
 }
 
 #[test]
 fn a_peer_that_closes_midway_resets() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (_socket, mut far, sendings) = stalled(&driver, engine);
-            far.read_exact(&mut [0; 5000]).unwrap();
-            drop(far);
-            check(engine, &results(&driver, sendings));
-        }
+    with_each_engine(LONG, |driver, engine| {
+        let (_socket, mut far, sendings) = stalled(&driver, engine);
+        far.read_exact(&mut [0; 5000]).unwrap();
+        drop(far);
+        check(engine, &results(&driver, sendings));
     });
 }
 
 #[test]
 fn a_peer_that_only_ends_its_own_side_still_gets_everything() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (socket, mut far, sendings) = stalled(&driver, engine);
-            far.shutdown(Shutdown::Write).unwrap();
-            driver.turn(Wait::AtMost(Duration::from_millis(5))).unwrap();
-            let reader = thread::spawn(move || {
-                let mut all = Vec::new();
-                far.read_to_end(&mut all).unwrap();
-                all
-            });
-            let count = sendings.len();
-            let expected: Vec<u8> = [1000, STALLED, 1000, 0, STALLED, 1000]
-                .into_iter()
-                .enumerate()
-                .flat_map(|(seed, len)| [vec![seed as u8; 3], pattern(seed, len)].concat())
-                .collect();
-            assert_eq!(
-                results(&driver, sendings).iter().filter(|sent| sent.is_ok()).count(),
-                count
-            );
-            drop(socket);
-            assert!(reader.join().unwrap() == expected, "{engine}");
-        }
+    with_each_engine(LONG, |driver, engine| {
+        let (socket, far, sendings) = stalled(&driver, engine);
+        far.shutdown(Shutdown::Write).unwrap();
+        driver.turn(Wait::AtMost(Duration::from_millis(5))).unwrap();
+        let reader = read_all(far);
+        let count = sendings.len();
+        let expected: Vec<u8> = [1000, STALLED, 1000, 0, STALLED, 1000]
+            .into_iter()
+            .enumerate()
+            .flat_map(|(seed, len)| [vec![seed as u8; 3], pattern(seed, len)].concat())
+            .collect();
+        assert_eq!(results(&driver, sendings).iter().filter(|sent| sent.is_ok()).count(), count);
+        drop(socket);
+        assert!(reader.join().unwrap() == expected, "{engine}");
     });
 }
 
 #[test]
 fn our_own_end_of_the_stream_fails_later_sends_without_breaking_it() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, mut far) = narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let first = socket.send(Buffer::from(pattern(1, 1000))).unwrap();
-            assert_eq!(driver.block_on(async { first.await.sent }).unwrap().unwrap(), 1000);
-            rustix::net::shutdown(&socket, rustix::net::Shutdown::Write).unwrap();
-            for _ in 0..3 {
-                let sendings: Vec<_> =
-                    (0..3).map(|_| socket.send(Buffer::from(pattern(0, 1000))).unwrap()).collect();
-                for sending in sendings {
-                    let error = driver.block_on(async { sending.await.sent }).unwrap().unwrap_err();
-                    assert_eq!(error.raw_os_error(), Some(libc::EPIPE), "{engine}: {error}");
-                }
+    with_each_engine(LONG, |driver, engine| {
+        let (near, mut far) = narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        let first = socket.send(Buffer::from(pattern(1, 1000))).unwrap();
+        assert_eq!(driver.block_on(async { first.await.sent }).unwrap().unwrap(), 1000);
+        rustix::net::shutdown(&socket, rustix::net::Shutdown::Write).unwrap();
+        for _ in 0..3 {
+            let sendings: Vec<_> =
+                (0..3).map(|_| socket.send(Buffer::from(pattern(0, 1000))).unwrap()).collect();
+            for sending in sendings {
+                let error = driver.block_on(async { sending.await.sent }).unwrap().unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EPIPE), "{engine}: {error}");
             }
-            let mut all = Vec::new();
-            far.read_to_end(&mut all).unwrap();
-            assert!(all == pattern(1, 1000));
         }
+        let mut all = Vec::new();
+        far.read_to_end(&mut all).unwrap();
+        assert!(all == pattern(1, 1000));
     });
 }
 
 #[test]
 fn a_connection_that_was_reset_before_a_send_fails_it() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, far) = narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
-            drop(far);
-            for _ in 0..3 {
-                let sending = socket.send(Buffer::from(pattern(1, 100_000))).unwrap();
-                let finished = driver.block_on(async { sending.await }).unwrap();
-                let error = finished.sent.unwrap_err();
-                assert!(is_reset(&error), "{engine}: {error}");
-                assert_eq!(finished.receipt.tally.total(), 0, "{engine}");
-            }
+    with_each_engine(LONG, |driver, engine| {
+        let (near, far) = narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(far);
+        for _ in 0..3 {
+            let sending = socket.send(Buffer::from(pattern(1, 100_000))).unwrap();
+            let finished = driver.block_on(async { sending.await }).unwrap();
+            let error = finished.sent.unwrap_err();
+            assert!(is_reset(&error), "{engine}: {error}");
+            assert_eq!(finished.receipt.tally.total(), 0, "{engine}");
         }
     });
 }
 
 #[test]
 fn a_datagram_nobody_listens_for_does_not_stop_the_socket() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(nobody).unwrap();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let mut refused = 0;
-            for seed in 0..20 {
-                let sending = socket.send(Buffer::from(pattern(seed, 3000))).unwrap();
-                let finished = driver.block_on(async { sending.await }).unwrap();
-                match finished.sent {
-                    Ok(sent) => assert_eq!(sent, 3000),
-                    Err(error) => {
-                        assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED), "{engine}");
-                        refused += 1;
-                    }
+    with_each_engine(LONG, |driver, engine| {
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.connect(nobody).unwrap();
+        let socket = attached(&driver, near, engine);
+        let mut refused = 0;
+        for seed in 0..20 {
+            let sending = socket.send(Buffer::from(pattern(seed, 3000))).unwrap();
+            let finished = driver.block_on(async { sending.await }).unwrap();
+            match finished.sent {
+                Ok(sent) => assert_eq!(sent, 3000),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED), "{engine}");
+                    refused += 1;
                 }
-                assert!(finished.buffer[..] == pattern(seed, 3000));
             }
-            assert!(refused > 0, "{engine}");
-            assert_eq!(driver.in_flight(), 0);
+            assert!(finished.buffer[..] == pattern(seed, 3000));
         }
+        assert!(refused > 0, "{engine}");
+        assert_eq!(driver.in_flight(), 0);
     });
 }

@@ -5,14 +5,13 @@
 mod traffic;
 
 use std::io::Read;
-use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
 use handoff::{Driver, Engine, Pinning, Region, Socket, Wait};
 use socket2::SockRef;
-use traffic::{filled, pattern, tcp, within};
+use traffic::{filled, pattern, tcp, udp_pair, within};
 
 const LONG: Duration = Duration::from_secs(30);
 const LEN: usize = 8192;
@@ -63,9 +62,7 @@ fn datagrams_of_memory_that_left_the_table() {
     within(LONG, || {
         let test = "datagrams_of_memory_that_left_the_table";
         let Some((driver, region)) = registered(test, COUNT) else { return };
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
+        let (near, far) = udp_pair();
         let socket = driver.socket(near).unwrap();
         leaves_midway(&driver, region, &socket, COUNT, move || {
             let mut message = vec![0; LEN + 1];
@@ -168,9 +165,7 @@ fn two_drivers_register_a_region_at_a_time() {
         };
         let take_turns = || {
             let driver = Driver::new().unwrap();
-            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
+            let (near, far) = udp_pair();
             let socket = driver.socket(near).unwrap();
             socket.set_engine(Engine::UringZc).unwrap();
             let mut message = vec![0; LEN + 1];

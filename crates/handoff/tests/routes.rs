@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::thread::JoinHandle;
 
 use handoff::{Carried, Driver, Executor, Route, RouteEngine, RouteSink, RouteSource, Wait};
-use traffic::{drivers, narrow_tcp, pattern, tcp};
+use traffic::{drivers, narrow_tcp, pattern, read_all, tcp};
 
 const LEN: usize = (3 << 20) + 4_567;
 const ENGINES: [RouteEngine; 3] = [RouteEngine::Splice, RouteEngine::Memory, RouteEngine::Copy];
@@ -36,14 +36,6 @@ fn content(mut file: File) -> Vec<u8> {
     std::io::Seek::rewind(&mut file).unwrap();
     file.read_to_end(&mut bytes).unwrap();
     bytes
-}
-
-fn read_all(mut stream: TcpStream) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).unwrap();
-        bytes
-    })
 }
 
 fn write_all(mut stream: TcpStream) -> JoinHandle<()> {

@@ -13,7 +13,9 @@ use std::time::Duration;
 use handoff::{Buffer, Driver, Engine, Error, Message, Payload, Region, Socket};
 use handoff_lab::topology::{Pair, PairEnd};
 use socket2::SockRef;
-use traffic::{assert_same, engines_apart, filled, pattern, tcp, within};
+use traffic::{
+    assert_same, attached, engines_apart, filled, pattern, tcp, udp_pair, with_each_engine, within,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 /// An empty datagram ends a reader.
@@ -93,8 +95,7 @@ fn all_ways(
         // All pieces of a case fit, since their reader may not run meanwhile.
         SockRef::from(&far).set_recv_buffer_size(1 << 20).unwrap();
         near.connect(far.local_addr().unwrap()).unwrap();
-        let socket = driver.socket(near).unwrap();
-        socket.set_engine(engine).unwrap();
+        let socket = attached(driver, near, engine);
         let mut region = Region::anonymous(len + 128).unwrap();
         // Away from a page's start, so that it touches as many pages as it can.
         let _before = region.take(64).unwrap();
@@ -122,13 +123,11 @@ fn all_ways(
 
 #[test]
 fn pieces_arrive_whole_by_every_engine() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            for address in ["127.0.0.1", "::1"] {
-                let Ok(_) = UdpSocket::bind((address, 0)) else { continue };
-                let bind = || UdpSocket::bind((address, 0)).unwrap();
-                all_ways(&driver, engine, &bind, &bind);
-            }
+    with_each_engine(LONG, |driver, engine| {
+        for address in ["127.0.0.1", "::1"] {
+            let Ok(_) = UdpSocket::bind((address, 0)) else { continue };
+            let bind = || UdpSocket::bind((address, 0)).unwrap();
+            all_ways(&driver, engine, &bind, &bind);
         }
     });
 }
@@ -168,8 +167,7 @@ fn a_piece_longer_than_the_path_takes_is_refused() {
             let far = bind(&pair.right, false);
             let near = bind(&pair.left, false);
             near.connect(far.local_addr().unwrap()).unwrap();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let socket = attached(&driver, near, engine);
             let mut region = Region::anonymous(8192).unwrap();
             let buffer = filled(&mut region, 1, 8000);
             let (buffer, error) = refusal(&driver, socket.message(buffer).segment(1473));
@@ -182,7 +180,7 @@ fn a_piece_longer_than_the_path_takes_is_refused() {
             let message = socket.message(buffer);
             deliver(&driver, &socket, far.try_clone().unwrap(), message, 1472, &pattern(1, 8000));
             // The path's limit is unknown for a socket that sends to anybody.
-            let socket = attached(&driver, engine, bind(&pair.left, false));
+            let socket = attached(&driver, bind(&pair.left, false), engine);
             let buffer = Buffer::from(pattern(1, 8000));
             let message = socket.message(buffer).to(far.local_addr().unwrap());
             let (_, error) = refusal(&driver, message.segment(1473));
@@ -190,12 +188,6 @@ fn a_piece_longer_than_the_path_takes_is_refused() {
             assert!(error.to_string().contains("at an MTU of 1500"), "{engine}: {error}");
         }
     });
-}
-
-fn attached(driver: &Driver, engine: Engine, near: UdpSocket) -> Socket {
-    let socket = driver.socket(near).unwrap();
-    socket.set_engine(engine).unwrap();
-    socket
 }
 
 /// Sends something that fails and sends nothing.
@@ -228,14 +220,14 @@ fn an_error_is_about_what_is_wrong() {
                 let far = UdpSocket::bind((address, 0)).unwrap();
                 set(&near, level, name);
                 near.connect(far.local_addr().unwrap()).unwrap();
-                let socket = attached(&driver, engine, near);
+                let socket = attached(&driver, near, engine);
                 let message = socket.message(Buffer::from(pattern(1, 8000)));
                 let (_, error) = refusal(&driver, message.segment(1200));
                 assert!(matches!(error, Error::Invalid(_)), "{engine}: {error}");
                 assert!(error.to_string().contains(word), "{engine}: {error}");
             }
             let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let socket = attached(&driver, engine, near);
+            let socket = attached(&driver, near, engine);
             let message = socket.message(Buffer::from(pattern(1, 8000)));
             let (_, error) = refusal(&driver, message.to(NOBODY).segment(1200));
             assert!(error.to_string().contains("port"), "{engine}: {error}");
@@ -249,31 +241,27 @@ const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// A zero-copy message may touch 17 pages, also if its datagrams are short.
 #[test]
 fn more_pages_than_a_message_may_touch_are_no_matter_of_the_path() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
-            let socket = attached(&driver, engine, near);
-            let mut region = Region::anonymous(60 * 8192).unwrap();
-            let pieces: Vec<_> = region
-                .chunks(8192)
-                .into_iter()
-                .map(|mut piece| {
-                    piece.set_len(1000);
-                    piece
-                })
-                .collect();
-            let expected = pieces.iter().flat_map(|piece| piece.to_vec()).collect::<Vec<_>>();
-            let message = socket.message(pieces).segment(1500);
-            if matches!(engine, Engine::Copy | Engine::Auto) {
-                deliver(&driver, &socket, far, message, 1500, &expected);
-                continue;
-            }
-            let (_, error) = refusal(&driver, message);
-            assert!(error.to_string().contains("17 pages"), "{engine}: {error}");
-            assert!(!error.to_string().contains("MTU"), "{engine}: {error}");
+    with_each_engine(LONG, |driver, engine| {
+        let (near, far) = udp_pair();
+        let socket = attached(&driver, near, engine);
+        let mut region = Region::anonymous(60 * 8192).unwrap();
+        let pieces: Vec<_> = region
+            .chunks(8192)
+            .into_iter()
+            .map(|mut piece| {
+                piece.set_len(1000);
+                piece
+            })
+            .collect();
+        let expected = pieces.iter().flat_map(|piece| piece.to_vec()).collect::<Vec<_>>();
+        let message = socket.message(pieces).segment(1500);
+        if matches!(engine, Engine::Copy | Engine::Auto) {
+            deliver(&driver, &socket, far, message, 1500, &expected);
+            return;
         }
+        let (_, error) = refusal(&driver, message);
+        assert!(error.to_string().contains("17 pages"), "{engine}: {error}");
+        assert!(!error.to_string().contains("MTU"), "{engine}: {error}");
     });
 }
 

@@ -10,7 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Engine, Outcome, Region, Socket, Wait};
-use traffic::{drivers, engines, filled, narrow_tcp, pattern, tcp, within};
+use traffic::{
+    attached, drivers, engines, filled, narrow_tcp, pattern, read_all, tcp, udp_pair,
+    with_each_driver, within,
+};
 
 #[test]
 fn tcp_delivers_every_size_in_order() {
@@ -22,18 +25,13 @@ fn tcp_delivers_every_size_in_order() {
                     if registered && driver.ring_unavailable().is_some() {
                         continue;
                     }
-                    let (near, mut far) = tcp(address);
-                    let reader = thread::spawn(move || {
-                        let mut all = Vec::new();
-                        far.read_to_end(&mut all).unwrap();
-                        all
-                    });
+                    let (near, far) = tcp(address);
+                    let reader = read_all(far);
                     let mut region = Region::anonymous(16 << 20).unwrap();
                     if registered {
                         driver.register(&region).unwrap();
                     }
-                    let socket = driver.socket(near).unwrap();
-                    socket.set_engine(engine).unwrap();
+                    let socket = attached(&driver, near, engine);
                     let mut expected = Vec::new();
                     let mut sendings = Vec::new();
                     for (seed, len) in sizes.into_iter().enumerate() {
@@ -115,39 +113,37 @@ fn a_socket_attached_twice_gives_every_buffer_back() {
 
 #[test]
 fn a_socket_attached_again_gives_every_buffer_back() {
-    within(Duration::from_secs(60), || {
-        for driver in drivers() {
-            // A driver that goes with nothing out, and one that goes with a send that its peer does not
-            // take.
-            for stalled in [false, true] {
-                let (near, far) = narrow_tcp();
-                let mut peer = far.try_clone().unwrap();
-                {
-                    let earlier = traffic::without_ring();
-                    let socket = earlier.socket(near.try_clone().unwrap()).unwrap();
-                    socket.set_engine(Engine::MsgZerocopy).unwrap();
-                    if stalled {
-                        let region = &mut Region::anonymous(8 << 10).unwrap();
-                        drop(socket.send(filled(region, 1, 8 << 10)).unwrap());
-                        drop(socket.send(Buffer::from(vec![1; 32 << 10])).unwrap());
-                    } else {
-                        let mut got = vec![0; 1000];
-                        let sending = socket.send(Buffer::from(vec![1; 1000])).unwrap();
-                        peer.read_exact(&mut got).unwrap();
-                        earlier.block_on(sending.into_future()).unwrap();
-                    }
+    with_each_driver(Duration::from_secs(60), |driver| {
+        // A driver that goes with nothing out, and one that goes with a send that its peer does not
+        // take.
+        for stalled in [false, true] {
+            let (near, far) = narrow_tcp();
+            let mut peer = far.try_clone().unwrap();
+            {
+                let earlier = traffic::without_ring();
+                let socket = earlier.socket(near.try_clone().unwrap()).unwrap();
+                socket.set_engine(Engine::MsgZerocopy).unwrap();
+                if stalled {
+                    let region = &mut Region::anonymous(8 << 10).unwrap();
+                    drop(socket.send(filled(region, 1, 8 << 10)).unwrap());
+                    drop(socket.send(Buffer::from(vec![1; 32 << 10])).unwrap());
+                } else {
+                    let mut got = vec![0; 1000];
+                    let sending = socket.send(Buffer::from(vec![1; 1000])).unwrap();
+                    peer.read_exact(&mut got).unwrap();
+                    earlier.block_on(sending.into_future()).unwrap();
                 }
-                let reader =
-                    thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).unwrap());
-                let socket = driver.socket(near).unwrap();
-                let error = socket.set_engine(Engine::MsgZerocopy).unwrap_err();
-                assert!(error.to_string().contains("SO_ZEROCOPY"), "{error}");
-                for _ in 0..20 {
-                    send_and_take_back(&driver, &socket, 100_000);
-                }
-                drop((socket, far));
-                reader.join().unwrap();
             }
+            let reader =
+                thread::spawn(move || std::io::copy(&mut peer, &mut std::io::sink()).unwrap());
+            let socket = driver.socket(near).unwrap();
+            let error = socket.set_engine(Engine::MsgZerocopy).unwrap_err();
+            assert!(error.to_string().contains("SO_ZEROCOPY"), "{error}");
+            for _ in 0..20 {
+                send_and_take_back(&driver, &socket, 100_000);
+            }
+            drop((socket, far));
+            reader.join().unwrap();
         }
     });
 }
@@ -180,8 +176,7 @@ fn udp_delivers_datagrams_whole() {
                         near.connect(far.local_addr().unwrap()).unwrap();
                     }
                     let mut region = Region::anonymous(1 << 20).unwrap();
-                    let socket = driver.socket(near).unwrap();
-                    socket.set_engine(engine).unwrap();
+                    let socket = attached(&driver, near, engine);
                     let mut space = vec![0; 70_000];
                     for (seed, len) in [0, 1, 1472, 9000, 60_000].into_iter().enumerate() {
                         let header = b"header".as_slice();
@@ -210,18 +205,13 @@ fn udp_delivers_datagrams_whole() {
 fn headers_and_pieces_keep_their_order_on_a_stream() {
     for driver in drivers() {
         for engine in engines(&driver) {
-            let (near, mut far) = tcp("127.0.0.1");
-            let reader = thread::spawn(move || {
-                let mut all = Vec::new();
-                far.read_to_end(&mut all).unwrap();
-                all
-            });
+            let (near, far) = tcp("127.0.0.1");
+            let reader = read_all(far);
             let mut region = Region::anonymous(32 << 20).unwrap();
             if driver.ring_unavailable().is_none() {
                 driver.register(&region).unwrap();
             }
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let socket = attached(&driver, near, engine);
             let mut expected = Vec::new();
             let mut loans = Vec::new();
             for seed in 0..100 {
@@ -253,11 +243,8 @@ fn headers_and_pieces_keep_their_order_on_a_stream() {
 fn a_group_returns_at_once() {
     for driver in drivers() {
         for engine in engines(&driver) {
-            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let (near, _far) = udp_pair();
+            let socket = attached(&driver, near, engine);
             let mut region = Region::anonymous(1 << 20).unwrap();
             let mut buffers = region.chunks(4096);
             let mut back = Vec::new();
@@ -291,20 +278,15 @@ fn into_parts(socket: &Socket, buffer: Buffer) -> (handoff::Sent, handoff::OnLoa
 fn a_stalled_peer_holds_only_its_stream() {
     for driver in drivers() {
         for engine in engines(&driver) {
-            let (near, mut far) = narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let (near, far) = narrow_tcp();
+            let socket = attached(&driver, near, engine);
             let mut region = Region::anonymous(8 << 20).unwrap();
             let (sent, loan) = into_parts(&socket, filled(&mut region, 1, 4 << 20));
             let (second, second_loan) = into_parts(&socket, filled(&mut region, 2, 1 << 20));
             driver.turn(Wait::No).unwrap();
             driver.turn(Wait::AtMost(Duration::from_millis(50))).unwrap();
             let sent = sent.try_take().expect_err("the peer does not read");
-            let reader = thread::spawn(move || {
-                let mut all = Vec::new();
-                far.read_to_end(&mut all).unwrap();
-                all
-            });
+            let reader = read_all(far);
             driver
                 .block_on(async {
                     assert_eq!(sent.await.unwrap(), 4 << 20);

@@ -6,9 +6,7 @@ mod traffic;
 
 use std::fmt::Debug;
 use std::future::{Future, IntoFuture as _};
-use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
-use std::thread::{self, JoinHandle};
+use std::io::Write;
 use std::time::Duration;
 
 use handoff::{
@@ -16,7 +14,10 @@ use handoff::{
     Socket, Wait,
 };
 use socket2::SockRef;
-use traffic::{assert_same, drivers, engines_apart, filled, narrow_tcp, pattern, tcp, within};
+use traffic::{
+    assert_same, attached, drivers, engines_apart, filled, narrow_tcp, pattern, read_all, tcp,
+    udp_pair, with_each_driver, with_each_engine, within,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);
@@ -27,20 +28,6 @@ const BLOCKED: usize = 1 << 20;
 fn gives_up<F: Future<Output: Debug>>(driver: &Driver, time: Duration, future: F) {
     let gave_up = driver.block_on(driver.timeout(time, future)).unwrap();
     assert!(matches!(gave_up, Err(Error::TimedOut { after }) if after == time), "{gave_up:?}");
-}
-
-fn read_all(mut far: TcpStream) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        far.read_to_end(&mut bytes).unwrap();
-        bytes
-    })
-}
-
-fn attach(driver: &Driver, near: TcpStream, engine: Engine) -> Socket {
-    let socket = driver.socket(near).unwrap();
-    socket.set_engine(engine).unwrap();
-    socket
 }
 
 fn buffer(seed: usize, len: usize) -> Buffer {
@@ -59,7 +46,7 @@ fn sends_go_on<B: Payload + Debug>(
 ) {
     for (driver, engine) in engines_apart() {
         let (near, far) = narrow_tcp();
-        let socket = attach(&driver, near, engine);
+        let socket = attached(&driver, near, engine);
         let [(first, mut blocked), (second, mut behind)] = two(&socket, make);
         gives_up(&driver, SHORT, second);
         gives_up(&driver, SHORT, first);
@@ -106,27 +93,25 @@ fn a_send_of_several_buffers_that_is_given_up_goes_on() {
 /// it go in both cases.
 #[test]
 fn a_waiting_send_that_a_time_out_cancels_leaves_the_stream_whole() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, far) = narrow_tcp();
-            let socket = attach(&driver, near, engine);
-            let [(first, blocked), (second, behind)] = two(&socket, buffer);
-            gives_up(&driver, SHORT, second.cancel_on_drop());
-            let (third, last) = socket.send(buffer(4, 300)).unwrap().split();
-            let reader = read_all(far);
-            assert_eq!(driver.block_on(first).unwrap().unwrap(), BLOCKED, "{engine}");
-            assert_eq!(driver.block_on(third).unwrap().unwrap(), 300, "{engine}");
-            for (loan, seed, len) in [(blocked, 2, BLOCKED), (behind, 3, 500), (last, 4, 300)] {
-                assert_same(&driver.block_on(loan).unwrap().buffer, &pattern(seed, len));
-            }
-            drop(socket);
-            let got = reader.join().unwrap();
-            let (begin, rest) = got.split_at(BLOCKED);
-            assert_same(begin, &pattern(2, BLOCKED));
-            let (between, end) = rest.split_at(rest.len() - 300);
-            assert!(between.is_empty() || between == pattern(3, 500), "{engine}: {between:?}");
-            assert_same(end, &pattern(4, 300));
+    with_each_engine(LONG, |driver, engine| {
+        let (near, far) = narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        let [(first, blocked), (second, behind)] = two(&socket, buffer);
+        gives_up(&driver, SHORT, second.cancel_on_drop());
+        let (third, last) = socket.send(buffer(4, 300)).unwrap().split();
+        let reader = read_all(far);
+        assert_eq!(driver.block_on(first).unwrap().unwrap(), BLOCKED, "{engine}");
+        assert_eq!(driver.block_on(third).unwrap().unwrap(), 300, "{engine}");
+        for (loan, seed, len) in [(blocked, 2, BLOCKED), (behind, 3, 500), (last, 4, 300)] {
+            assert_same(&driver.block_on(loan).unwrap().buffer, &pattern(seed, len));
         }
+        drop(socket);
+        let got = reader.join().unwrap();
+        let (begin, rest) = got.split_at(BLOCKED);
+        assert_same(begin, &pattern(2, BLOCKED));
+        let (between, end) = rest.split_at(rest.len() - 300);
+        assert!(between.is_empty() || between == pattern(3, 500), "{engine}: {between:?}");
+        assert_same(end, &pattern(4, 300));
     });
 }
 
@@ -134,42 +119,37 @@ fn a_waiting_send_that_a_time_out_cancels_leaves_the_stream_whole() {
 #[test]
 fn a_loan_that_is_given_up_comes_back_to_its_pool() {
     const LEN: usize = 8_000;
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            if !matches!(engine, Engine::UringZc | Engine::MsgZerocopy) {
-                continue;
-            }
-            let (mut near, far) = narrow_tcp();
-            SockRef::from(&near).set_send_buffer_size(4 << 20).unwrap();
-            let before = pattern(1, 160 << 10);
-            near.write_all(&before).unwrap();
-            let pool = BufferPool::new(Region::anonymous(2 * LEN).unwrap(), LEN).unwrap();
-            let socket = attach(&driver, near, engine);
-            let send = |seed| {
-                let mut buffer = pool.try_get().unwrap();
-                buffer.copy_from_slice(&pattern(seed, LEN));
-                socket.send(buffer).unwrap().split()
-            };
-            let [(first, mut kept), (second, dropped)] = [send(2), send(3)];
-            assert_eq!(driver.block_on(first).unwrap().unwrap(), LEN, "{engine}");
-            assert_eq!(driver.block_on(second).unwrap().unwrap(), LEN, "{engine}");
-            gives_up(&driver, SHORT, &mut kept);
-            gives_up(&driver, SHORT, dropped);
-            gives_up(&driver, SHORT, pool.get());
-            assert_eq!(pool.free(), 0, "{engine}: the kernel has both");
-            let reader = read_all(far);
-            let back = driver.block_on(kept).unwrap();
-            assert_same(&back.buffer, &pattern(2, LEN));
-            // Nobody else has it, and the dropped wait blocks nobody.
-            let other = driver.block_on(pool.get()).unwrap();
-            assert_eq!(pool.free(), 0);
-            drop((back, other, socket));
-            assert_eq!(pool.free(), 2, "{engine}");
-            assert_same(
-                &reader.join().unwrap(),
-                &[before, pattern(2, LEN), pattern(3, LEN)].concat(),
-            );
+    with_each_engine(LONG, |driver, engine| {
+        if !matches!(engine, Engine::UringZc | Engine::MsgZerocopy) {
+            return;
         }
+        let (mut near, far) = narrow_tcp();
+        SockRef::from(&near).set_send_buffer_size(4 << 20).unwrap();
+        let before = pattern(1, 160 << 10);
+        near.write_all(&before).unwrap();
+        let pool = BufferPool::new(Region::anonymous(2 * LEN).unwrap(), LEN).unwrap();
+        let socket = attached(&driver, near, engine);
+        let send = |seed| {
+            let mut buffer = pool.try_get().unwrap();
+            buffer.copy_from_slice(&pattern(seed, LEN));
+            socket.send(buffer).unwrap().split()
+        };
+        let [(first, mut kept), (second, dropped)] = [send(2), send(3)];
+        assert_eq!(driver.block_on(first).unwrap().unwrap(), LEN, "{engine}");
+        assert_eq!(driver.block_on(second).unwrap().unwrap(), LEN, "{engine}");
+        gives_up(&driver, SHORT, &mut kept);
+        gives_up(&driver, SHORT, dropped);
+        gives_up(&driver, SHORT, pool.get());
+        assert_eq!(pool.free(), 0, "{engine}: the kernel has both");
+        let reader = read_all(far);
+        let back = driver.block_on(kept).unwrap();
+        assert_same(&back.buffer, &pattern(2, LEN));
+        // Nobody else has it, and the dropped wait blocks nobody.
+        let other = driver.block_on(pool.get()).unwrap();
+        assert_eq!(pool.free(), 0);
+        drop((back, other, socket));
+        assert_eq!(pool.free(), 2, "{engine}");
+        assert_same(&reader.join().unwrap(), &[before, pattern(2, LEN), pattern(3, LEN)].concat());
     });
 }
 
@@ -179,40 +159,35 @@ fn segments_that_are_given_up_arrive_as_whole_pieces() {
     const PIECE: usize = 1_200;
     // More than the kernel takes at once.
     const LEN: usize = 100_000;
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            for cancels in [false, true] {
-                let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-                SockRef::from(&far).set_recv_buffer_size(8 << 20).unwrap();
-                let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-                near.connect(far.local_addr().unwrap()).unwrap();
-                let socket = driver.socket(near).unwrap();
-                socket.set_engine(engine).unwrap();
-                let message = socket.message(buffer(5, LEN)).segment(PIECE);
-                let (sent, loan) = message.send().unwrap().split();
-                let sent = if cancels { sent.cancel_on_drop() } else { sent };
-                // Without a ring it may have gone at once.
-                let time_out = driver.timeout(Duration::ZERO, sent);
-                let in_time = driver.block_on(time_out).unwrap();
-                let back = driver.block_on(loan).unwrap();
-                assert_same(&back.buffer, &pattern(5, LEN));
-                let last = Buffer::from(b"!".to_vec());
-                let last = driver.block_on(socket.send(last).unwrap().into_future()).unwrap();
-                assert_eq!(last.sent.unwrap(), 1);
-                let (mut got, mut space) = (Vec::new(), [0; PIECE + 1]);
-                loop {
-                    let len = far.recv(&mut space).unwrap();
-                    if space[..len] == *b"!" {
-                        break;
-                    }
-                    got.extend_from_slice(&space[..len]);
-                    assert!(len == PIECE || got.len() == LEN, "{engine}: a piece of {len}");
+    with_each_engine(LONG, |driver, engine| {
+        for cancels in [false, true] {
+            let (near, far) = udp_pair();
+            SockRef::from(&far).set_recv_buffer_size(8 << 20).unwrap();
+            let socket = attached(&driver, near, engine);
+            let message = socket.message(buffer(5, LEN)).segment(PIECE);
+            let (sent, loan) = message.send().unwrap().split();
+            let sent = if cancels { sent.cancel_on_drop() } else { sent };
+            // Without a ring it may have gone at once.
+            let time_out = driver.timeout(Duration::ZERO, sent);
+            let in_time = driver.block_on(time_out).unwrap();
+            let back = driver.block_on(loan).unwrap();
+            assert_same(&back.buffer, &pattern(5, LEN));
+            let last = Buffer::from(b"!".to_vec());
+            let last = driver.block_on(socket.send(last).unwrap().into_future()).unwrap();
+            assert_eq!(last.sent.unwrap(), 1);
+            let (mut got, mut space) = (Vec::new(), [0; PIECE + 1]);
+            loop {
+                let len = far.recv(&mut space).unwrap();
+                if space[..len] == *b"!" {
+                    break;
                 }
-                if !cancels || in_time.is_ok() {
-                    assert_eq!(got.len(), LEN, "{engine}");
-                }
-                assert_same(&got, &pattern(5, LEN)[..got.len()]);
+                got.extend_from_slice(&space[..len]);
+                assert!(len == PIECE || got.len() == LEN, "{engine}: a piece of {len}");
             }
+            if !cancels || in_time.is_ok() {
+                assert_eq!(got.len(), LEN, "{engine}");
+            }
+            assert_same(&got, &pattern(5, LEN)[..got.len()]);
         }
     });
 }
@@ -278,58 +253,54 @@ fn a_file_whose_sending_is_given_up_can_be_sent_again() {
 /// A receive dropped before anything came leaves all bytes to the next one, of any kind.
 #[test]
 fn receives_that_are_given_up_take_nothing_along() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (near, mut far) = tcp("127.0.0.1");
-            let socket = driver.socket(near).unwrap();
-            let mut region = Region::anonymous(1 << 16).unwrap();
-            if driver.ring_unavailable().is_none() {
-                driver.register(&region).unwrap();
-            }
-            let mut room = || filled(&mut region, 0, 1_000);
-            gives_up(&driver, SHORT, socket.receive_into(room()).unwrap());
-            gives_up(&driver, SHORT, socket.receive_exact(room()).unwrap());
-            far.write_all(&pattern(1, 400)).unwrap();
-            let over = driver.block_on(socket.receive_into(room()).unwrap()).unwrap();
-            assert_same(&over.buffer[..over.result.unwrap()], &pattern(1, 400));
-            // By reference nothing is dropped, and received bytes stay with it.
-            let mut receiving = socket.receive_exact(room()).unwrap();
-            far.write_all(&pattern(2, 1_000)[..300]).unwrap();
-            gives_up(&driver, SHORT, &mut receiving);
-            far.write_all(&pattern(2, 1_000)[300..]).unwrap();
-            let over = driver.block_on(receiving).unwrap();
-            assert_eq!(over.result.unwrap(), 1_000);
-            assert_same(&over.buffer, &pattern(2, 1_000));
-            // Dropped with a part, it tells the next how much that was.
-            far.write_all(&pattern(3, 300)).unwrap();
-            gives_up(&driver, SHORT * 5, socket.receive_exact(room()).unwrap());
-            let lost = match socket.receive_into(room()) {
-                Ok(next) => driver.block_on(next).unwrap().result.unwrap_err(),
-                Err(refused) => refused.error,
-            };
-            assert!(matches!(lost, Error::ReceivedLost { bytes: 300 }), "{lost}");
+    with_each_driver(LONG, |driver| {
+        let (near, mut far) = tcp("127.0.0.1");
+        let socket = driver.socket(near).unwrap();
+        let mut region = Region::anonymous(1 << 16).unwrap();
+        if driver.ring_unavailable().is_none() {
+            driver.register(&region).unwrap();
         }
+        let mut room = || filled(&mut region, 0, 1_000);
+        gives_up(&driver, SHORT, socket.receive_into(room()).unwrap());
+        gives_up(&driver, SHORT, socket.receive_exact(room()).unwrap());
+        far.write_all(&pattern(1, 400)).unwrap();
+        let over = driver.block_on(socket.receive_into(room()).unwrap()).unwrap();
+        assert_same(&over.buffer[..over.result.unwrap()], &pattern(1, 400));
+        // By reference nothing is dropped, and received bytes stay with it.
+        let mut receiving = socket.receive_exact(room()).unwrap();
+        far.write_all(&pattern(2, 1_000)[..300]).unwrap();
+        gives_up(&driver, SHORT, &mut receiving);
+        far.write_all(&pattern(2, 1_000)[300..]).unwrap();
+        let over = driver.block_on(receiving).unwrap();
+        assert_eq!(over.result.unwrap(), 1_000);
+        assert_same(&over.buffer, &pattern(2, 1_000));
+        // Dropped with a part, it tells the next how much that was.
+        far.write_all(&pattern(3, 300)).unwrap();
+        gives_up(&driver, SHORT * 5, socket.receive_exact(room()).unwrap());
+        let lost = match socket.receive_into(room()) {
+            Ok(next) => driver.block_on(next).unwrap().result.unwrap_err(),
+            Err(refused) => refused.error,
+        };
+        assert!(matches!(lost, Error::ReceivedLost { bytes: 300 }), "{lost}");
     });
 }
 
 #[test]
 fn a_receiver_that_is_given_up_for_a_while_loses_nothing() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (near, mut far) = tcp("127.0.0.1");
-            let socket = driver.socket(near).unwrap();
-            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4_096).unwrap();
-            let mut receiver = socket.receive(&pool).unwrap();
-            for round in 0..3 {
-                gives_up(&driver, SHORT, receiver.next_span());
-                far.write_all(&pattern(round, 3_000)).unwrap();
-                let mut got = Vec::new();
-                while got.len() < 3_000 {
-                    let span = driver.block_on(receiver.next_span()).unwrap().unwrap().unwrap();
-                    got.extend_from_slice(&span);
-                }
-                assert_same(&got, &pattern(round, 3_000));
+    with_each_driver(LONG, |driver| {
+        let (near, mut far) = tcp("127.0.0.1");
+        let socket = driver.socket(near).unwrap();
+        let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4_096).unwrap();
+        let mut receiver = socket.receive(&pool).unwrap();
+        for round in 0..3 {
+            gives_up(&driver, SHORT, receiver.next_span());
+            far.write_all(&pattern(round, 3_000)).unwrap();
+            let mut got = Vec::new();
+            while got.len() < 3_000 {
+                let span = driver.block_on(receiver.next_span()).unwrap().unwrap().unwrap();
+                got.extend_from_slice(&span);
             }
+            assert_same(&got, &pattern(round, 3_000));
         }
     });
 }

@@ -5,9 +5,7 @@
 mod traffic;
 
 use std::future::IntoFuture;
-use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::thread;
 use std::time::Duration;
 
 use handoff::{
@@ -15,7 +13,7 @@ use handoff::{
     SharedRegion, Socket,
 };
 use handoff_lab::topology::{Pair, PairEnd};
-use traffic::{patience, pattern, within};
+use traffic::{attached, patience, pattern, read_all, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -230,12 +228,8 @@ fn streams_arrive_whole() {
             let listener =
                 pair.right.namespace().run(|| TcpListener::bind((to, 0)).unwrap()).unwrap();
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let mut far = listener.accept().unwrap().0;
-            let reader = thread::spawn(move || {
-                let mut all = Vec::new();
-                far.read_to_end(&mut all).unwrap();
-                all
-            });
+            let far = listener.accept().unwrap().0;
+            let reader = read_all(far);
             let mut sender = Sender::new(way, sizes.iter().sum::<usize>() + (64 << 10));
             let socket = sender.driver.socket(near).unwrap();
             socket.set_engine(way.engine).unwrap();
@@ -300,8 +294,7 @@ fn a_datagram_that_is_too_long_names_the_limit() {
                 let to = SocketAddr::new(address(&pair.right, v6), 9);
                 let near = UdpSocket::bind((address(&pair.left, v6), 0)).unwrap();
                 near.connect(to).unwrap();
-                let socket = driver.socket(near).unwrap();
-                socket.set_engine(engine).unwrap();
+                let socket = attached(&driver, near, engine);
                 for len in [most + 1, 100_000] {
                     let mut region = Region::anonymous(len).unwrap();
                     let buffer = region.take(len).unwrap();

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Executor, Region, Wait};
-use traffic::{drivers, engines_apart, tcp, within};
+use traffic::{attached, tcp, udp_pair, with_each_driver, with_each_engine, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -81,48 +81,45 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn a_waker_may_use_the_driver() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            DRIVER.set(Some(driver.clone()));
-            let (near, far) = tcp("127.0.0.1");
-            let drain = thread::spawn(move || std::io::copy(&mut &far, &mut std::io::sink()));
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let mut region = Region::anonymous(32 << 20).unwrap();
-            let mut take = || region.take(8 << 20).unwrap();
-            run(socket.send(take()).unwrap().into_future()).sent.unwrap();
-            let mut group = driver.group();
-            drop(socket.message(take()).send_in(&mut group).unwrap());
-            assert_eq!(run(group.flush()).buffer.len(), 1);
+    with_each_engine(LONG, |driver, engine| {
+        DRIVER.set(Some(driver.clone()));
+        let (near, far) = tcp("127.0.0.1");
+        let drain = thread::spawn(move || std::io::copy(&mut &far, &mut std::io::sink()));
+        let socket = attached(&driver, near, engine);
+        let mut region = Region::anonymous(32 << 20).unwrap();
+        let mut take = || region.take(8 << 20).unwrap();
+        run(socket.send(take()).unwrap().into_future()).sent.unwrap();
+        let mut group = driver.group();
+        drop(socket.message(take()).send_in(&mut group).unwrap());
+        assert_eq!(run(group.flush()).buffer.len(), 1);
 
-            let (near, mut far) = tcp("127.0.0.1");
-            let receiving = driver.socket(near).unwrap();
-            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
-            let mut receiver = receiving.receive(&pool).unwrap();
+        let (near, mut far) = tcp("127.0.0.1");
+        let receiving = driver.socket(near).unwrap();
+        let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+        let mut receiver = receiving.receive(&pool).unwrap();
+        driver.turn(Wait::No).unwrap();
+        let writer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
+            far.write_all(b"handoff").unwrap();
+        });
+        assert_eq!(&run(receiver.next_span()).unwrap().unwrap()[..], b"handoff");
+        writer.join().unwrap();
+
+        if driver.ring_unavailable().is_none() {
+            let (read, write) = std::io::pipe().unwrap();
+            let file = driver.file(read).unwrap();
+            let read = file.read(Buffer::from(vec![0; 9])).unwrap();
             driver.turn(Wait::No).unwrap();
             let writer = thread::spawn(move || {
                 thread::sleep(Duration::from_millis(20));
-                far.write_all(b"handoff").unwrap();
+                (&write).write_all(b"handoff").unwrap();
             });
-            assert_eq!(&run(receiver.next_span()).unwrap().unwrap()[..], b"handoff");
+            assert_eq!(run(read).result.unwrap(), 7);
             writer.join().unwrap();
-
-            if driver.ring_unavailable().is_none() {
-                let (read, write) = std::io::pipe().unwrap();
-                let file = driver.file(read).unwrap();
-                let read = file.read(Buffer::from(vec![0; 9])).unwrap();
-                driver.turn(Wait::No).unwrap();
-                let writer = thread::spawn(move || {
-                    thread::sleep(Duration::from_millis(20));
-                    (&write).write_all(b"handoff").unwrap();
-                });
-                assert_eq!(run(read).result.unwrap(), 7);
-                writer.join().unwrap();
-            }
-            drop((socket, receiver, receiving));
-            drain.join().unwrap().unwrap();
-            DRIVER.set(None);
         }
+        drop((socket, receiver, receiving));
+        drain.join().unwrap().unwrap();
+        DRIVER.set(None);
     });
 }
 
@@ -151,74 +148,70 @@ impl Event {
 
 #[test]
 fn another_thread_wakes_block_on() {
-    within(LONG, || {
-        for driver in drivers() {
-            for round in 0..200 {
-                let event = Arc::new(Event::default());
-                let completer = thread::spawn({
-                    let event = Arc::clone(&event);
-                    move || {
-                        // At once, while it is about to wait, and while it waits.
-                        thread::sleep(Duration::from_micros(round % 4 * 50));
-                        event.complete();
-                    }
-                });
-                driver.block_on(event.wait()).unwrap();
-                completer.join().unwrap();
-            }
-            let events: Vec<_> = (0..50).map(|_| Arc::new(Event::default())).collect();
+    with_each_driver(LONG, |driver| {
+        for round in 0..200 {
+            let event = Arc::new(Event::default());
             let completer = thread::spawn({
-                let events = events.clone();
+                let event = Arc::clone(&event);
                 move || {
-                    for event in events {
-                        event.complete();
-                        thread::yield_now();
-                    }
+                    // At once, while it is about to wait, and while it waits.
+                    thread::sleep(Duration::from_micros(round % 4 * 50));
+                    event.complete();
                 }
             });
-            let executor = Executor::new(&driver);
-            let tasks: Vec<_> = events
-                .into_iter()
-                .map(|event| executor.spawn(async move { event.wait().await }))
-                .collect();
-            executor
-                .run(async {
-                    for task in tasks {
-                        task.await;
-                    }
-                })
-                .unwrap();
+            driver.block_on(event.wait()).unwrap();
             completer.join().unwrap();
         }
+        let events: Vec<_> = (0..50).map(|_| Arc::new(Event::default())).collect();
+        let completer = thread::spawn({
+            let events = events.clone();
+            move || {
+                for event in events {
+                    event.complete();
+                    thread::yield_now();
+                }
+            }
+        });
+        let executor = Executor::new(&driver);
+        let tasks: Vec<_> = events
+            .into_iter()
+            .map(|event| executor.spawn(async move { event.wait().await }))
+            .collect();
+        executor
+            .run(async {
+                for task in tasks {
+                    task.await;
+                }
+            })
+            .unwrap();
+        completer.join().unwrap();
     });
 }
 
 #[test]
 fn a_wake_up_that_comes_during_an_inner_block_on_is_not_lost() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (outer, inner) = (Arc::new(Event::default()), Arc::new(Event::default()));
-            let completer = thread::spawn({
-                let (outer, inner) = (Arc::clone(&outer), Arc::clone(&inner));
-                move || {
-                    thread::sleep(Duration::from_millis(10));
-                    outer.complete();
-                    thread::sleep(Duration::from_millis(10));
-                    inner.complete();
-                }
-            });
-            let mut first = true;
-            let mut waiting = pin!(outer.wait());
-            let both = poll_fn(|context| {
-                let over = waiting.as_mut().poll(context);
-                if std::mem::take(&mut first) {
-                    driver.block_on(inner.wait()).unwrap();
-                }
-                over
-            });
-            driver.block_on(both).unwrap();
-            completer.join().unwrap();
-        }
+    with_each_driver(LONG, |driver| {
+        let (outer, inner) = (Arc::new(Event::default()), Arc::new(Event::default()));
+        let completer = thread::spawn({
+            let (outer, inner) = (Arc::clone(&outer), Arc::clone(&inner));
+            move || {
+                thread::sleep(Duration::from_millis(10));
+                outer.complete();
+                thread::sleep(Duration::from_millis(10));
+                inner.complete();
+            }
+        });
+        let mut first = true;
+        let mut waiting = pin!(outer.wait());
+        let both = poll_fn(|context| {
+            let over = waiting.as_mut().poll(context);
+            if std::mem::take(&mut first) {
+                driver.block_on(inner.wait()).unwrap();
+            }
+            over
+        });
+        driver.block_on(both).unwrap();
+        completer.join().unwrap();
     });
 }
 
@@ -252,116 +245,108 @@ fn there(receiver: &mut handoff::Receiver) -> handoff::Span {
 
 #[test]
 fn spans_keep_their_order_where_a_waker_turns_the_driver() {
-    within(LONG, || {
-        for driver in drivers() {
-            for turned_first in [true, false] {
-                DRIVER.set(Some(driver.clone()));
-                let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
-                let (turning, mut first_far) = tcp("127.0.0.1");
-                let (ordered, mut second_far) = tcp("127.0.0.1");
-                let turning = driver.socket(turning).unwrap();
-                let mut first = turning.receive(&pool).unwrap();
-                let ordered = driver.socket(ordered).unwrap();
-                let mut second = ordered.receive(&pool).unwrap();
-                driver.turn(Wait::No).unwrap();
-                let mut later = second_far.try_clone().unwrap();
-                let (_, waker) = Acting::new(move || {
-                    later.write_all(b"second").unwrap();
-                    let driver = DRIVER.with_borrow(|driver| driver.clone().unwrap());
-                    driver.turn(Wait::AtMost(Duration::from_millis(100))).unwrap();
-                });
-                let mut next = first.next_span();
-                let polled = pin!(&mut next).poll(&mut Context::from_waker(&waker));
-                assert!(polled.is_pending());
-                if turned_first {
-                    first_far.write_all(b"go").unwrap();
-                    second_far.write_all(b"first-").unwrap();
-                } else {
-                    second_far.write_all(b"first-").unwrap();
-                    first_far.write_all(b"go").unwrap();
-                }
-                let mut got = Vec::new();
-                while got.len() < b"first-second".len() {
-                    driver.turn(Wait::Event).unwrap();
-                    while let Some(Some(span)) = second.try_next_span() {
-                        got.extend_from_slice(&span.unwrap());
-                    }
-                }
-                assert_eq!(String::from_utf8_lossy(&got), "first-second");
-                drop(there(&mut first));
-                DRIVER.set(None);
+    with_each_driver(LONG, |driver| {
+        for turned_first in [true, false] {
+            DRIVER.set(Some(driver.clone()));
+            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+            let (turning, mut first_far) = tcp("127.0.0.1");
+            let (ordered, mut second_far) = tcp("127.0.0.1");
+            let turning = driver.socket(turning).unwrap();
+            let mut first = turning.receive(&pool).unwrap();
+            let ordered = driver.socket(ordered).unwrap();
+            let mut second = ordered.receive(&pool).unwrap();
+            driver.turn(Wait::No).unwrap();
+            let mut later = second_far.try_clone().unwrap();
+            let (_, waker) = Acting::new(move || {
+                later.write_all(b"second").unwrap();
+                let driver = DRIVER.with_borrow(|driver| driver.clone().unwrap());
+                driver.turn(Wait::AtMost(Duration::from_millis(100))).unwrap();
+            });
+            let mut next = first.next_span();
+            let polled = pin!(&mut next).poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            if turned_first {
+                first_far.write_all(b"go").unwrap();
+                second_far.write_all(b"first-").unwrap();
+            } else {
+                second_far.write_all(b"first-").unwrap();
+                first_far.write_all(b"go").unwrap();
             }
+            let mut got = Vec::new();
+            while got.len() < b"first-second".len() {
+                driver.turn(Wait::Event).unwrap();
+                while let Some(Some(span)) = second.try_next_span() {
+                    got.extend_from_slice(&span.unwrap());
+                }
+            }
+            assert_eq!(String::from_utf8_lossy(&got), "first-second");
+            drop(there(&mut first));
+            DRIVER.set(None);
         }
     });
 }
 
 #[test]
 fn a_waker_that_panics_loses_nothing_of_others() {
-    within(LONG, || {
-        for driver in drivers() {
-            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
-            let sockets: Vec<_> = (0..4)
-                .map(|_| {
-                    let (near, far) = tcp("127.0.0.1");
-                    (driver.socket(near).unwrap(), far)
-                })
-                .collect();
-            let mut receivers: Vec<_> =
-                sockets.iter().map(|(socket, _)| socket.receive(&pool).unwrap()).collect();
-            driver.turn(Wait::No).unwrap();
-            let (panics, waker) = Acting::new(|| panic!("a waker panics, as the test wants it"));
-            let (others, other) = Acting::new(|| ());
-            for (place, receiver) in receivers.iter_mut().enumerate() {
-                let waker = if place == 1 { &waker } else { &other };
-                let mut next = receiver.next_span();
-                assert!(pin!(&mut next).poll(&mut Context::from_waker(waker)).is_pending());
-            }
-            for (_, far) in &sockets {
-                (&*far).write_all(b"handoff").unwrap();
-            }
-            while panics.woken.load(SeqCst) == 0 || others.woken.load(SeqCst) < 3 {
-                let turn = || driver.turn(Wait::Event).map(|_| ());
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(turn));
-            }
-            for receiver in &mut receivers {
-                assert_eq!(&there(receiver)[..], b"handoff");
-            }
+    with_each_driver(LONG, |driver| {
+        let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+        let sockets: Vec<_> = (0..4)
+            .map(|_| {
+                let (near, far) = tcp("127.0.0.1");
+                (driver.socket(near).unwrap(), far)
+            })
+            .collect();
+        let mut receivers: Vec<_> =
+            sockets.iter().map(|(socket, _)| socket.receive(&pool).unwrap()).collect();
+        driver.turn(Wait::No).unwrap();
+        let (panics, waker) = Acting::new(|| panic!("a waker panics, as the test wants it"));
+        let (others, other) = Acting::new(|| ());
+        for (place, receiver) in receivers.iter_mut().enumerate() {
+            let waker = if place == 1 { &waker } else { &other };
+            let mut next = receiver.next_span();
+            assert!(pin!(&mut next).poll(&mut Context::from_waker(waker)).is_pending());
+        }
+        for (_, far) in &sockets {
+            (&*far).write_all(b"handoff").unwrap();
+        }
+        while panics.woken.load(SeqCst) == 0 || others.woken.load(SeqCst) < 3 {
+            let turn = || driver.turn(Wait::Event).map(|_| ());
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(turn));
+        }
+        for receiver in &mut receivers {
+            assert_eq!(&there(receiver)[..], b"handoff");
         }
     });
 }
 
 #[test]
 fn a_waker_that_sends_on_an_auto_socket_loses_no_return() {
-    within(LONG, || {
-        for driver in drivers() {
-            DRIVER.set(Some(driver.clone()));
-            let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(far.local_addr().unwrap()).unwrap();
-            let socket = driver.socket(near).unwrap();
-            let mut group = driver.group();
-            let mut sent: Vec<_> = (0..20)
-                .map(|seed| {
-                    let buffer = Buffer::from(vec![seed; 20_000]);
-                    Box::pin(socket.message(buffer).send_in(&mut group).unwrap())
-                })
-                .collect();
-            // Each of them sends, and times its send, which turns the driver.
-            let mut over = [false; 20];
-            for (sent, over) in sent.iter_mut().zip(&mut over) {
-                let meddler = Waker::from(Arc::new(Meddler { woken: AtomicUsize::new(0) }));
-                *over = sent.as_mut().poll(&mut Context::from_waker(&meddler)).is_ready();
-            }
-            let mut group = Box::pin(group.flush());
-            while group.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-                driver.turn(Wait::Event).unwrap();
-            }
-            for (sent, over) in sent.iter_mut().zip(over) {
-                let mut context = Context::from_waker(Waker::noop());
-                assert!(over || sent.as_mut().poll(&mut context).is_ready());
-            }
-            DRIVER.set(None);
+    with_each_driver(LONG, |driver| {
+        DRIVER.set(Some(driver.clone()));
+        let (near, _far) = udp_pair();
+        let socket = driver.socket(near).unwrap();
+        let mut group = driver.group();
+        let mut sent: Vec<_> = (0..20)
+            .map(|seed| {
+                let buffer = Buffer::from(vec![seed; 20_000]);
+                Box::pin(socket.message(buffer).send_in(&mut group).unwrap())
+            })
+            .collect();
+        // Each of them sends, and times its send, which turns the driver.
+        let mut over = [false; 20];
+        for (sent, over) in sent.iter_mut().zip(&mut over) {
+            let meddler = Waker::from(Arc::new(Meddler { woken: AtomicUsize::new(0) }));
+            *over = sent.as_mut().poll(&mut Context::from_waker(&meddler)).is_ready();
         }
+        let mut group = Box::pin(group.flush());
+        while group.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            driver.turn(Wait::Event).unwrap();
+        }
+        for (sent, over) in sent.iter_mut().zip(over) {
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(over || sent.as_mut().poll(&mut context).is_ready());
+        }
+        DRIVER.set(None);
     });
 }
 
@@ -429,100 +414,87 @@ fn a_waker_that_panics_beside_a_lane_loses_no_buffer_and_no_other_waker() {
 
 #[test]
 fn a_waker_that_panics_in_a_cancellation_leaves_nobody_waiting() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, _far) = traffic::narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let _stalled = socket.send(Buffer::from(vec![1; 4 << 20])).unwrap();
-            let (mut sent, mut loan) = socket.send(Buffer::from(vec![2; 9])).unwrap().split();
-            let (_, panics) = Acting::new(|| panic::panic_any(ON_PURPOSE));
-            let (other, waker) = Acting::new(|| ());
-            assert!(pin!(&mut sent).poll(&mut Context::from_waker(&panics)).is_pending());
-            assert!(pin!(&mut loan).poll(&mut Context::from_waker(&waker)).is_pending());
-            assert!(caught(|| sent.cancel()).is_err(), "{engine}");
-            assert_eq!(other.woken.load(SeqCst), 1, "{engine}");
-            assert_eq!(&loan.try_take().expect("it is back").buffer[..], [2; 9]);
-        }
+    with_each_engine(LONG, |driver, engine| {
+        let (near, _far) = traffic::narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        let _stalled = socket.send(Buffer::from(vec![1; 4 << 20])).unwrap();
+        let (mut sent, mut loan) = socket.send(Buffer::from(vec![2; 9])).unwrap().split();
+        let (_, panics) = Acting::new(|| panic::panic_any(ON_PURPOSE));
+        let (other, waker) = Acting::new(|| ());
+        assert!(pin!(&mut sent).poll(&mut Context::from_waker(&panics)).is_pending());
+        assert!(pin!(&mut loan).poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(caught(|| sent.cancel()).is_err(), "{engine}");
+        assert_eq!(other.woken.load(SeqCst), 1, "{engine}");
+        assert_eq!(&loan.try_take().expect("it is back").buffer[..], [2; 9]);
     });
 }
 
 /// An `auto` socket turns the driver to measure its sends' cost.
 #[test]
 fn a_send_is_accepted_whatever_other_wakers_do() {
-    within(LONG, || {
-        for driver in drivers() {
-            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
-            let (near, mut far) = tcp("127.0.0.1");
-            let receiving = driver.socket(near).unwrap();
-            let mut receiver = receiving.receive(&pool).unwrap();
-            driver.turn(Wait::No).unwrap();
-            let (panics, waker) = Acting::new(|| panic::panic_any(ON_PURPOSE));
-            let mut next = receiver.next_span();
-            assert!(pin!(&mut next).poll(&mut Context::from_waker(&waker)).is_pending());
-            far.write_all(b"handoff").unwrap();
-            let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-            near.connect(peer.local_addr().unwrap()).unwrap();
-            let socket = driver.socket(near).unwrap();
-            for _ in 0..20 {
-                let sending = caught(|| socket.send(Buffer::from(vec![3; 20_000])).unwrap());
-                drop(sending.expect("a send calls no waker of others"));
-            }
-            while panics.woken.load(SeqCst) == 0 {
-                let _ = caught(|| driver.turn(Wait::Event).unwrap());
-            }
-            assert_eq!(&there(&mut receiver)[..], b"handoff");
-            while driver.in_flight() > 1 {
-                driver.turn(Wait::Event).unwrap();
-            }
+    with_each_driver(LONG, |driver| {
+        let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+        let (near, mut far) = tcp("127.0.0.1");
+        let receiving = driver.socket(near).unwrap();
+        let mut receiver = receiving.receive(&pool).unwrap();
+        driver.turn(Wait::No).unwrap();
+        let (panics, waker) = Acting::new(|| panic::panic_any(ON_PURPOSE));
+        let mut next = receiver.next_span();
+        assert!(pin!(&mut next).poll(&mut Context::from_waker(&waker)).is_pending());
+        far.write_all(b"handoff").unwrap();
+        let (near, _peer) = udp_pair();
+        let socket = driver.socket(near).unwrap();
+        for _ in 0..20 {
+            let sending = caught(|| socket.send(Buffer::from(vec![3; 20_000])).unwrap());
+            drop(sending.expect("a send calls no waker of others"));
+        }
+        while panics.woken.load(SeqCst) == 0 {
+            let _ = caught(|| driver.turn(Wait::Event).unwrap());
+        }
+        assert_eq!(&there(&mut receiver)[..], b"handoff");
+        while driver.in_flight() > 1 {
+            driver.turn(Wait::Event).unwrap();
         }
     });
 }
 
 #[test]
 fn a_waker_that_panics_does_not_keep_a_driver_from_its_end() {
-    within(LONG, || {
-        for driver in drivers() {
-            let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
-            let (one, _far) = tcp("127.0.0.1");
-            let (two, _far) = tcp("127.0.0.1");
-            let sockets = [one, two].map(|near| driver.socket(near).unwrap());
-            let mut receivers = [0, 1].map(|place| sockets[place].receive(&pool).unwrap());
-            driver.turn(Wait::No).unwrap();
-            let acting = [0, 1].map(|_| Acting::new(|| panic::panic_any(ON_PURPOSE)));
-            for (receiver, (_, waker)) in receivers.iter_mut().zip(&acting) {
-                let mut next = receiver.next_span();
-                assert!(pin!(&mut next).poll(&mut Context::from_waker(waker)).is_pending());
-            }
-            assert!(caught(|| drop((driver, pool))).is_err());
-            assert_eq!(acting.map(|(acting, _)| acting.woken.load(SeqCst)), [1, 1]);
-            for receiver in &mut receivers {
-                let told = receiver.try_next_span().expect("it is over");
-                assert!(matches!(told, Some(Err(handoff::Error::DriverGone))));
-            }
-            caught(|| drop((receivers, sockets))).expect("nobody waits any more");
+    with_each_driver(LONG, |driver| {
+        let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+        let (one, _far) = tcp("127.0.0.1");
+        let (two, _far) = tcp("127.0.0.1");
+        let sockets = [one, two].map(|near| driver.socket(near).unwrap());
+        let mut receivers = [0, 1].map(|place| sockets[place].receive(&pool).unwrap());
+        driver.turn(Wait::No).unwrap();
+        let acting = [0, 1].map(|_| Acting::new(|| panic::panic_any(ON_PURPOSE)));
+        for (receiver, (_, waker)) in receivers.iter_mut().zip(&acting) {
+            let mut next = receiver.next_span();
+            assert!(pin!(&mut next).poll(&mut Context::from_waker(waker)).is_pending());
         }
+        assert!(caught(|| drop((driver, pool))).is_err());
+        assert_eq!(acting.map(|(acting, _)| acting.woken.load(SeqCst)), [1, 1]);
+        for receiver in &mut receivers {
+            let told = receiver.try_next_span().expect("it is over");
+            assert!(matches!(told, Some(Err(handoff::Error::DriverGone))));
+        }
+        caught(|| drop((receivers, sockets))).expect("nobody waits any more");
     });
 }
 
 /// Wakers of dropped handles, with a driver that goes at once.
 #[test]
 fn nobody_is_woken_when_the_last_handle_goes() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, _far) = traffic::narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let (acting, waker) = Acting::new(|| panic::panic_any(ON_PURPOSE));
-            for _ in 0..3 {
-                let mut sending =
-                    socket.send(Buffer::from(vec![1; 1 << 20])).unwrap().into_future();
-                assert!(pin!(&mut sending).poll(&mut Context::from_waker(&waker)).is_pending());
-            }
-            driver.turn(Wait::No).unwrap();
-            caught(|| drop((socket, driver))).expect("nobody waits any more");
-            assert_eq!(acting.woken.load(SeqCst), 0, "{engine}");
+    with_each_engine(LONG, |driver, engine| {
+        let (near, _far) = traffic::narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        let (acting, waker) = Acting::new(|| panic::panic_any(ON_PURPOSE));
+        for _ in 0..3 {
+            let mut sending = socket.send(Buffer::from(vec![1; 1 << 20])).unwrap().into_future();
+            assert!(pin!(&mut sending).poll(&mut Context::from_waker(&waker)).is_pending());
         }
+        driver.turn(Wait::No).unwrap();
+        caught(|| drop((socket, driver))).expect("nobody waits any more");
+        assert_eq!(acting.woken.load(SeqCst), 0, "{engine}");
     });
 }

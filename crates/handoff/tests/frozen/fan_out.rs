@@ -8,7 +8,9 @@ use handoff_lab::topology::Pair;
 
 use crate::LONG;
 use crate::readers::Readers;
-use crate::traffic::{self, engines_apart, filled, pattern, tcp, within};
+use crate::traffic::{
+    self, attached, engines_apart, filled, pattern, tcp, with_each_engine, within,
+};
 
 const LEN: usize = 48 << 10;
 const MTU: u32 = 9000;
@@ -59,9 +61,8 @@ fn streams(
     let sockets = (0..count).map(|_| {
         let (near, far) = connect();
         readers.add(far);
-        let socket = driver.socket(near).unwrap();
-        socket.set_engine(engine).unwrap();
-        socket
+
+        attached(driver, near, engine)
     });
     let sockets: Vec<_> = sockets.collect();
     let mut region = Region::anonymous(LEN).unwrap();
@@ -88,9 +89,8 @@ fn datagrams(
     let sockets = fars.iter().map(|far| {
         let near = near();
         near.connect(far.local_addr().unwrap()).unwrap();
-        let socket = driver.socket(near).unwrap();
-        socket.set_engine(engine).unwrap();
-        socket
+
+        attached(driver, near, engine)
     });
     let sockets: Vec<_> = sockets.collect();
     let readers: Vec<_> = fars
@@ -120,14 +120,12 @@ fn datagrams(
 
 #[test]
 fn one_payload_to_many_by_every_engine() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            for count in [1, 7] {
-                streams(&driver, engine, count, &|| tcp("127.0.0.1"));
-                let bind = |address| UdpSocket::bind((address, 0)).unwrap();
-                let here = IpAddr::from([127, 0, 0, 1]);
-                datagrams(&driver, engine, (count, LEN), &|| bind(here), here, &bind);
-            }
+    with_each_engine(LONG, |driver, engine| {
+        for count in [1, 7] {
+            streams(&driver, engine, count, &|| tcp("127.0.0.1"));
+            let bind = |address| UdpSocket::bind((address, 0)).unwrap();
+            let here = IpAddr::from([127, 0, 0, 1]);
+            datagrams(&driver, engine, (count, LEN), &|| bind(here), here, &bind);
         }
     });
 }

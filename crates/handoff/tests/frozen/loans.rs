@@ -10,15 +10,14 @@ use handoff::{Driver, Engine, Frozen, Region, RingUse, Socket, Wait};
 
 use crate::LONG;
 use crate::readers::Readers;
-use crate::traffic::{self, engines_apart, filled, narrow_tcp, pattern, tcp, within};
+use crate::traffic::{self, attached, filled, narrow_tcp, pattern, tcp, with_each_engine, within};
 
 const SHORT: usize = 6000;
 
 /// A frozen buffer on its way to a peer that does not read, whose send is dropped.
 fn on_its_way(driver: &Driver, engine: Engine) -> (Socket, TcpStream, Frozen) {
     let (near, far) = narrow_tcp();
-    let socket = driver.socket(near).unwrap();
-    socket.set_engine(engine).unwrap();
+    let socket = attached(driver, near, engine);
     let mut region = Region::anonymous(1 << 20).unwrap();
     let frozen = filled(&mut region, 3, 1 << 20).freeze();
     drop(socket.send(frozen.clone()).unwrap());
@@ -29,24 +28,22 @@ fn on_its_way(driver: &Driver, engine: Engine) -> (Socket, TcpStream, Frozen) {
 /// On its way to a peer that does not read, by each engine, and then dropped: it is frozen until the peer has it.
 #[test]
 fn what_is_on_loan_is_not_written() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (_socket, mut far, frozen) = on_its_way(&driver, engine);
-            let frozen = frozen.try_unfreeze().expect_err("it is on loan");
-            // The same from another thread, which does not touch the driver.
-            let frozen = thread::spawn(|| frozen.try_unfreeze().expect_err("it is on loan"));
-            let frozen = frozen.join().unwrap();
-            let reader = thread::spawn(move || {
-                let mut got = vec![0; 1 << 20];
-                far.read_exact(&mut got).unwrap();
-                got
-            });
-            while driver.in_flight() > 0 {
-                driver.turn(Wait::Event).unwrap();
-            }
-            assert!(reader.join().unwrap() == pattern(3, 1 << 20), "{engine}");
-            assert_eq!(frozen.try_unfreeze().expect("all is over").len(), 1 << 20);
+    with_each_engine(LONG, |driver, engine| {
+        let (_socket, mut far, frozen) = on_its_way(&driver, engine);
+        let frozen = frozen.try_unfreeze().expect_err("it is on loan");
+        // The same from another thread, which does not touch the driver.
+        let frozen = thread::spawn(|| frozen.try_unfreeze().expect_err("it is on loan"));
+        let frozen = frozen.join().unwrap();
+        let reader = thread::spawn(move || {
+            let mut got = vec![0; 1 << 20];
+            far.read_exact(&mut got).unwrap();
+            got
+        });
+        while driver.in_flight() > 0 {
+            driver.turn(Wait::Event).unwrap();
         }
+        assert!(reader.join().unwrap() == pattern(3, 1 << 20), "{engine}");
+        assert_eq!(frozen.try_unfreeze().expect("all is over").len(), 1 << 20);
     });
 }
 

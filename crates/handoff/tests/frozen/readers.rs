@@ -1,8 +1,9 @@
 //! Peers of streams.
 
-use std::io::Read;
 use std::net::TcpStream;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
+
+use crate::traffic::read_all;
 
 /// Far ends of connections, and what each got until its end.
 pub(crate) struct Readers(Vec<JoinHandle<Vec<u8>>>);
@@ -12,12 +13,8 @@ impl Readers {
         Self(Vec::new())
     }
 
-    pub(crate) fn add(&mut self, mut far: TcpStream) {
-        self.0.push(thread::spawn(move || {
-            let mut all = Vec::new();
-            far.read_to_end(&mut all).unwrap();
-            all
-        }));
+    pub(crate) fn add(&mut self, far: TcpStream) {
+        self.0.push(read_all(far));
     }
 
     /// What each got; the near ends are closed.

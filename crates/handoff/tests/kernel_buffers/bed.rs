@@ -4,11 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use handoff::{Driver, GetBuf};
-use handoff_lab::topology::Pair;
+use handoff_lab::topology::{Pair, load};
 use tempfile::TempDir;
 
 /// Longer than anything here takes, even under emulation.
@@ -26,8 +25,7 @@ impl Lending {
     }
 
     pub(crate) fn of(builder: handoff::DriverBuilder) -> Self {
-        let loaded = Command::new("modprobe").arg("getbuf").status().expect("modprobe starts");
-        assert!(loaded.success(), "modprobe getbuf: {loaded}");
+        load("getbuf", &[]).expect("the lab's kernel has it");
         let driver = builder.ring(handoff::RingUse::Require).build().expect("a ring");
         let getbuf = eventually("the device is there", || driver.get_buf().ok());
         Self { driver, getbuf }

@@ -24,7 +24,7 @@ use crate::leases::Lends;
 use crate::model::{Back, Ending, Message, Out, content, place};
 use crate::sends::Gathered;
 use crate::steps::{Memory, Step};
-use crate::traffic::narrow_tcp;
+use crate::traffic::{narrow_tcp, udp_pair};
 use crate::transfers::{Files, Job};
 
 /// The driver's settings, and how its sockets send.
@@ -139,10 +139,8 @@ impl World {
             }
         };
         let outflows: Vec<Outflow> = (0..=LANE_STREAM).map(outflow).collect();
-        let far = UdpSocket::bind("127.0.0.1:0").expect("binds");
+        let (near, far) = udp_pair();
         far.set_nonblocking(true).expect("sets");
-        let near = UdpSocket::bind("127.0.0.1:0").expect("binds");
-        near.connect(far.local_addr().expect("is bound")).expect("connects");
         let datagrams = driver.socket(near).expect("attaches");
         datagrams.set_engine(engine).expect("has the engine");
         let mut lanes = Vec::new();

@@ -7,7 +7,7 @@ use std::thread;
 
 use handoff::{Buffer, Driver, Socket};
 
-use crate::traffic::{assert_same, drivers, pattern, skip, within};
+use crate::traffic::{assert_same, drivers, pattern, skip, with_each_driver, within};
 use crate::{LONG, start};
 
 const LEN: usize = (1 << 20) + 321;
@@ -87,38 +87,36 @@ fn curl_gets_a_file_and_a_part_of_it() {
 fn what_socat_sends_in_small_pieces_lands_in_its_places() {
     const TEST: &str = "what_socat_sends_in_small_pieces_lands_in_its_places";
     const MESSAGES: usize = 200;
-    within(LONG, || {
-        for driver in drivers() {
-            let (mut listener, address) = listening(&driver);
-            let to = format!("TCP:{address}");
-            let Some(mut socat) = start("socat", &["-u", "-b13", "-", &to]) else {
-                return skip(TEST, "socat is not installed");
-            };
-            let mut input = socat.stdin.take().unwrap();
-            let writer = thread::spawn(move || {
-                for number in 0..MESSAGES {
-                    let payload = pattern(number, number * 7 % 500);
-                    let message = [&(payload.len() as u32).to_le_bytes()[..], &payload].concat();
-                    input.write_all(&message).unwrap();
-                }
-            });
-            let receive = async {
-                let (socket, _) = listener.accept().await.unwrap();
-                for number in 0..MESSAGES {
-                    let head = socket.receive_exact(Buffer::from(vec![0; 4])).unwrap().await;
-                    assert_eq!(head.result.unwrap(), 4);
-                    let len = u32::from_le_bytes(*head.buffer.first_chunk().unwrap()) as usize;
-                    let place = Buffer::from(vec![0; len]);
-                    let payload = socket.receive_exact(place).unwrap().await;
-                    assert_eq!(payload.result.unwrap(), len);
-                    assert_same(&payload.buffer, &pattern(number, number * 7 % 500));
-                }
-                let end = socket.receive_into(Buffer::from(vec![0; 1])).unwrap().await;
-                assert_eq!(end.result.unwrap(), 0, "and then the end");
-            };
-            driver.block_on(receive).unwrap();
-            writer.join().unwrap();
-            assert!(socat.wait().unwrap().success());
-        }
+    with_each_driver(LONG, |driver| {
+        let (mut listener, address) = listening(&driver);
+        let to = format!("TCP:{address}");
+        let Some(mut socat) = start("socat", &["-u", "-b13", "-", &to]) else {
+            return skip(TEST, "socat is not installed");
+        };
+        let mut input = socat.stdin.take().unwrap();
+        let writer = thread::spawn(move || {
+            for number in 0..MESSAGES {
+                let payload = pattern(number, number * 7 % 500);
+                let message = [&(payload.len() as u32).to_le_bytes()[..], &payload].concat();
+                input.write_all(&message).unwrap();
+            }
+        });
+        let receive = async {
+            let (socket, _) = listener.accept().await.unwrap();
+            for number in 0..MESSAGES {
+                let head = socket.receive_exact(Buffer::from(vec![0; 4])).unwrap().await;
+                assert_eq!(head.result.unwrap(), 4);
+                let len = u32::from_le_bytes(*head.buffer.first_chunk().unwrap()) as usize;
+                let place = Buffer::from(vec![0; len]);
+                let payload = socket.receive_exact(place).unwrap().await;
+                assert_eq!(payload.result.unwrap(), len);
+                assert_same(&payload.buffer, &pattern(number, number * 7 % 500));
+            }
+            let end = socket.receive_into(Buffer::from(vec![0; 1])).unwrap().await;
+            assert_eq!(end.result.unwrap(), 0, "and then the end");
+        };
+        driver.block_on(receive).unwrap();
+        writer.join().unwrap();
+        assert!(socat.wait().unwrap().success());
     });
 }

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout};
 
 use handoff::{Buffer, BufferPool, Driver, Frozen, Region, Socket, Wait};
 
-use crate::traffic::{self, assert_same, engines_apart, filled, pattern, within};
+use crate::traffic::{self, assert_same, attached, engines_apart, filled, pattern, within};
 use crate::{LONG, start};
 
 const LEN: usize = 60_000;
@@ -91,8 +91,7 @@ fn python_gets_each_datagram() {
         for (number, (driver, engine)) in engines_apart().into_iter().enumerate() {
             let near = UdpSocket::bind("127.0.0.1:0").unwrap();
             near.connect(&address).unwrap();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
+            let socket = attached(&driver, near, engine);
             let mut region = Region::anonymous(LEN).unwrap();
             if driver.ring_unavailable().is_none() {
                 driver.register(&region).unwrap();

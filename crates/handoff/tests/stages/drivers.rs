@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use handoff::{Buffer, Driver, Engine, Region, Wait};
 
 use crate::stage::{LONG, STALLED, turn_for};
-use crate::traffic::{self, engines_apart, filled, narrow_tcp, patience, pattern, within};
+use crate::traffic::{
+    self, attached, engines_apart, filled, narrow_tcp, patience, pattern, with_each_engine, within,
+};
 
 /// The far ends of sockets that a driver leaves behind, and whether they see their end.
 fn ends(mut far: TcpStream, engine: Engine) {
@@ -32,8 +34,7 @@ fn a_driver_that_goes_takes_stalled_sends_along() {
         for forget in [false, true] {
             for (driver, engine) in engines_apart() {
                 let (near, far) = narrow_tcp();
-                let socket = driver.socket(near).unwrap();
-                socket.set_engine(engine).unwrap();
+                let socket = attached(&driver, near, engine);
                 let mut region = Region::anonymous(2 * STALLED).unwrap();
                 let buffers = [
                     filled(&mut region, 1, STALLED),
@@ -61,27 +62,24 @@ fn a_driver_that_goes_takes_stalled_sends_along() {
 #[test]
 fn heap_memory_is_not_used_again_while_the_kernel_sends_it() {
     const LEN: usize = 50_000;
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, far) = narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let mut expected = Vec::new();
-            for seed in 0..40 {
-                expected.extend(pattern(seed, LEN));
-                drop(socket.send(Buffer::from(pattern(seed, LEN))).unwrap());
-                driver.turn(Wait::No).unwrap();
-            }
-            turn_for(&driver, Duration::from_millis(5));
-            drop((socket, driver));
-            let overwriting: Vec<_> = (0..80).map(|_| vec![0xee; LEN]).collect();
-            let mut got = Vec::new();
-            // What the kernel did not have yet is not sent; a reset cuts the rest off.
-            let _ = { far }.read_to_end(&mut got);
-            assert!(got.len() < expected.len(), "{engine}: the peer was not stalled");
-            assert!(got == expected[..got.len()], "{engine}");
-            drop(overwriting);
+    with_each_engine(LONG, |driver, engine| {
+        let (near, far) = narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        let mut expected = Vec::new();
+        for seed in 0..40 {
+            expected.extend(pattern(seed, LEN));
+            drop(socket.send(Buffer::from(pattern(seed, LEN))).unwrap());
+            driver.turn(Wait::No).unwrap();
         }
+        turn_for(&driver, Duration::from_millis(5));
+        drop((socket, driver));
+        let overwriting: Vec<_> = (0..80).map(|_| vec![0xee; LEN]).collect();
+        let mut got = Vec::new();
+        // What the kernel did not have yet is not sent; a reset cuts the rest off.
+        let _ = { far }.read_to_end(&mut got);
+        assert!(got.len() < expected.len(), "{engine}: the peer was not stalled");
+        assert!(got == expected[..got.len()], "{engine}");
+        drop(overwriting);
     });
 }
 
@@ -105,8 +103,7 @@ fn drivers_that_go_leave_nothing() {
     }
     let round = |engine: Engine, driver: Driver| {
         let (near, far) = narrow_tcp();
-        let socket = driver.socket(near).unwrap();
-        socket.set_engine(engine).unwrap();
+        let socket = attached(&driver, near, engine);
         let mut region = Region::anonymous(LEN).unwrap();
         let sending = socket.send(filled(&mut region, 1, LEN)).unwrap();
         let (read, _write) = std::io::pipe().unwrap();

@@ -4,8 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use handoff::{Buffer, Executor};
 
-use crate::stage::{LONG, STAGES, STALLED, at_stage, reader, settle};
-use crate::traffic::{engines_apart, narrow_tcp, pattern, within};
+use crate::stage::{LONG, STAGES, STALLED, at_stage, settle};
+use crate::traffic::{
+    attached, engines_apart, narrow_tcp, pattern, read_all, with_each_engine, within,
+};
 
 #[test]
 fn a_panicking_future_leaves_the_driver_usable() {
@@ -38,7 +40,7 @@ fn a_panicking_future_leaves_the_driver_usable() {
                     }));
                     assert!(outcome.is_err());
                     drop(socket);
-                    let reader = reader(far);
+                    let reader = read_all(far);
                     settle(&driver);
                     assert!(reader.join().unwrap() == expected, "{engine} {stage:?}");
                 }
@@ -50,36 +52,33 @@ fn a_panicking_future_leaves_the_driver_usable() {
 
 #[test]
 fn tasks_dropped_midway_let_their_sends_go_on() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, far) = narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            let executor = Executor::new(&driver);
-            let mut expected = Vec::new();
-            let mut tasks = Vec::new();
-            for (seed, len) in [STALLED, 1000, 70_000].into_iter().enumerate() {
-                expected.extend(pattern(seed, len));
-                let socket = socket.clone();
-                tasks.push(executor.spawn(async move {
-                    let sending = socket.send(Buffer::from(pattern(seed, len))).unwrap();
-                    sending.await.sent.unwrap();
-                }));
-                executor
-                    .run(async {
-                        for _ in 0..3 {
-                            futures_lite::future::yield_now().await;
-                        }
-                    })
-                    .unwrap();
-            }
-            tasks.remove(1).detach();
-            drop(tasks);
-            drop(executor);
-            drop(socket);
-            let reader = reader(far);
-            settle(&driver);
-            assert!(reader.join().unwrap() == expected, "{engine}");
+    with_each_engine(LONG, |driver, engine| {
+        let (near, far) = narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        let executor = Executor::new(&driver);
+        let mut expected = Vec::new();
+        let mut tasks = Vec::new();
+        for (seed, len) in [STALLED, 1000, 70_000].into_iter().enumerate() {
+            expected.extend(pattern(seed, len));
+            let socket = socket.clone();
+            tasks.push(executor.spawn(async move {
+                let sending = socket.send(Buffer::from(pattern(seed, len))).unwrap();
+                sending.await.sent.unwrap();
+            }));
+            executor
+                .run(async {
+                    for _ in 0..3 {
+                        futures_lite::future::yield_now().await;
+                    }
+                })
+                .unwrap();
         }
+        tasks.remove(1).detach();
+        drop(tasks);
+        drop(executor);
+        drop(socket);
+        let reader = read_all(far);
+        settle(&driver);
+        assert!(reader.join().unwrap() == expected, "{engine}");
     });
 }

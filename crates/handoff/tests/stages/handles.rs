@@ -7,40 +7,38 @@ use std::time::Duration;
 
 use handoff::{Buffer, Driver, Error};
 
-use crate::stage::{LONG, STAGES, STALLED, Stage, at_stage, reader, settle, turn_for};
-use crate::traffic::{drivers, engines_apart, narrow_tcp, pattern, within};
+use crate::stage::{LONG, STAGES, STALLED, Stage, at_stage, settle, turn_for};
+use crate::traffic::{attached, drivers, narrow_tcp, pattern, read_all, with_each_engine};
 
 #[test]
 fn dropped_sends_go_on() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            for stage in STAGES {
-                for half in 0..3 {
-                    let (socket, far, sendings, expected) = at_stage(&driver, engine, stage);
-                    let mut kept = (Vec::new(), Vec::new());
-                    for sending in sendings {
-                        let (sent, loan) = sending.split();
-                        match half {
-                            0 => drop((sent, loan)),
-                            1 => kept.0.push(sent),
-                            _ => kept.1.push(loan),
-                        }
+    with_each_engine(LONG, |driver, engine| {
+        for stage in STAGES {
+            for half in 0..3 {
+                let (socket, far, sendings, expected) = at_stage(&driver, engine, stage);
+                let mut kept = (Vec::new(), Vec::new());
+                for sending in sendings {
+                    let (sent, loan) = sending.split();
+                    match half {
+                        0 => drop((sent, loan)),
+                        1 => kept.0.push(sent),
+                        _ => kept.1.push(loan),
                     }
-                    drop(socket);
-                    let reader = reader(far);
-                    driver
-                        .block_on(async {
-                            for sent in kept.0 {
-                                sent.await.unwrap();
-                            }
-                            for loan in kept.1 {
-                                loan.await;
-                            }
-                        })
-                        .unwrap();
-                    settle(&driver);
-                    assert!(reader.join().unwrap() == expected, "{engine} {stage:?} {half}");
                 }
+                drop(socket);
+                let reader = read_all(far);
+                driver
+                    .block_on(async {
+                        for sent in kept.0 {
+                            sent.await.unwrap();
+                        }
+                        for loan in kept.1 {
+                            loan.await;
+                        }
+                    })
+                    .unwrap();
+                settle(&driver);
+                assert!(reader.join().unwrap() == expected, "{engine} {stage:?} {half}");
             }
         }
     });
@@ -48,145 +46,135 @@ fn dropped_sends_go_on() {
 
 #[test]
 fn forgotten_sends_go_on_and_keep_their_place() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            for stage in STAGES {
-                let (socket, far, sendings, expected) = at_stage(&driver, engine, stage);
-                let before = driver.in_flight() - sendings.len();
-                let count = sendings.len();
-                for (place, sending) in sendings.into_iter().enumerate() {
-                    let (sent, loan) = sending.split();
-                    match place % 3 {
-                        0 => std::mem::forget((sent, loan)),
-                        1 => std::mem::forget(sent),
-                        _ => std::mem::forget(loan),
-                    }
+    with_each_engine(LONG, |driver, engine| {
+        for stage in STAGES {
+            let (socket, far, sendings, expected) = at_stage(&driver, engine, stage);
+            let before = driver.in_flight() - sendings.len();
+            let count = sendings.len();
+            for (place, sending) in sendings.into_iter().enumerate() {
+                let (sent, loan) = sending.split();
+                match place % 3 {
+                    0 => std::mem::forget((sent, loan)),
+                    1 => std::mem::forget(sent),
+                    _ => std::mem::forget(loan),
                 }
-                let reader = reader(far);
-                // A last one shows that the others are through.
-                driver.block_on(socket.send(Buffer::from(vec![9])).unwrap().into_future()).unwrap();
-                // A forgotten handle keeps its socket too.
-                rustix::net::shutdown(&socket, rustix::net::Shutdown::Write).unwrap();
-                let got = reader.join().unwrap();
-                assert!(got[..got.len() - 1] == expected, "{engine} {stage:?}");
-                assert_eq!(driver.in_flight(), before + count, "{engine} {stage:?}");
             }
+            let reader = read_all(far);
+            // A last one shows that the others are through.
+            driver.block_on(socket.send(Buffer::from(vec![9])).unwrap().into_future()).unwrap();
+            // A forgotten handle keeps its socket too.
+            rustix::net::shutdown(&socket, rustix::net::Shutdown::Write).unwrap();
+            let got = reader.join().unwrap();
+            assert!(got[..got.len() - 1] == expected, "{engine} {stage:?}");
+            assert_eq!(driver.in_flight(), before + count, "{engine} {stage:?}");
         }
     });
 }
 
 #[test]
 fn cancelled_sends_end_and_break_the_stream_only_midway() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            for stage in STAGES {
-                let (socket, far, sendings, expected) = at_stage(&driver, engine, stage);
-                let (sents, loans): (Vec<_>, Vec<_>) =
-                    sendings.into_iter().map(handoff::Sending::split).unzip();
-                for sent in &sents {
-                    sent.cancel();
-                }
-                let results = driver
-                    .block_on(async {
-                        let mut results = Vec::new();
-                        for sent in sents {
-                            results.push(sent.await);
-                        }
-                        results
-                    })
-                    .unwrap();
-                let mut taken = 0;
-                let mut midway = false;
-                for result in &results {
-                    match result {
-                        Ok(bytes) => taken += bytes,
-                        Err(Error::Canceled { done }) => {
-                            taken += done;
-                            midway |= *done > 0;
-                        }
-                        Err(Error::StreamBroken { .. }) if midway => {}
-                        Err(error) => panic!("{engine} {stage:?}: {error}"),
-                    }
-                }
-                if stage == Stage::Returned {
-                    assert!(results.iter().all(Result::is_ok), "{engine}: {results:?}");
-                }
-                assert_eq!(socket.send(Buffer::from(vec![])).is_err(), midway);
-                drop(socket);
-                let reader = reader(far);
-                driver
-                    .block_on(async {
-                        for loan in loans {
-                            loan.await;
-                        }
-                    })
-                    .unwrap();
-                settle(&driver);
-                assert!(reader.join().unwrap() == expected[..taken], "{engine} {stage:?}");
+    with_each_engine(LONG, |driver, engine| {
+        for stage in STAGES {
+            let (socket, far, sendings, expected) = at_stage(&driver, engine, stage);
+            let (sents, loans): (Vec<_>, Vec<_>) =
+                sendings.into_iter().map(handoff::Sending::split).unzip();
+            for sent in &sents {
+                sent.cancel();
             }
+            let results = driver
+                .block_on(async {
+                    let mut results = Vec::new();
+                    for sent in sents {
+                        results.push(sent.await);
+                    }
+                    results
+                })
+                .unwrap();
+            let mut taken = 0;
+            let mut midway = false;
+            for result in &results {
+                match result {
+                    Ok(bytes) => taken += bytes,
+                    Err(Error::Canceled { done }) => {
+                        taken += done;
+                        midway |= *done > 0;
+                    }
+                    Err(Error::StreamBroken { .. }) if midway => {}
+                    Err(error) => panic!("{engine} {stage:?}: {error}"),
+                }
+            }
+            if stage == Stage::Returned {
+                assert!(results.iter().all(Result::is_ok), "{engine}: {results:?}");
+            }
+            assert_eq!(socket.send(Buffer::from(vec![])).is_err(), midway);
+            drop(socket);
+            let reader = read_all(far);
+            driver
+                .block_on(async {
+                    for loan in loans {
+                        loan.await;
+                    }
+                })
+                .unwrap();
+            settle(&driver);
+            assert!(reader.join().unwrap() == expected[..taken], "{engine} {stage:?}");
         }
     });
 }
 
 #[test]
 fn groups_are_dropped_and_forgotten() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            for stage in 0..5 {
-                let (near, far) = narrow_tcp();
-                let socket = driver.socket(near).unwrap();
-                socket.set_engine(engine).unwrap();
-                let mut group = driver.group();
-                let mut expected = Vec::new();
-                for (seed, len) in [1000, STALLED, 1000].into_iter().enumerate() {
-                    expected.extend(pattern(seed, len));
-                    let buffer = Buffer::from(pattern(seed, len));
-                    drop(socket.message(buffer).send_in(&mut group).unwrap());
-                }
-                turn_for(&driver, Duration::from_millis(5));
-                match stage {
-                    0 => drop(group),
-                    1 => drop(group.flush()),
-                    2 => std::mem::forget(group),
-                    3 => std::mem::forget(group.flush()),
-                    _ => {
-                        let mut other = driver.group();
-                        drop(socket.message(Buffer::from(vec![])).send_in(&mut other).unwrap());
-                        drop(group);
-                        let reader = reader(far);
-                        let back = driver.block_on(other.flush()).unwrap();
-                        assert_eq!(back.buffer.len(), 1);
-                        drop(socket);
-                        settle(&driver);
-                        assert!(reader.join().unwrap() == expected, "{engine}");
-                        continue;
-                    }
-                }
-                drop(socket);
-                let reader = reader(far);
-                settle(&driver);
-                assert!(reader.join().unwrap() == expected, "{engine} {stage}");
+    with_each_engine(LONG, |driver, engine| {
+        for stage in 0..5 {
+            let (near, far) = narrow_tcp();
+            let socket = attached(&driver, near, engine);
+            let mut group = driver.group();
+            let mut expected = Vec::new();
+            for (seed, len) in [1000, STALLED, 1000].into_iter().enumerate() {
+                expected.extend(pattern(seed, len));
+                let buffer = Buffer::from(pattern(seed, len));
+                drop(socket.message(buffer).send_in(&mut group).unwrap());
             }
+            turn_for(&driver, Duration::from_millis(5));
+            match stage {
+                0 => drop(group),
+                1 => drop(group.flush()),
+                2 => std::mem::forget(group),
+                3 => std::mem::forget(group.flush()),
+                _ => {
+                    let mut other = driver.group();
+                    drop(socket.message(Buffer::from(vec![])).send_in(&mut other).unwrap());
+                    drop(group);
+                    let reader = read_all(far);
+                    let back = driver.block_on(other.flush()).unwrap();
+                    assert_eq!(back.buffer.len(), 1);
+                    drop(socket);
+                    settle(&driver);
+                    assert!(reader.join().unwrap() == expected, "{engine}");
+                    continue;
+                }
+            }
+            drop(socket);
+            let reader = read_all(far);
+            settle(&driver);
+            assert!(reader.join().unwrap() == expected, "{engine} {stage}");
         }
     });
 }
 
 #[test]
 fn sockets_close_when_their_last_send_is_through() {
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, far) = narrow_tcp();
-            let fd = near.as_raw_fd();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            drop(socket.send(Buffer::from(pattern(1, STALLED))).unwrap());
-            drop(socket);
-            turn_for(&driver, Duration::from_millis(5));
-            assert!(std::path::Path::new(&format!("/proc/self/fd/{fd}")).exists());
-            let reader = reader(far);
-            settle(&driver);
-            assert_eq!(reader.join().unwrap().len(), STALLED, "{engine}");
-        }
+    with_each_engine(LONG, |driver, engine| {
+        let (near, far) = narrow_tcp();
+        let fd = near.as_raw_fd();
+        let socket = attached(&driver, near, engine);
+        drop(socket.send(Buffer::from(pattern(1, STALLED))).unwrap());
+        drop(socket);
+        turn_for(&driver, Duration::from_millis(5));
+        assert!(std::path::Path::new(&format!("/proc/self/fd/{fd}")).exists());
+        let reader = read_all(far);
+        settle(&driver);
+        assert_eq!(reader.join().unwrap().len(), STALLED, "{engine}");
     });
 }
 

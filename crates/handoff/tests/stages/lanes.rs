@@ -12,8 +12,8 @@ use handoff::{Buffer, Driver, Engine, Error, Finished, Lane, Region, RingUse, So
 use proptest::prelude::*;
 use socket2::SockRef;
 
-use crate::stage::{LONG, reader, settle, turn_for};
-use crate::traffic::{assert_same, filled, narrow_tcp, pattern, skip, tcp, within};
+use crate::stage::{LONG, settle, turn_for};
+use crate::traffic::{assert_same, filled, narrow_tcp, pattern, read_all, skip, tcp, within};
 
 /// A driver with a ring, which lanes need.
 fn driver(test: &str) -> Option<Driver> {
@@ -155,7 +155,7 @@ fn a_stream_with_a_lane_takes_nothing_else() {
         driver.block_on(async { sending.await.sent }).unwrap().unwrap();
         settle(&driver);
         drop(socket);
-        let got = reader(far).join().unwrap();
+        let got = read_all(far).join().unwrap();
         assert!(got == [pattern(0, 100), pattern(1, 100), pattern(2, 100)].concat());
     });
 }
@@ -398,7 +398,7 @@ fn a_dropped_lane_sends_what_was_pushed() {
             turn_for(&driver, Duration::from_millis(time));
             drop((lane, socket));
             assert_eq!(driver.in_flight(), 6);
-            let reader = reader(far);
+            let reader = read_all(far);
             settle(&driver);
             assert!(reader.join().unwrap() == expected);
         }
@@ -437,7 +437,7 @@ fn a_cancelled_lane_gives_back_every_buffer() {
             turn_for(&driver, Duration::from_millis(time));
             lane.cancel();
             lane.cancel();
-            let reader = reader(far);
+            let reader = read_all(far);
             let all = take_all(&driver, &lane);
             assert_eq!(all.len(), 6);
             let mut taken = 0;
@@ -476,7 +476,7 @@ fn lanes_outlive_their_driver() {
                 turn_for(&driver, Duration::from_millis(time));
                 let kept = Some(lane).filter(|_| first == 0);
                 drop(driver);
-                let reader = reader(far);
+                let reader = read_all(far);
                 if let Some(lane) = kept {
                     let mut region = Region::anonymous(4096).unwrap();
                     let refused = lane.push(region.take(9).unwrap()).unwrap_err();
@@ -508,7 +508,7 @@ fn futures_wait_for_room_and_for_what_comes_back() {
         let test = "lanes::futures_wait_for_room_and_for_what_comes_back";
         let Some(driver) = driver(test) else { return };
         let (near, far) = tcp("127.0.0.1");
-        let reader = reader(far);
+        let reader = read_all(far);
         let socket = driver.socket(near).unwrap();
         let mut region = Region::anonymous(8 << 20).unwrap();
         let lane = socket.lane(&region, 3).unwrap();
@@ -538,7 +538,7 @@ fn lanes_come_and_go_under_one_driver() {
     within(LONG, || {
         let Some(driver) = driver("lanes::lanes_come_and_go_under_one_driver") else { return };
         let (near, far) = tcp("127.0.0.1");
-        let reader = reader(far);
+        let reader = read_all(far);
         let socket = driver.socket(near).unwrap();
         let mut region = Region::anonymous(8 << 20).unwrap();
         let mut expected = Vec::new();

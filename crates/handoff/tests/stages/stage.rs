@@ -1,13 +1,12 @@
 //! The stages of sends at which something happens to them.
 
-use std::io::Read;
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff::{Buffer, Driver, Engine, Socket, Wait};
 
-use crate::traffic::{narrow_tcp, pattern};
+use crate::traffic::{attached, narrow_tcp, pattern};
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 /// More than the buffers of a narrow connection hold.
@@ -25,14 +24,6 @@ pub(crate) enum Stage {
 
 pub(crate) const STAGES: [Stage; 4] =
     [Stage::Accepted, Stage::Blocked, Stage::Sent, Stage::Returned];
-
-pub(crate) fn reader(mut far: TcpStream) -> thread::JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut all = Vec::new();
-        far.read_to_end(&mut all).unwrap();
-        all
-    })
-}
 
 pub(crate) fn turn_for(driver: &Driver, time: Duration) {
     let end = Instant::now() + time;
@@ -58,8 +49,7 @@ pub(crate) fn at_stage(
     stage: Stage,
 ) -> (Socket, TcpStream, Vec<handoff::Sending<Buffer>>, Vec<u8>) {
     let (near, far) = narrow_tcp();
-    let socket = driver.socket(near).unwrap();
-    socket.set_engine(engine).unwrap();
+    let socket = attached(driver, near, engine);
     let lens: &[usize] = match stage {
         Stage::Accepted | Stage::Blocked => &[STALLED, 70_000, 0, 1000],
         Stage::Sent | Stage::Returned => &[1000, 60_000],

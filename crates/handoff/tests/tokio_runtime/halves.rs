@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::timeout;
 
-use crate::traffic::{assert_same, narrow_tcp, pattern, tcp, within};
+use crate::traffic::{assert_same, attached, narrow_tcp, pattern, tcp, within};
 use crate::{Impatient, LONG, each_engine};
 
 const BYTES: usize = 1 << 20;
@@ -20,8 +20,7 @@ fn stream(
     engine: Engine,
     (near, far): (std::net::TcpStream, std::net::TcpStream),
 ) -> (TcpStream, std::net::TcpStream) {
-    let socket = driver.socket(near).unwrap();
-    socket.set_engine(engine).unwrap();
+    let socket = attached(driver, near, engine);
     far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     (TcpStream::try_from(socket).unwrap(), far)
 }

@@ -17,7 +17,7 @@ use tokio::io::{
 };
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::traffic::{assert_same, pattern, within};
+use crate::traffic::{assert_same, pattern, read_all, within};
 use crate::{LONG, builders, pool};
 
 /// Where a program listens, told to its clients. Without clients it ends.
@@ -84,12 +84,8 @@ async fn echo<S: AsyncRead + AsyncWrite>(stream: S) {
 /// Sends pieces of many lengths while it reads the echo.
 fn echo_client(address: SocketAddr) -> Vec<u8> {
     let mut near = TcpStream::connect(address).unwrap();
-    let mut reading = near.try_clone().unwrap();
-    let reader = thread::spawn(move || {
-        let mut got = Vec::new();
-        reading.read_to_end(&mut got).unwrap();
-        got
-    });
+    let reading = near.try_clone().unwrap();
+    let reader = read_all(reading);
     for len in [1, 10, 1000, 100_000, 1_000_000, 3] {
         near.write_all(&pattern(len, len)).unwrap();
     }

@@ -1,13 +1,12 @@
 //! Sockets with tokio's traits, whose futures are dropped at every point where they wait.
 
 use std::future::poll_fn;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +19,8 @@ use tokio::join;
 use tokio::task::{spawn_local, yield_now};
 
 use crate::traffic::{
-    assert_same, drivers, engines, engines_apart, narrow_tcp, pattern, tcp, within, without_ring,
+    assert_same, attached, engines, narrow_tcp, pattern, read_all, tcp, with_each_driver,
+    with_each_engine, within, without_ring,
 };
 use crate::{Impatient, LONG, builders, each_engine, pool};
 
@@ -414,22 +414,19 @@ fn a_wait_for_sends_ends_with_the_driver() {
             self.0.store(true, Relaxed);
         }
     }
-    within(LONG, || {
-        for (driver, engine) in engines_apart() {
-            let (near, _far) = narrow_tcp();
-            let socket = driver.socket(near).unwrap();
-            socket.set_engine(engine).unwrap();
-            drop(socket.send(Buffer::from(pattern(1, 2 << 20))).unwrap());
-            let woken = Arc::new(Woken(AtomicBool::new(false)));
-            let waker = Waker::from(Arc::clone(&woken));
-            let mut context = Context::from_waker(&waker);
-            let mut flush = pin!(socket.flush());
-            driver.turn(Wait::No).unwrap();
-            assert!(flush.as_mut().poll(&mut context).is_pending());
-            drop(driver);
-            assert!(woken.0.load(Relaxed), "{engine}");
-            assert!(matches!(flush.as_mut().poll(&mut context), Poll::Ready(Err(_))), "{engine}");
-        }
+    with_each_engine(LONG, |driver, engine| {
+        let (near, _far) = narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        drop(socket.send(Buffer::from(pattern(1, 2 << 20))).unwrap());
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        let mut flush = pin!(socket.flush());
+        driver.turn(Wait::No).unwrap();
+        assert!(flush.as_mut().poll(&mut context).is_pending());
+        drop(driver);
+        assert!(woken.0.load(Relaxed), "{engine}");
+        assert!(matches!(flush.as_mut().poll(&mut context), Poll::Ready(Err(_))), "{engine}");
     });
 }
 
@@ -504,21 +501,19 @@ fn a_read_behind_a_receive_that_was_given_up_passes_nothing_over() {
 
 #[test]
 fn a_read_that_waits_for_a_dropped_receive_ends_with_the_driver() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (near, _far) = tcp("127.0.0.1");
-            let mut near = TcpStream::try_from(driver.socket(near).unwrap()).unwrap();
-            let receiving = near.socket().receive_exact(Buffer::from(vec![0; 100])).unwrap();
-            driver.turn(Wait::No).unwrap();
-            drop(receiving);
-            let mut got = [0; 9];
-            let mut read = pin!(near.read(&mut got));
-            let mut context = Context::from_waker(Waker::noop());
-            assert!(read.as_mut().poll(&mut context).is_pending());
-            drop(driver);
-            let Poll::Ready(Err(told)) = read.poll(&mut context) else { panic!("it goes on") };
-            assert!(told.to_string().contains("the driver was dropped"), "{told}");
-        }
+    with_each_driver(LONG, |driver| {
+        let (near, _far) = tcp("127.0.0.1");
+        let mut near = TcpStream::try_from(driver.socket(near).unwrap()).unwrap();
+        let receiving = near.socket().receive_exact(Buffer::from(vec![0; 100])).unwrap();
+        driver.turn(Wait::No).unwrap();
+        drop(receiving);
+        let mut got = [0; 9];
+        let mut read = pin!(near.read(&mut got));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(read.as_mut().poll(&mut context).is_pending());
+        drop(driver);
+        let Poll::Ready(Err(told)) = read.poll(&mut context) else { panic!("it goes on") };
+        assert!(told.to_string().contains("the driver was dropped"), "{told}");
     });
 }
 
@@ -555,21 +550,19 @@ fn waits_take_no_place_of_operations() {
 
 #[test]
 fn a_wait_ends_with_the_driver() {
-    within(LONG, || {
-        for driver in drivers() {
-            let (near, _far) = tcp("127.0.0.1");
-            let socket = driver.socket(near).unwrap();
-            let mut waits = [socket.readable().unwrap(), socket.readable().unwrap()];
-            let nobody = driver.connect("192.0.2.1:9".parse().unwrap()).unwrap();
-            driver.turn(Wait::No).unwrap();
-            drop(driver);
-            let mut context = Context::from_waker(Waker::noop());
-            for wait in &mut waits {
-                assert!(matches!(pin!(wait).poll(&mut context), Poll::Ready(Err(_))));
-            }
-            assert!(matches!(pin!(nobody).poll(&mut context), Poll::Ready(Err(_))));
-            assert!(matches!(socket.readable(), Err(Error::DriverGone)));
+    with_each_driver(LONG, |driver| {
+        let (near, _far) = tcp("127.0.0.1");
+        let socket = driver.socket(near).unwrap();
+        let mut waits = [socket.readable().unwrap(), socket.readable().unwrap()];
+        let nobody = driver.connect("192.0.2.1:9".parse().unwrap()).unwrap();
+        driver.turn(Wait::No).unwrap();
+        drop(driver);
+        let mut context = Context::from_waker(Waker::noop());
+        for wait in &mut waits {
+            assert!(matches!(pin!(wait).poll(&mut context), Poll::Ready(Err(_))));
         }
+        assert!(matches!(pin!(nobody).poll(&mut context), Poll::Ready(Err(_))));
+        assert!(matches!(socket.readable(), Err(Error::DriverGone)));
     });
 }
 
@@ -656,14 +649,10 @@ fn a_sink_waits_for_room() {
     const SHORT: Duration = Duration::from_millis(5);
     within(LONG, || {
         for builder in builders() {
-            let ((near, mut far), (other, _peer)) = (tcp("127.0.0.1"), tcp("127.0.0.1"));
+            let ((near, far), (other, _peer)) = (tcp("127.0.0.1"), tcp("127.0.0.1"));
             let engines = engines(&builder.clone().build().unwrap());
             let count = engines.len();
-            let reader = thread::spawn(move || {
-                let mut got = Vec::new();
-                far.read_to_end(&mut got).unwrap();
-                got
-            });
+            let reader = read_all(far);
             run_with(builder.in_flight(1), async |driver: Driver| {
                 let (near, other) = (driver.socket(near).unwrap(), driver.socket(other).unwrap());
                 for engine in engines {

@@ -16,7 +16,7 @@ use handoff::{Buffer, Driver, DriverBuilder, Engine, Error, Socket};
 use tokio::io::AsyncReadExt;
 use tokio::runtime::Runtime;
 
-use crate::traffic::{assert_same, engines, pattern, tcp, within};
+use crate::traffic::{assert_same, engines, pattern, read_all, tcp, within};
 use crate::{Impatient, LONG, builders, pool};
 
 /// Of many threads, so that tasks move.
@@ -88,12 +88,8 @@ fn connections_are_echoed_by_tasks_on_any_thread() {
                 .map(|seed| {
                     thread::spawn(move || {
                         let mut near = std::net::TcpStream::connect(address).unwrap();
-                        let mut reading = near.try_clone().unwrap();
-                        let reader = thread::spawn(move || {
-                            let mut got = Vec::new();
-                            reading.read_to_end(&mut got).unwrap();
-                            got
-                        });
+                        let reading = near.try_clone().unwrap();
+                        let reader = read_all(reading);
                         near.write_all(&pattern(seed, BYTES)).unwrap();
                         near.shutdown(std::net::Shutdown::Write).unwrap();
                         assert_same(&reader.join().unwrap(), &pattern(seed, BYTES));

@@ -1,10 +1,12 @@
 //! What tests send, over what, and how long they wait.
 
 use std::fs::File;
+use std::io::Read as _;
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Region, RingUse, Socket};
@@ -66,14 +68,33 @@ pub(crate) fn tcp(address: &str) -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
+/// Datagrams over loopback: the end that is connected, and its peer.
+pub(crate) fn udp_pair() -> (UdpSocket, UdpSocket) {
+    let [near, far] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    near.connect(far.local_addr().unwrap()).unwrap();
+    (near, far)
+}
+
 /// Datagrams over loopback: the end attached for an engine, and its peer.
 pub(crate) fn udp(driver: &Driver, engine: Engine) -> (Socket, UdpSocket) {
-    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-    near.connect(far.local_addr().unwrap()).unwrap();
-    let socket = driver.socket(near).unwrap();
+    let (near, far) = udp_pair();
+    (attached(driver, near, engine), far)
+}
+
+/// A socket of the driver, for an engine.
+pub(crate) fn attached(driver: &Driver, socket: impl Into<OwnedFd>, engine: Engine) -> Socket {
+    let socket = driver.socket(socket).unwrap();
     socket.set_engine(engine).unwrap();
-    (socket, far)
+    socket
+}
+
+/// Reads a stream to its end, in a thread of its own.
+pub(crate) fn read_all(mut stream: TcpStream) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        all
+    })
 }
 
 /// As [`tcp`], with so little room on the way that 512 KiB block until the peer reads.
@@ -133,6 +154,21 @@ pub(crate) fn within(time: Duration, test: impl FnOnce() + Send + 'static) {
         return;
     }
     panic!("still running after {time:?}");
+}
+
+/// Runs a test with each of [`drivers`], as [`within`] does.
+pub(crate) fn with_each_driver(time: Duration, test: impl FnMut(Driver) + Send + 'static) {
+    within(time, || drivers().into_iter().for_each(test));
+}
+
+/// The same with each of [`engines_apart`].
+pub(crate) fn with_each_engine(
+    time: Duration,
+    mut test: impl FnMut(Driver, Engine) + Send + 'static,
+) {
+    within(time, move || {
+        engines_apart().into_iter().for_each(|(driver, engine)| test(driver, engine))
+    });
 }
 
 /// Says that a test cannot run here, and why.

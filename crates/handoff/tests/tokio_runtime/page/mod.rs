@@ -20,7 +20,7 @@ use handoff::tokio::{SendSink, TcpListener, run_with};
 use handoff::{Buffer, Driver, Error};
 use socket2::SockRef;
 
-use crate::traffic::{alone, assert_same, narrow_tcp, pattern, tcp, within};
+use crate::traffic::{alone, assert_same, narrow_tcp, pattern, read_all, tcp, within};
 use crate::{LONG, builders, pool};
 
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -181,16 +181,7 @@ fn the_fan_out_tells_all_but_those_who_do_not_read() {
             let pairs: Vec<_> = (0..3).map(|_| narrow_tcp()).collect();
             let (near, mut far): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
             let _silent = far.pop();
-            let readers: Vec<_> = far
-                .into_iter()
-                .map(|mut far| {
-                    thread::spawn(move || {
-                        let mut got = Vec::new();
-                        far.read_to_end(&mut got).unwrap();
-                        got
-                    })
-                })
-                .collect();
+            let readers: Vec<_> = far.into_iter().map(read_all).collect();
             run_with(builder, async |driver: Driver| {
                 let sink = |near| SendSink::new(driver.socket(near).unwrap(), 4).cancel_on_drop();
                 let sinks = near.into_iter().map(sink).collect();
