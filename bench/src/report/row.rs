@@ -127,8 +127,8 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Of a queue.
-    pub(crate) fn of(queue: &RxQueue) -> Vec<Self> {
+    /// Of a queue, step by step.
+    pub fn of(queue: &RxQueue) -> Vec<Self> {
         let step = |step: handoff::RxGrowth| Self {
             after_s: step.after.as_secs_f64(),
             chunks: step.chunks,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use handoff::{RxQueue, RxStats, Tally};
+use handoff_bench::report::Growth;
 use serde::Serialize;
 
 /// The part of a report about the queues; its fields are those of `--json`.
@@ -23,19 +24,9 @@ pub(crate) struct Arrived {
     chunks: usize,
     chunks_limit: usize,
     /// When the memory of a queue grew.
-    growth: Vec<Step>,
+    growth: Vec<Growth>,
     /// Why it did not grow further, if it should have.
     growth_stopped: Option<String>,
-}
-
-/// A step in which the NIC got more memory.
-#[derive(Debug, Clone, Serialize)]
-struct Step {
-    /// Since the queue was bound.
-    after_s: f64,
-    /// Chunks of the queue after this step.
-    chunks: usize,
-    cause: String,
 }
 
 impl Arrived {
@@ -48,12 +39,6 @@ impl Arrived {
     pub(crate) fn since(before: &RxStats, queue: &RxQueue) -> Self {
         let RxStats { bytes, copied, shared, shortages, .. } = queue.stats();
         let copied = copied.map(|copied| copied.saturating_sub(before.copied.unwrap_or(0)));
-        let growth = queue.growth().into_iter();
-        let step = |step: handoff::RxGrowth| Step {
-            after_s: step.after.as_secs_f64(),
-            chunks: step.chunks,
-            cause: step.cause.to_string(),
-        };
         Self {
             queues: 1,
             bytes: bytes - before.bytes,
@@ -63,7 +48,7 @@ impl Arrived {
             chunk: queue.chunk(),
             chunks: queue.chunks(),
             chunks_limit: queue.chunks_limit(),
-            growth: growth.map(step).collect(),
+            growth: Growth::of(queue),
             growth_stopped: queue.growth_stopped(),
         }
     }
@@ -160,7 +145,7 @@ mod tests {
     fn text_says_what_came_and_what_grew() {
         let plain = arrived().text();
         assert_eq!(plain, "  received by the card into our memory: 1234.6 MB, nothing copied\n");
-        let step = Step { after_s: 0.25, chunks: 2_000, cause: "no free chunk".to_owned() };
+        let step = Growth { after_s: 0.25, chunks: 2_000, cause: "no free chunk".to_owned() };
         let grown = Arrived {
             copied: Some(2_000_000),
             shortages: 2,
@@ -185,7 +170,7 @@ mod tests {
     #[test]
     fn queues_add_up() {
         let step =
-            |after_s| vec![Step { after_s, chunks: 2_000, cause: "no free chunk".to_owned() }];
+            |after_s| vec![Growth { after_s, chunks: 2_000, cause: "no free chunk".to_owned() }];
         let one = Arrived { copied: Some(7), shortages: 1, growth: step(0.5), ..arrived() };
         let other = Arrived { copied: Some(5), shared: true, growth: step(0.25), ..arrived() };
         let both = one.clone().and(other);

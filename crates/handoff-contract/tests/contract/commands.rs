@@ -6,10 +6,11 @@ use std::path::Path;
 use syn::{Field, Fields, Item};
 
 /// Where a command's JSON comes from: the page's section, the source, and the structures in it.
-const PRINTED: [(&str, &str, &[&str]); 12] = [
+const PRINTED: [(&str, &str, &[&str]); 13] = [
     ("doctor", "crates/handoff-report/src/availability.rs", &["Mechanism"]),
     ("cp", "crates/handoff-cli/src/cp/report.rs", &["Report", "Hop"]),
-    ("cp", "crates/handoff-cli/src/net/arrived.rs", &["Arrived", "Step"]),
+    ("cp", "crates/handoff-cli/src/net/arrived.rs", &["Arrived"]),
+    ("cp", "bench/src/report/row.rs", &["Growth"]),
     ("relay", "crates/handoff-cli/src/relay/report.rs", &["Report"]),
     ("rds", "crates/handoff-cli/src/rds/ping.rs", &["Report"]),
     ("rds", "crates/handoff-cli/src/rds/report.rs", &["Report", "Percentiles"]),
