@@ -2,18 +2,17 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io,
+    io, mem,
     os::{
         fd::AsRawFd as _,
         unix::fs::{FileExt as _, OpenOptionsExt as _},
     },
     path::Path,
-    ptr,
     time::{Duration, Instant},
 };
 
+use handoff::{Buffer, Region};
 use io_uring::{IoUring, opcode, squeue, types};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::Job;
 use crate::measure::Slot;
@@ -22,28 +21,11 @@ pub(super) struct Load {
     /// Closes before the memory goes.
     ring: IoUring,
     file: File,
-    memory: Memory,
+    /// Memory of each request.
+    pieces: Vec<Buffer>,
     job: Job,
     places: u64,
     random: u64,
-}
-
-/// Pages for the requests.
-struct Memory {
-    address: *mut u8,
-    len: usize,
-    /// A ring that failed may still have requests under way: the memory then stays mapped.
-    lost: bool,
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if !self.lost {
-            // SAFETY: the mapping is ours, and no request is under way: a run waits for all, or leaks the
-            // memory.
-            let _ = unsafe { munmap(self.address.cast(), self.len) };
-        }
-    }
 }
 
 impl Load {
@@ -52,24 +34,15 @@ impl Load {
         options.read(true).write(job.writes).custom_flags(libc::O_DIRECT);
         let file = options.open(device)?;
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
-        let len = job.bytes as usize * job.depth as usize;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let address = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                len,
-                protection,
-                MapFlags::PRIVATE | MapFlags::POPULATE,
-            )?
-        };
-        let memory = Memory { address: address.cast(), len, lost: false };
+        let bytes = job.bytes as usize;
+        let memory = Region::anonymous(bytes * job.depth as usize).map_err(io::Error::other);
+        let pieces = memory?.chunks(bytes);
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(job.depth.next_power_of_two())?;
         let places = size / u64::from(job.bytes);
-        Ok(Self { ring, file, memory, job, places, random: 0x2545_f491_4f6c_dd1d })
+        Ok(Self { ring, file, pieces, job, places, random: 0x2545_f491_4f6c_dd1d })
     }
 
     /// Sends requests until the slot is over; returns how many were answered.
@@ -125,7 +98,8 @@ impl Load {
                 if error.kind() != io::ErrorKind::Interrupted
                     && error.raw_os_error() != Some(libc::ETIME) =>
             {
-                self.memory.lost = true;
+                // A ring that failed may still have requests under way.
+                mem::forget(mem::take(&mut self.pieces));
                 Err(error)
             }
             _ => Ok(()),
@@ -137,27 +111,23 @@ impl Load {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let offset = self.random % self.places * u64::from(self.job.bytes);
-        // SAFETY: inside of the mapping, which has room for `depth` requests.
-        let buffer = unsafe { self.memory.address.add((index * self.job.bytes) as usize) };
+        let buffer = self.pieces[index as usize].as_mut_ptr();
         let fd = types::Fd(self.file.as_raw_fd());
         let entry: squeue::Entry = match self.job.writes {
             true => opcode::Write::new(fd, buffer, self.job.bytes).offset(offset).build(),
             false => opcode::Read::new(fd, buffer, self.job.bytes).offset(offset).build(),
         };
-        // SAFETY: until its answer the buffer belongs to this request alone; `run` waits for the answer, or
-        // leaks the memory.
+        // SAFETY: the buffer has room for the request's bytes, and is this request's alone until its answer: `run`
+        // waits for the answer, or leaks the memory.
         unsafe { self.ring.submission().push(&entry.user_data(index.into())) }
             .expect("room for the depth");
     }
 
     /// Whether the device answers at all.
-    pub(super) fn try_out(&self) -> io::Result<()> {
+    pub(super) fn try_out(&mut self) -> io::Result<()> {
         if self.job.writes {
             return Ok(());
         }
-        // SAFETY: the mapping is live, ours, and no request is under way.
-        let memory =
-            unsafe { std::slice::from_raw_parts_mut(self.memory.address, self.job.bytes as usize) };
-        self.file.read_exact_at(memory, 0)
+        self.file.read_exact_at(&mut self.pieces[0], 0)
     }
 }

@@ -47,7 +47,7 @@ impl<D: Device> Served<D> {
     /// A device that does not answer, in one line.
     pub(super) fn new(device: D, job: Job) -> Result<Self, String> {
         let path = device.path();
-        let load = Load::new(&path, job).and_then(|load| load.try_out().map(|()| load));
+        let load = Load::new(&path, job).and_then(|mut load| load.try_out().map(|()| load));
         let load = load.map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self { load, device, job, enters: None, attested: false })
     }
