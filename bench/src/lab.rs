@@ -13,6 +13,7 @@ use std::time::Duration;
 use handoff_lab::{
     Acceleration, Error, Machine,
     command::{self, Carried, TIMED_OUT},
+    topology,
 };
 
 use crate::{
@@ -34,6 +35,18 @@ pub(crate) fn limit(quick: bool) -> Duration {
 /// Whether this is a guest of the lab, where nothing else runs and modules may be loaded.
 pub(crate) fn is_guest() -> bool {
     std::env::var_os("HANDOFF_GUEST").is_some()
+}
+
+/// Loads a module in the guest, where benches may.
+///
+/// # Errors
+///
+/// [`BenchError::NotPossible`] with the reason.
+pub(crate) fn load_in_guest(module: &str) -> Result<(), BenchError> {
+    if !is_guest() {
+        return Ok(());
+    }
+    topology::load(module, &[]).map_err(|error| BenchError::NotPossible(error.to_string()))
 }
 
 /// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in, and so

@@ -8,17 +8,18 @@
 //! 3. If the copy meter is requested and not available, the bench ends before anything is measured.
 //! 4. Under emulation there are only instructions, if they are counted, or no speeds and ratios.
 
-use std::{fs, path::PathBuf, time::Duration, time::SystemTime};
+use std::{fs, path::PathBuf, sync::atomic::AtomicBool, time::Duration, time::SystemTime};
 
 use clap::Args;
-use handoff_lab::{command::Carried, instructions};
+use handoff_lab::instructions;
 use regex::Regex;
 
 use crate::{
     context::{BenchError, Context},
     lab,
     machine::Machine,
-    measure::{Measured, Subject},
+    measure::{self, Compare, Measured, Plan, Subject},
+    peer::ProgramOptions,
     report::{Config, Report},
     table, witness,
 };
@@ -71,6 +72,38 @@ fn parse_slot(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Length in milliseconds, and number, of the slots that a row gets by default.
+#[derive(Debug, Clone, Copy)]
+pub struct Slots {
+    /// Of a whole table.
+    pub whole: (u64, u32),
+    /// With `--quick`.
+    pub quick: (u64, u32),
+    /// Of a whole table where instructions are counted: there slots differ by little more than a timer interrupt.
+    pub counted: (u64, u32),
+    /// With `--quick` there.
+    pub quick_counted: (u64, u32),
+    /// About how long all rows together take with `--quick`: many rows get fewer slots.
+    pub quick_total: Option<Duration>,
+}
+
+impl Slots {
+    fn of(self, rows: usize, quick: bool, counted: bool) -> (Duration, u32) {
+        let (milliseconds, rounds) = match (quick, counted) {
+            (false, false) => self.whole,
+            (true, false) => self.quick,
+            (false, true) => self.counted,
+            (true, true) => self.quick_counted,
+        };
+        let slot = Duration::from_millis(milliseconds);
+        let fitting = |total: Duration| total.div_duration_f64(slot * rows.max(1) as u32) as u32;
+        match self.quick_total.filter(|_| quick && !counted) {
+            Some(total) => (slot, fitting(total).clamp(1, rounds)),
+            None => (slot, rounds),
+        }
+    }
+}
+
 /// The differences between benches.
 pub trait Bench {
     /// Its name on the command line.
@@ -87,14 +120,47 @@ pub trait Bench {
         Vec::new()
     }
 
-    /// What else to give the guest.
-    fn carried(&self) -> Carried {
-        Carried::default()
+    /// Other programs beside its rows, and what else to give the guest.
+    fn programs(&self) -> Option<&ProgramOptions> {
+        None
     }
 
-    /// Length and number of slots by default; for so many `rows`, without peers; `counted`: whether
+    /// The slots of its rows by default.
+    fn slots(&self) -> Slots;
+
+    /// The slots of so many `rows`, without peers, as the user wants them or by default; `counted`: whether
     /// instructions are counted, not time.
-    fn slots(&self, rows: usize, counted: bool) -> (Duration, u32);
+    fn wanted_slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
+        let options = self.options();
+        let (slot, rounds) = self.slots().of(rows, options.quick, counted);
+        let slot = options.time.map_or(slot, Duration::from_secs_f64);
+        (slot, options.rounds.unwrap_or(rounds))
+    }
+
+    /// How so many rows are measured here, each engine anew for every slot.
+    fn plan(&self, rows: usize) -> Plan {
+        let (slot, rounds) = self.wanted_slots(rows, instructions::counting());
+        Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Speed }
+    }
+
+    /// Measures rows, and has the witness attest them with `--meter`.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Stopped`]; [`BenchError::NotPossible`] without the meter that was asked for.
+    fn measure_rows(
+        &self,
+        subjects: &[Subject<'_>],
+        plan: Plan,
+        stop: &AtomicBool,
+    ) -> Result<Measured, BenchError> {
+        let mut measured = measure::measure(subjects, plan, stop, &|| Duration::ZERO)
+            .ok_or(BenchError::Stopped)?;
+        if self.options().meter {
+            witness::attest(subjects, &mut measured.rows, true, stop)?;
+        }
+        Ok(measured)
+    }
 
     /// Measures on this machine; with remarks for above the table, in lines.
     ///
@@ -131,12 +197,6 @@ impl RunOptions {
         });
     }
 
-    /// The slots that the user wants, or those of `default`.
-    pub fn slots(&self, default: (Duration, u32)) -> (Duration, u32) {
-        let slot = self.time.map_or(default.0, Duration::from_secs_f64);
-        (slot, self.rounds.unwrap_or(default.1))
-    }
-
     /// For the guest's bench: everything except what stays on this side.
     fn arguments(&self) -> Vec<String> {
         let mut arguments = Vec::new();
@@ -163,7 +223,9 @@ impl RunOptions {
 pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
     // The meter is available there.
     let words = ["bench", B::NAME, "--json", "--meter"].map(str::to_owned);
-    words.into_iter().chain(bench.options().arguments()).chain(bench.arguments()).collect()
+    let programs = bench.programs().into_iter().flat_map(ProgramOptions::arguments);
+    let own = bench.options().arguments().into_iter().chain(bench.arguments());
+    words.into_iter().chain(own).chain(programs).collect()
 }
 
 /// Runs a bench, here or in the lab, and shows its table.
@@ -174,7 +236,7 @@ pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
 pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchError> {
     let options = bench.options();
     let earlier = options.earlier()?;
-    let carried = bench.carried();
+    let carried = bench.programs().map(|programs| programs.carried.clone()).unwrap_or_default();
     if !options.lab && !carried.is_empty() {
         let cause = "--put and --program carry files into the lab's guest: give --lab, too";
         return Err(BenchError::Usage(cause.to_owned()));
@@ -221,7 +283,7 @@ pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchEr
 fn heading<B: Bench>(bench: &B, report: &Report) -> String {
     let counted = report.counts_instructions();
     let rows = report.rows.iter().filter(|row| !row.peer).count();
-    let (slot, rounds) = bench.options().slots(bench.slots(rows, counted));
+    let (slot, rounds) = bench.wanted_slots(rows, counted);
     format!(
         "{}, median of {rounds} slots of {} {}\n{}{}{}\n",
         bench.subject(report),

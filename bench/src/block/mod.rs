@@ -20,7 +20,7 @@ use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 
 use clap::Args;
 use handoff_block::{Engine, Kind, Spec};
-use handoff_lab::{command::Carried, instructions, topology};
+use handoff_lab::instructions;
 
 use self::{
     bed::Bed,
@@ -32,11 +32,11 @@ use self::{
 use crate::{
     context::{BenchError, Context},
     lab,
-    measure::{self, Compare, Measured, Plan, Subject},
+    measure::{self, Measured, Subject},
     peer::{Placeholders, ProgramOptions},
     quantity::format_size,
     report::{self, Config, Report},
-    run::{self, Bench, RunOptions},
+    run::{self, Bench, RunOptions, Slots},
     witness,
 };
 
@@ -173,38 +173,29 @@ impl Bench for Block<'_> {
         &self.args.run
     }
 
-    fn arguments(&self) -> Vec<String> {
-        self.args.programs.arguments().collect()
+    fn programs(&self) -> Option<&ProgramOptions> {
+        Some(&self.args.programs)
     }
 
-    fn carried(&self) -> Carried {
-        self.args.programs.carried.clone()
-    }
-
-    fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
-        let (milliseconds, rounds) = match (self.args.run.quick, counted) {
-            (true, false) => (100, 3),
-            (false, false) => (300, 7),
-            (true, true) => (20, 2),
-            (false, true) => (50, 3),
-        };
-        (Duration::from_millis(milliseconds), rounds)
+    fn slots(&self) -> Slots {
+        Slots {
+            whole: (300, 7),
+            quick: (100, 3),
+            counted: (50, 3),
+            quick_counted: (20, 2),
+            quick_total: None,
+        }
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        if lab::is_guest() {
-            topology::load("ublk_drv", &[])
-                .map_err(|error| BenchError::NotPossible(error.to_string()))?;
-        }
+        lab::load_in_guest("ublk_drv")?;
         let not_possible = |error: handoff_block::Error| BenchError::NotPossible(error.to_string());
         handoff_block::Control::open().map_err(not_possible)?;
         let bed = Bed::new(self.args)?;
         let subjects = subjects(self.args, &bed, context.stop);
         let counted = instructions::counting();
-        let (slot, rounds) = self.args.run.slots(self.slots(subjects.len(), counted));
         // A file or device serves only one at a time.
-        let plan =
-            Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Speed };
+        let plan = self.plan(subjects.len());
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
             .ok_or(BenchError::Stopped)?;
         for row in &mut measured.rows {
@@ -280,14 +271,8 @@ fn subject<'a, D: Device + 'a>(
     engine: &str,
     device: impl Fn() -> Result<D, String> + 'a,
 ) -> Subject<'a> {
-    Subject {
-        name: job.name(target, engine),
-        engine: engine.to_owned(),
-        config: job.config(target),
-        baseline: false,
-        peer: false,
-        make: Box::new(move || Served::new(device()?, job).map(|served| Box::new(served) as _)),
-    }
+    let make = move || Served::new(device()?, job);
+    Subject::new(job.name(target, engine), engine, job.config(target), make)
 }
 
 #[cfg(test)]

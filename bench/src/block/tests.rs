@@ -48,7 +48,7 @@ fn other_programs_go_into_the_guest() {
     let given = args("--lab --program ./kublk --peer kublk=kublk").unwrap();
     let bench = Block { args: &given };
     assert!(arguments_in_guest(&bench).contains(&"--peer=kublk=kublk".to_owned()));
-    assert!(!bench.carried().is_empty());
+    assert!(!given.programs.carried.is_empty());
 }
 
 #[test]

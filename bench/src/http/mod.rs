@@ -19,10 +19,9 @@ mod program;
 mod served;
 mod wrk;
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use handoff_lab::{instructions, topology};
 
 use self::{
     bed::Bed,
@@ -34,12 +33,11 @@ use self::{
 use crate::{
     context::{BenchError, Context},
     lab,
-    measure::{self, Compare, Measured, Plan, Subject},
+    measure::{Compare, Measured, Plan, Subject},
     processor::Pinned,
     quantity::{format_size, parse_count, parse_size},
     report::{self, Config, Report},
-    run::{self, Bench, RunOptions},
-    witness,
+    run::{self, Bench, RunOptions, Slots},
 };
 
 const EXAMPLES: &str = "\
@@ -157,41 +155,31 @@ impl Bench for HttpBench<'_> {
         sizes.into_iter().chain(list("connections", connections)).collect()
     }
 
-    fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
-        let (milliseconds, rounds) = match (self.args.run.quick, counted) {
-            (true, false) => (100, 3),
-            (false, false) => (300, 7),
-            (true, true) => (30, 2),
-            (false, true) => (200, 3),
-        };
-        (Duration::from_millis(milliseconds), rounds)
+    fn slots(&self) -> Slots {
+        Slots {
+            whole: (300, 7),
+            quick: (100, 3),
+            counted: (200, 3),
+            quick_counted: (30, 2),
+            quick_total: None,
+        }
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        if lab::is_guest() {
-            topology::load("getbuf", &[])
-                .map_err(|error| BenchError::NotPossible(error.to_string()))?;
-        }
+        lab::load_in_guest("getbuf")?;
         wrk::must_be_there().map_err(BenchError::NotPossible)?;
         let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
         let jobs = self.jobs();
         let bed = Bed::new(&jobs, pinned.others())?;
         let subjects = subjects(&self.args.run, &jobs, &bed, context.stop);
-        let counted = instructions::counting();
-        let (slot, rounds) = self.args.run.slots(self.slots(subjects.len(), counted));
         // There are fewer ports than rows.
-        let plan =
-            Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Cost };
-        let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
-            .ok_or(BenchError::Stopped)?;
+        let plan = Plan { compare: Compare::Cost, ..self.plan(subjects.len()) };
+        let mut measured = self.measure_rows(&subjects, plan, context.stop)?;
         for row in &mut measured.rows {
             // Bytes are counted, and all answers are as long.
             let size = row.config.bytes.map(|bytes| bytes as f64);
             row.ops_per_s = row.bytes_per_s.zip(size).map(|(rate, size)| rate / size);
             row.cpu_ns_per_op = row.cpu_ns_per_byte.zip(size).map(|(cost, size)| cost * size);
-        }
-        if self.args.run.meter {
-            witness::attest(&subjects, &mut measured.rows, true, context.stop)?;
         }
         let remarks = format!("served on processor {}\n", pinned.cpu());
         Ok((measured, remarks))
@@ -234,23 +222,19 @@ fn subjects<'a>(
 }
 
 fn subject<'a>(job: Job, engine: &str, bed: &'a Bed, make: MakeServer<'a>) -> Subject<'a> {
-    Subject {
-        name: format!("connections={} {engine}", job.connections),
-        engine: engine.to_owned(),
-        config: Config {
-            bytes: Some(job.size),
-            op: Some(GET.to_owned()),
-            proto: Some("tcp".to_owned()),
-            sockets: Some(job.connections),
-            target: Some(bed.network().joint().name().to_owned()),
-            mtu: Some(bed::MTU),
-            gro: Some(bed.network().load().gro),
-            ..Config::default()
-        },
-        baseline: engine == "nginx",
-        peer: false,
-        make: Box::new(move || Ok(Box::new(Served::new(&make, bed, job)?))),
-    }
+    let config = Config {
+        bytes: Some(job.size),
+        op: Some(GET.to_owned()),
+        proto: Some("tcp".to_owned()),
+        sockets: Some(job.connections),
+        target: Some(bed.network().joint().name().to_owned()),
+        mtu: Some(bed::MTU),
+        gro: Some(bed.network().load().gro),
+        ..Config::default()
+    };
+    let name = format!("connections={} {engine}", job.connections);
+    let subject = Subject::new(name, engine, config, move || Served::new(&make, bed, job));
+    Subject { baseline: engine == "nginx", ..subject }
 }
 
 #[cfg(test)]

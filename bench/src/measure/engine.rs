@@ -177,3 +177,21 @@ pub struct Subject<'a> {
     /// Its maker.
     pub make: MakeEngine<'a>,
 }
+
+impl<'a> Subject<'a> {
+    /// A row of ours that is not the baseline.
+    pub(crate) fn new<E: Engine + 'a>(
+        name: String,
+        engine: &str,
+        config: Config,
+        make: impl Fn() -> Result<E, String> + 'a,
+    ) -> Self {
+        let make = Box::new(move || make().map(|engine| Box::new(engine) as _));
+        Self { name, engine: engine.to_owned(), config, baseline: false, peer: false, make }
+    }
+
+    /// The same row as the one that ratios refer to.
+    pub(crate) fn baseline(self) -> Self {
+        Self { baseline: true, ..self }
+    }
+}

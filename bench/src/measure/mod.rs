@@ -64,6 +64,23 @@ pub struct Measured {
     pub kept_waiting: f64,
 }
 
+impl Measured {
+    /// A line that says so if other programs held the processor for long, and what that does to the figures.
+    pub(crate) fn busy(&self, processor: &str, effect: &str) -> String {
+        /// Share of the time that others may hold it before the table mentions it.
+        const MOST: f64 = 0.02;
+
+        if self.kept_waiting <= MOST {
+            return String::new();
+        }
+        let percent = self.kept_waiting * 100.0;
+        format!(
+            "busy machine: other programs held {processor} for {percent:.0} % of the time, which does not \
+             count, but {effect}\n"
+        )
+    }
+}
+
 #[derive(Default)]
 struct Track<'a> {
     engine: Option<Box<dyn Engine + 'a>>,

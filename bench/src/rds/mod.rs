@@ -21,11 +21,10 @@ mod own;
 mod patience;
 mod verdict;
 
-use std::{fmt::Write as _, fs, time::Duration};
+use std::fs;
 
 use clap::Args;
 use handoff::Engine as Sending;
-use handoff_lab::{instructions, topology};
 use handoff_rds::kernel::Mode;
 
 use self::{
@@ -39,15 +38,15 @@ use self::{
 use crate::{
     context::{BenchError, Context},
     lab,
-    measure::{self, Compare, Measured, Plan, Subject},
+    measure::{Measured, Subject},
     network::{
         bed::{Bed, Joint, Load},
         pattern::Pattern,
     },
     processor::Pinned,
     report::{self, Report, Row},
-    run::{self, Bench, RunOptions},
-    tasks, witness,
+    run::{self, Bench, RunOptions, Slots},
+    tasks,
 };
 
 /// Frames arrive as they were sent.
@@ -120,32 +119,23 @@ impl Bench for Rds<'_> {
         &self.args.run
     }
 
-    fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
-        let (milliseconds, rounds) = match (self.args.run.quick, counted) {
-            (true, false) => (100, 5),
-            (false, false) => (300, 9),
-            (true, true) => (15, 2),
-            (false, true) => (40, 4),
-        };
-        (Duration::from_millis(milliseconds), rounds)
+    fn slots(&self) -> Slots {
+        Slots {
+            whole: (300, 9),
+            quick: (100, 5),
+            counted: (40, 4),
+            quick_counted: (15, 2),
+            quick_total: None,
+        }
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
         let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
         let mut bed = Bed::new(LOAD, &Pattern::new(), pinned.others())?;
         bed.receive_at_both_ends()?;
-        let counted = instructions::counting();
-        let (slot, rounds) = self.args.run.slots(self.slots(0, counted));
         // An address has room for one engine.
-        let plan =
-            Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Speed };
         let run = |subjects: &[Subject<'_>]| {
-            let mut measured = measure::measure(subjects, plan, context.stop, &|| Duration::ZERO)
-                .ok_or(BenchError::Stopped)?;
-            if self.args.run.meter {
-                witness::attest(subjects, &mut measured.rows, true, context.stop)?;
-            }
-            Ok(measured)
+            self.measure_rows(subjects, self.plan(subjects.len()), context.stop)
         };
         let of_kernel = |subject: &Subject<'_>| subject.engine.starts_with(KERNEL);
         let mut first = subjects(self.args, &bed);
@@ -164,15 +154,8 @@ impl Bench for Rds<'_> {
             measured.kept_waiting = measured.kept_waiting.max(theirs.kept_waiting);
             measured.rows.sort_by_key(place);
         }
-        let mut remarks = format!("sent on processor {}\n", pinned.cpu());
-        if measured.kept_waiting > 0.02 {
-            let percent = measured.kept_waiting * 100.0;
-            let _ = writeln!(
-                remarks,
-                "busy machine: other programs held a processor for {percent:.0} % of the time, which \
-                 does not count, but times of answers are long and spread wide",
-            );
-        }
+        let busy = measured.busy("a processor", "times of answers are long and spread wide");
+        let remarks = format!("sent on processor {}\n{busy}", pinned.cpu());
         Ok((measured, remarks))
     }
 
@@ -193,7 +176,7 @@ impl Bench for Rds<'_> {
 
 /// Loads the kernel's RDS, and makes it accept messages of 1 MiB.
 fn prepare_guest() -> Result<(), BenchError> {
-    topology::load("rds_tcp", &[]).map_err(|error| BenchError::NotPossible(error.to_string()))?;
+    lab::load_in_guest("rds_tcp")?;
     for name in ["wmem_max", "rmem_max"] {
         let path = format!("/proc/sys/net/core/{name}");
         fs::write(&path, UNDER_WAY.to_string())
@@ -221,7 +204,7 @@ fn subjects<'a>(args: &RdsArgs, bed: &'a Bed) -> Vec<Subject<'a>> {
             let own = |sending| move || Own::new(bed, job, sending);
             let kernel = |mode| move || Kernel::new(bed, job, mode);
             [
-                Subject { baseline: true, ..tcp },
+                tcp.baseline(),
                 subject(bed, job, OWN, &lent(OWN, "copied"), own(Sending::UringZc)),
                 subject(bed, job, OWN, &format!("{OWN} copy"), own(Sending::Copy)),
                 subject(bed, job, KERNEL, &lent(KERNEL, "shares pages"), kernel(Mode::Lend)),
@@ -241,18 +224,12 @@ fn subject<'a, W: Way + 'a>(
     make: impl Fn() -> Result<(W, Far), String> + 'a,
 ) -> Subject<'a> {
     let of_kernel = engine == KERNEL;
-    Subject {
-        name: job.name(if way.is_empty() { engine } else { way }),
-        engine: engine.to_owned(),
-        config: job.config(bed),
-        baseline: false,
-        peer: false,
-        make: Box::new(move || {
-            let made = make()?;
-            let workers = if of_kernel { tasks::workers() } else { Vec::new() };
-            Ok(Box::new(Exchange::new(bed, job, made, workers)))
-        }),
-    }
+    let name = job.name(if way.is_empty() { engine } else { way });
+    Subject::new(name, engine, job.config(bed), move || {
+        let made = make()?;
+        let workers = if of_kernel { tasks::workers() } else { Vec::new() };
+        Ok(Exchange::new(bed, job, made, workers))
+    })
 }
 
 #[cfg(test)]

@@ -30,12 +30,11 @@ use std::{
 };
 
 use clap::Args;
-use handoff_lab::{command::Carried, instructions};
 
 use self::rows::{LOADS, own_queues, subjects};
 use crate::{
     context::{BenchError, Context},
-    measure::{self, Compare, Measured, Plan, Subject},
+    measure::{Measured, Plan, Subject},
     network::{
         bed::{Bed, Joint},
         card::{Card, DEFAULT_PORT},
@@ -46,13 +45,10 @@ use crate::{
     processor::Pinned,
     quantity::{parse_count, parse_size},
     report::{self, Report},
-    run::{self, Bench, RunOptions},
+    run::{self, Bench, RunOptions, Slots},
     statistics::Spread,
-    user_share, witness,
+    user_share,
 };
-
-/// Share of the time that others may hold the processors before the table mentions it.
-const BUSY: f64 = 0.02;
 
 const EXAMPLES: &str = "\
 Rows (the ratio is to epoll, of the same wire and check):
@@ -226,27 +222,22 @@ impl Bench for Recv<'_> {
             format!("--{name}={}", counts.join(","))
         });
         let grow = self.args.grow.then(|| "--grow".to_owned());
-        let ours = iter::once(chunks).chain(grow).chain(counts);
-        ours.chain(self.args.programs.arguments()).collect()
+        iter::once(chunks).chain(grow).chain(counts).collect()
     }
 
-    fn carried(&self) -> Carried {
-        self.args.programs.carried.clone()
+    fn programs(&self) -> Option<&ProgramOptions> {
+        Some(&self.args.programs)
     }
 
-    fn slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
-        const QUICK: (Duration, u32) = (Duration::from_secs(20), 7);
+    fn slots(&self) -> Slots {
         // The use of all processors is counted in ticks of 10 ms.
-        let slot = Duration::from_millis(if self.args.nic.is_some() { 250 } else { 100 });
-        match (self.args.run.quick, counted) {
-            (true, true) => (Duration::from_millis(50), 3),
-            (false, true) => (Duration::from_millis(100), 5),
-            (false, false) if self.args.nic.is_some() => (4 * slot, 9),
-            (false, false) => (2 * slot, 15),
-            (true, false) => {
-                let rounds = QUICK.0.as_millis() / (slot.as_millis() * rows.max(1) as u128);
-                (slot, (rounds as u32).clamp(1, QUICK.1))
-            }
+        let of_card = self.args.nic.is_some();
+        Slots {
+            whole: if of_card { (1_000, 9) } else { (200, 15) },
+            quick: (if of_card { 250 } else { 100 }, 7),
+            counted: (100, 5),
+            quick_counted: (50, 3),
+            quick_total: Some(Duration::from_secs(20)),
         }
     }
 
@@ -257,14 +248,8 @@ impl Bench for Recv<'_> {
             None if !self.args.sockets.is_empty() => self.of_crowds(context)?,
             None => self.over_beds(&pattern, context)?,
         };
-        if measured.kept_waiting > BUSY {
-            let percent = measured.kept_waiting * 100.0;
-            let _ = writeln!(
-                remarks,
-                "busy machine: other programs held one of the two processors for {percent:.0} % of \
-                 the time, which does not count, but figures are low and spread wide",
-            );
-        }
+        let busy = measured.busy("one of the two processors", "figures are low and spread wide");
+        remarks.push_str(&busy);
         Ok((measured, remarks))
     }
 
@@ -375,15 +360,8 @@ impl Recv<'_> {
     }
 
     fn over(&self, subjects: &[Subject<'_>], stop: &AtomicBool) -> Result<Measured, BenchError> {
-        let (slot, rounds) =
-            self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
-        let plan =
-            Plan { slot, peer_slot: slot, rounds, keep_engines: true, compare: Compare::Speed };
-        let mut measured = measure::measure(subjects, plan, stop, &|| Duration::ZERO)
-            .ok_or(BenchError::Stopped)?;
-        if self.args.run.meter {
-            witness::attest(subjects, &mut measured.rows, true, stop)?;
-        }
+        let plan = Plan { keep_engines: true, ..self.plan(subjects.len()) };
+        let mut measured = self.measure_rows(subjects, plan, stop)?;
         user_share::attest(subjects, &mut measured.rows, stop);
         Ok(measured)
     }

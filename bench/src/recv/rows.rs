@@ -169,7 +169,7 @@ pub(super) fn subjects<'a, N: Network>(
                 let config = Config { chunk, api, ..subject.config };
                 Subject { name, config, ..subject }
             });
-            let one = iter::once(Subject { baseline: true, ..epoll }).chain(ours);
+            let one = iter::once(epoll.baseline()).chain(ours);
             let several = connections(args, work)
                 .flat_map(move |it| of_several(network, work, it, args.grow));
             one.chain(several).chain(of_programs(args, network, work, cpu, stop))
@@ -239,21 +239,15 @@ fn subject<'a, E: Engine + 'a>(
     make: impl Fn() -> Result<E, String> + 'a,
 ) -> Subject<'a> {
     let Work { load, check, placement } = work;
-    Subject {
-        name: work.name(engine),
-        engine: engine.to_owned(),
-        config: Config {
-            op: Some("recv".to_owned()),
-            proto: Some("tcp".to_owned()),
-            target: Some(network.kind().to_owned()),
-            mtu: Some(load.mtu),
-            gro: Some(load.gro),
-            check: Some(check),
-            placement: placement.map(|it| it.name().to_owned()),
-            ..Config::default()
-        },
-        baseline: false,
-        peer: false,
-        make: Box::new(move || make().map(|engine| Box::new(engine) as _)),
-    }
+    let config = Config {
+        op: Some("recv".to_owned()),
+        proto: Some("tcp".to_owned()),
+        target: Some(network.kind().to_owned()),
+        mtu: Some(load.mtu),
+        gro: Some(load.gro),
+        check: Some(check),
+        placement: placement.map(|it| it.name().to_owned()),
+        ..Config::default()
+    };
+    Subject::new(work.name(engine), engine, config, make)
 }

@@ -17,17 +17,16 @@ mod segments;
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
 use clap::{Args, ValueEnum};
-use handoff_lab::{command::Carried, instructions};
 
 use self::bed::Bed;
 use crate::{
     context::{BenchError, Context},
-    measure::{self, Compare, Measured, Plan},
+    measure::{self, Measured, Plan},
     peer::{Figure, ProgramOptions, parse_named},
     processor::Pinned,
     quantity::{format_size, parse_count, parse_size},
     report::{self, Report},
-    run::{self, Bench, RunOptions},
+    run::{self, Bench, RunOptions, Slots},
     user_share, witness,
 };
 
@@ -40,17 +39,6 @@ const UDP_MAX: u64 = 65_507;
 const TCP_MAX: u64 = 16 << 20;
 /// Engines with more than this are made one at a time.
 const KEPT_MEMORY: u64 = 16 << 20;
-
-/// Share of the time that others may hold the processor before the table mentions it.
-const BUSY: f64 = 0.02;
-
-const QUICK_TOTAL: Duration = Duration::from_secs(20);
-const QUICK_SLOT: Duration = Duration::from_millis(120);
-const QUICK_ROUNDS_MAX: u32 = 7;
-const FULL: (Duration, u32) = (Duration::from_millis(200), 15);
-/// Where instructions are counted, slots differ by little more than a timer interrupt.
-const COUNTED: (Duration, u32) = (Duration::from_millis(100), 5);
-const QUICK_COUNTED: (Duration, u32) = (Duration::from_millis(20), 3);
 
 const EXAMPLES: &str = "\
 Rows (the ratio is to msg-zerocopy-seed of the same round):
@@ -213,26 +201,22 @@ impl Bench for Send<'_> {
         own.into_iter()
             .chain(fan_out)
             .chain(segment)
-            .chain(args.programs.arguments())
             .chain(named("--peer-regex", &args.peer_regex))
             .chain(named("--peer-unit", &args.peer_unit))
             .collect()
     }
 
-    fn carried(&self) -> Carried {
-        self.args.programs.carried.clone()
+    fn programs(&self) -> Option<&ProgramOptions> {
+        Some(&self.args.programs)
     }
 
-    fn slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
-        match (self.args.run.quick, counted) {
-            (false, false) => FULL,
-            (false, true) => COUNTED,
-            (true, true) => QUICK_COUNTED,
-            (true, false) => {
-                let rounds =
-                    QUICK_TOTAL.as_millis() / (QUICK_SLOT.as_millis() * rows.max(1) as u128);
-                (QUICK_SLOT, (rounds as u32).clamp(1, QUICK_ROUNDS_MAX))
-            }
+    fn slots(&self) -> Slots {
+        Slots {
+            whole: (200, 15),
+            quick: (120, 7),
+            counted: (100, 5),
+            quick_counted: (20, 3),
+            quick_total: Some(Duration::from_secs(20)),
         }
     }
 
@@ -248,13 +232,11 @@ impl Bench for Send<'_> {
         let mut subjects = rows::subjects(args, &self.sizes, &bed, &stock);
         let ours = subjects.len();
         subjects.extend(rows::peers(args, &self.sizes, &bed, &self.figures, pinned.cpu()));
-        let (slot, rounds) = args.run.slots(self.slots(ours, instructions::counting()));
+        let plan = self.plan(ours);
         let plan = Plan {
-            slot,
-            peer_slot: slot.max(Duration::from_secs(1)),
-            rounds,
+            peer_slot: plan.slot.max(Duration::from_secs(1)),
             keep_engines: args.working_set <= KEPT_MEMORY,
-            compare: Compare::Speed,
+            ..plan
         };
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| bed.far_end_cpu())
             .ok_or(BenchError::Stopped)?;
@@ -262,15 +244,8 @@ impl Bench for Send<'_> {
             witness::attest(&subjects[..ours], &mut measured.rows[..ours], true, context.stop)?;
         }
         user_share::attest(&subjects[..ours], &mut measured.rows[..ours], context.stop);
-        let mut remarks = format!("on processor {}\n", pinned.cpu());
-        if measured.kept_waiting > BUSY {
-            let percent = measured.kept_waiting * 100.0;
-            let _ = writeln!(
-                remarks,
-                "busy machine: other programs held the processor for {percent:.0} % of the time, \
-                 which does not count, but figures are low and spread wide",
-            );
-        }
+        let busy = measured.busy("the processor", "figures are low and spread wide");
+        let remarks = format!("on processor {}\n{busy}", pinned.cpu());
         Ok((measured, remarks))
     }
 

@@ -30,10 +30,9 @@ mod ring;
 mod spliced;
 mod streams;
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use handoff_lab::{command::Carried, instructions, topology};
 
 use self::{
     lent::{Form, Lent},
@@ -43,13 +42,12 @@ use self::{
 use crate::{
     context::{BenchError, Context},
     lab,
-    measure::{self, Compare, Engine, Measured, Plan, Subject, Tally},
+    measure::{Engine, Measured, Subject, Tally},
     network::{PATIENCE, drain::Drain, sender::Sender},
     peer::ProgramOptions,
     processor::Pinned,
     report::{self, Config, PASS, Report},
-    run::{self, Bench, RunOptions},
-    witness,
+    run::{self, Bench, RunOptions, Slots},
 };
 
 /// What rows also do, in the words of their configuration.
@@ -151,45 +149,30 @@ impl Bench for SpliceBench<'_> {
         &self.args.run
     }
 
-    fn arguments(&self) -> Vec<String> {
-        self.args.programs.arguments().collect()
+    fn programs(&self) -> Option<&ProgramOptions> {
+        Some(&self.args.programs)
     }
 
-    fn carried(&self) -> Carried {
-        self.args.programs.carried.clone()
-    }
-
-    fn slots(&self, _rows: usize, counted: bool) -> (Duration, u32) {
-        let (milliseconds, rounds) = match (self.args.run.quick, counted) {
-            (true, false) => (50, 7),
-            (false, false) => (200, 15),
-            (true, true) => (10, 3),
-            (false, true) => (30, 5),
-        };
-        (Duration::from_millis(milliseconds), rounds)
+    fn slots(&self) -> Slots {
+        Slots {
+            whole: (200, 15),
+            quick: (50, 7),
+            counted: (30, 5),
+            quick_counted: (10, 3),
+            quick_total: None,
+        }
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        if lab::is_guest() {
-            topology::load("getbuf", &[])
-                .map_err(|error| BenchError::NotPossible(error.to_string()))?;
-        }
+        lab::load_in_guest("getbuf")?;
         let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
         let streams = Over::ALL.map(|over| match streams_wanted(self.args, over) {
             true => Streams::new(over, pinned.others()),
             false => Err("not asked for".to_owned()),
         });
         let subjects = subjects(self.args, &streams, pinned.cpu(), context.stop);
-        let (slot, rounds) =
-            self.args.run.slots(self.slots(subjects.len(), instructions::counting()));
         // A thread has places for 16 rings.
-        let plan =
-            Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Speed };
-        let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
-            .ok_or(BenchError::Stopped)?;
-        if self.args.run.meter {
-            witness::attest(&subjects, &mut measured.rows, true, context.stop)?;
-        }
+        let measured = self.measure_rows(&subjects, self.plan(subjects.len()), context.stop)?;
         Ok((measured, format!("on processor {}\n", pinned.cpu())))
     }
 
@@ -231,7 +214,7 @@ fn subjects<'a>(
             let requests = subject(depth, "op-splice", move || OpSplice::new(depth.into()));
             let lent =
                 Form::ALL.map(|form| subject(depth, form.engine(), move || Lent::new(form, depth)));
-            [Subject { baseline: true, ..splice }, requests].into_iter().chain(lent)
+            [splice.baseline(), requests].into_iter().chain(lent)
         })
         .chain(
             Over::ALL
@@ -249,20 +232,14 @@ fn subject<'a, E: Engine + 'a>(
     engine: &str,
     make: impl Fn() -> Result<E, String> + 'a,
 ) -> Subject<'a> {
-    Subject {
-        name: format!("depth={depth} {engine}"),
-        engine: engine.to_owned(),
-        config: Config {
-            bytes: Some(BYTES.into()),
-            op: Some(PASS.to_owned()),
-            target: Some("null".to_owned()),
-            depth: Some(depth.into()),
-            ..Config::default()
-        },
-        baseline: false,
-        peer: false,
-        make: Box::new(move || make().map(|engine| Box::new(engine) as _)),
-    }
+    let config = Config {
+        bytes: Some(BYTES.into()),
+        op: Some(PASS.to_owned()),
+        target: Some("null".to_owned()),
+        depth: Some(depth.into()),
+        ..Config::default()
+    };
+    Subject::new(format!("depth={depth} {engine}"), engine, config, make)
 }
 
 /// The tally of so many requests.

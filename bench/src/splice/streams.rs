@@ -139,9 +139,8 @@ pub(super) fn subjects<'a>(
     stop: &'a AtomicBool,
 ) -> Vec<Subject<'a>> {
     let rows = Rows { over, streams };
-    let baseline = |subject| Subject { baseline: true, ..subject };
     let mut subjects = vec![
-        baseline(rows.sends("sendfile", Sendfile::new)),
+        rows.sends("sendfile", Sendfile::new).baseline(),
         rows.sends("splice", Spliced::new),
         rows.sends("copy", Copied::new),
         rows.sends("get", |streams, socket| Leased::new(streams, socket, false)),
