@@ -4,16 +4,16 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use handoff_lab::topology::load;
+use handoff_sys::getbuf;
+pub(crate) use handoff_sys::getbuf::{NULL, Query, SOURCE};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-/// Ids and structures of `kmod/getbuf/getbuf.h`.
-pub(crate) const SOURCE: u32 = 1;
+/// What `kmod/getbuf/getbuf.h` has beside what the library uses.
 pub(crate) const TARGET: u32 = 2;
-pub(crate) const NULL: u16 = 0xffff;
 pub(crate) const NOWAIT: u16 = 1;
 pub(crate) const MORE: u16 = 2;
 pub(crate) const REPLACE: u16 = 4;
@@ -29,8 +29,6 @@ const fn request(direction: u64, number: u64, bytes: usize) -> u64 {
 }
 
 const BIND: u64 = request(3, 0, size_of::<Bind>());
-const UNBIND: u64 = request(1, 1, 8);
-const QUERY: u64 = request(3, 2, size_of::<Query>());
 pub(crate) const GET: u32 = request(2, 0x10, 16) as u32;
 pub(crate) const FRESH: u32 = request(2, 0x11, 16) as u32;
 pub(crate) const PUT: u32 = request(2, 0x12, 16) as u32;
@@ -50,63 +48,20 @@ pub(crate) struct Bind {
     pub(crate) reserved: [u64; 2],
 }
 
-#[repr(C)]
-#[derive(Debug, Default)]
-pub(crate) struct Query {
-    pub(crate) flags: u32,
-    pub(crate) sources_max: u32,
-    pub(crate) lend_bytes_max: u32,
-    pub(crate) lends_max: u32,
-    pub(crate) bytes_max: u64,
-    pub(crate) stream_age_max: u32,
-    pub(crate) bound: u32,
-    pub(crate) lends: u64,
-    pub(crate) bytes: u64,
-    pub(crate) oldest: u64,
-    pub(crate) oldest_stream: u64,
-    pub(crate) waiting: u64,
-    pub(crate) module_lends: u64,
-    pub(crate) lent: u64,
-    pub(crate) returned: u64,
-    pub(crate) lent_bytes: u64,
-    pub(crate) from_null: u64,
-    pub(crate) from_cache: u64,
-    pub(crate) from_splice: u64,
-    pub(crate) from_stream: u64,
-    pub(crate) fresh: u64,
-    pub(crate) copied_bytes: u64,
-    pub(crate) sent_bytes: u64,
-    pub(crate) over_limit: u64,
-    pub(crate) over_memlock: u64,
-    pub(crate) over_age: u64,
-    pub(crate) file_age_max: u64,
-    pub(crate) oldest_file: u64,
-    pub(crate) user_lends: u64,
-    pub(crate) user_bytes: u64,
-    pub(crate) user_bound: u64,
-    pub(crate) reserved: [u64; 3],
-}
-
 /// `/dev/getbuf`, open.
 pub(crate) struct Device(pub(crate) File);
 
 impl Device {
     pub(crate) fn open() -> Self {
-        let loaded = Command::new("modprobe").arg("getbuf").status().expect("modprobe starts");
-        assert!(loaded.success(), "modprobe getbuf: {loaded}");
-        let open = || OpenOptions::new().read(true).write(true).open("/dev/getbuf");
+        load("getbuf", &[]).expect("the lab's kernel has it");
+        let open = || OpenOptions::new().read(true).write(true).open(getbuf::PATH);
         Self(eventually("the device is there", || open().ok()))
     }
 
-    fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
-        // SAFETY: each request of this device reads and writes the structure that its number has
-        // the size of, and which the callers pass.
-        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-
     pub(crate) fn bind_raw(&self, bind: &mut Bind) -> io::Result<()> {
-        self.ioctl(BIND, bind)
+        // SAFETY: the request reads and writes the structure that its number has the size of.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), BIND as _, bind) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     pub(crate) fn bind(&self, file: &impl AsRawFd, purpose: u32) -> io::Result<u16> {
@@ -116,13 +71,11 @@ impl Device {
     }
 
     pub(crate) fn unbind(&self, id: u16) -> io::Result<()> {
-        self.ioctl(UNBIND, &mut [u32::from(id), 0])
+        getbuf::unbind(&self.0, id)
     }
 
     pub(crate) fn query(&self) -> Query {
-        let mut query = Query::default();
-        self.ioctl(QUERY, &mut query).expect("can be asked");
-        query
+        getbuf::query(&self.0).expect("can be asked")
     }
 }
 

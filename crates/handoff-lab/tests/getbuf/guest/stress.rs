@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use handoff_lab::topology::load;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
@@ -264,8 +265,7 @@ fn the_module_goes_and_comes_while_it_is_used() {
                 eventually("it can be removed", || remove().then_some(()));
                 pause.store(false, Ordering::Relaxed);
             }
-            let loaded = Command::new("modprobe").arg("getbuf").status().expect("starts");
-            assert!(loaded.success(), "{loaded}");
+            load("getbuf", &[]).expect("the lab's kernel has it");
         }
     });
 }
