@@ -14,8 +14,6 @@ pub const ZCRX_REG_IMPORT: u64 = 1 << 0;
 /// `ZCRX_REG_NODEV` (Linux 7.2): a zcrx instance without a device; the kernel copies everything.
 pub const ZCRX_REG_NODEV: u64 = 1 << 1;
 
-/// `ZCRX_FEATURE_RX_PAGE_SIZE`: chunks may be larger than a page.
-pub const ZCRX_FEATURE_RX_PAGE_SIZE: u32 = 1 << 0;
 /// `ZCRX_FEATURE_EVENT` (Linux 7.2): events and statistics.
 pub const ZCRX_FEATURE_EVENT: u32 = 1 << 1;
 

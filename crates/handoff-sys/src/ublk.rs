@@ -69,8 +69,6 @@ pub const MAX_REQUEST_BYTES: u32 = 1 << 25;
 /// Bytes of one description of a request (`struct ublksrv_io_desc`).
 pub const DESCRIPTOR_BYTES: usize = 24;
 
-/// `UBLK_S_DEV_DEAD`: not started, or its server is gone.
-pub const S_DEV_DEAD: u16 = 0;
 /// `UBLK_S_DEV_LIVE`.
 pub const S_DEV_LIVE: u16 = 1;
 /// `UBLK_S_DEV_QUIESCED`: its server is gone, and requests wait for a new one.
