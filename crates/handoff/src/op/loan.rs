@@ -273,44 +273,49 @@ impl<B> fmt::Debug for Refused<B> {
         f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
     }
 }
+
+/// How a type is lent: its extent, the loan that it becomes, and how that becomes the type again.
+macro_rules! lent {
+    ($type:ty, |$lent:ident| $extent:expr, |$given:ident| $loan:expr, |$back:pat_param| $again:expr) => {
+        impl AsLoan for $type {
+            fn extent(&self) -> Extent {
+                let $lent = self;
+                $extent
+            }
+
+            fn into_loan(self) -> Loan {
+                let $given = self;
+                $loan
+            }
+
+            fn from_loan(loan: Loan) -> Self {
+                match loan {
+                    $back => $again,
+                    other => unreachable!("{} was lent and {other:?} came back", stringify!($type)),
+                }
+            }
+        }
+    };
+}
+
 impl Lendable for Buffer {}
 impl Payload for Buffer {}
 impl PayloadMut for Buffer {}
-impl AsLoan for Buffer {
-    fn extent(&self) -> Extent {
-        Extent::one(&self.0)
-    }
-
-    fn into_loan(self) -> Loan {
-        Loan::One(self.0)
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::One(piece) => Self(piece),
-            other => unreachable!("a buffer was lent and {other:?} came back"),
-        }
-    }
+lent! {
+    Buffer,
+    |buffer| Extent::one(&buffer.0),
+    |buffer| Loan::One(buffer.0),
+    |Loan::One(piece)| Buffer(piece)
 }
 
 impl Lendable for Vec<Buffer> {}
 impl Payload for Vec<Buffer> {}
 impl PayloadMut for Vec<Buffer> {}
-impl AsLoan for Vec<Buffer> {
-    fn extent(&self) -> Extent {
-        Extent::many(self.iter().map(|buffer| &buffer.0))
-    }
-
-    fn into_loan(self) -> Loan {
-        Loan::Many(self.into_iter().map(|buffer| buffer.0).collect())
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::Many(pieces) => pieces.into_iter().map(Buffer).collect(),
-            other => unreachable!("buffers were lent and {other:?} came back"),
-        }
-    }
+lent! {
+    Vec<Buffer>,
+    |buffers| Extent::many(buffers.iter().map(|buffer| &buffer.0)),
+    |buffers| Loan::Many(buffers.into_iter().map(|buffer| buffer.0).collect()),
+    |Loan::Many(pieces)| pieces.into_iter().map(Buffer).collect()
 }
 
 impl Lendable for Append {}
@@ -340,40 +345,20 @@ impl AsLoan for Append {
 
 impl Lendable for Frozen {}
 impl Payload for Frozen {}
-impl AsLoan for Frozen {
-    fn extent(&self) -> Extent {
-        Extent::one(&self.0)
-    }
-
-    fn into_loan(self) -> Loan {
-        Loan::Frozen(self.0)
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::Frozen(piece) => Self(piece),
-            other => unreachable!("a frozen buffer was lent and {other:?} came back"),
-        }
-    }
+lent! {
+    Frozen,
+    |frozen| Extent::one(&frozen.0),
+    |frozen| Loan::Frozen(frozen.0),
+    |Loan::Frozen(piece)| Frozen(piece)
 }
 
 impl Lendable for Vec<Frozen> {}
 impl Payload for Vec<Frozen> {}
-impl AsLoan for Vec<Frozen> {
-    fn extent(&self) -> Extent {
-        Extent::many(self.iter().map(|frozen| &frozen.0))
-    }
-
-    fn into_loan(self) -> Loan {
-        Loan::ManyFrozen(self.into_iter().map(|frozen| frozen.0).collect())
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::ManyFrozen(pieces) => pieces.into_iter().map(Frozen).collect(),
-            other => unreachable!("frozen buffers were lent and {other:?} came back"),
-        }
-    }
+lent! {
+    Vec<Frozen>,
+    |frozen| Extent::many(frozen.iter().map(|frozen| &frozen.0)),
+    |frozen| Loan::ManyFrozen(frozen.into_iter().map(|frozen| frozen.0).collect()),
+    |Loan::ManyFrozen(pieces)| pieces.into_iter().map(Frozen).collect()
 }
 
 #[cfg(feature = "bytes")]
@@ -381,142 +366,78 @@ impl Lendable for bytes::Bytes {}
 #[cfg(feature = "bytes")]
 impl Payload for bytes::Bytes {}
 #[cfg(feature = "bytes")]
-impl AsLoan for bytes::Bytes {
-    fn extent(&self) -> Extent {
-        Extent { pieces: 1, bytes: self.len(), home: None }
-    }
-
-    fn into_loan(self) -> Loan {
-        Loan::Bytes(Piece::of_bytes(self))
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::Bytes(piece) => piece.into_bytes(),
-            other => unreachable!("bytes were lent and {other:?} came back"),
-        }
-    }
+lent! {
+    bytes::Bytes,
+    |bytes| Extent { pieces: 1, bytes: bytes.len(), home: None },
+    |bytes| Loan::Bytes(Piece::of_bytes(bytes)),
+    |Loan::Bytes(piece)| piece.into_bytes()
 }
 
 impl Lendable for SharedBuffer {}
 impl Payload for SharedBuffer {}
 impl PayloadMut for SharedBuffer {}
-impl AsLoan for SharedBuffer {
-    fn extent(&self) -> Extent {
-        Extent::one(&self.0)
-    }
-
-    fn into_loan(self) -> Loan {
-        Loan::Shared(self.0)
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::Shared(piece) => Self::new(piece),
-            other => unreachable!("a shared buffer was lent and {other:?} came back"),
-        }
-    }
+lent! {
+    SharedBuffer,
+    |buffer| Extent::one(&buffer.0),
+    |buffer| Loan::Shared(buffer.0),
+    |Loan::Shared(piece)| SharedBuffer::new(piece)
 }
 
 impl Lendable for Vec<SharedBuffer> {}
 impl Payload for Vec<SharedBuffer> {}
-impl AsLoan for Vec<SharedBuffer> {
-    fn extent(&self) -> Extent {
-        Extent::many(self.iter().map(|buffer| &buffer.0))
-    }
-
-    fn into_loan(self) -> Loan {
-        Loan::ManyShared(self.into_iter().map(|buffer| buffer.0).collect())
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::ManyShared(pieces) => pieces.into_iter().map(SharedBuffer::new).collect(),
-            other => unreachable!("shared buffers were lent and {other:?} came back"),
-        }
-    }
+lent! {
+    Vec<SharedBuffer>,
+    |buffers| Extent::many(buffers.iter().map(|buffer| &buffer.0)),
+    |buffers| Loan::ManyShared(buffers.into_iter().map(|buffer| buffer.0).collect()),
+    |Loan::ManyShared(pieces)| pieces.into_iter().map(SharedBuffer::new).collect()
 }
 
 impl Lendable for Span {}
 impl Payload for Span {}
-impl AsLoan for Span {
-    fn extent(&self) -> Extent {
-        Extent { pieces: 1, bytes: self.len(), home: None }
-    }
-
-    fn into_loan(self) -> Loan {
-        let (piece, ticket) = self.into_parts();
+lent! {
+    Span,
+    |span| Extent { pieces: 1, bytes: span.len(), home: None },
+    |span| {
+        let (piece, ticket) = span.into_parts();
         Loan::Span(piece, ticket)
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::Span(piece, ticket) => Self::from_parts(piece, ticket),
-            other => unreachable!("a received span was lent and {other:?} came back"),
-        }
-    }
+    },
+    |Loan::Span(piece, ticket)| Span::from_parts(piece, ticket)
 }
 
 impl Lendable for Vec<Span> {}
 impl Payload for Vec<Span> {}
-impl AsLoan for Vec<Span> {
-    fn extent(&self) -> Extent {
-        let bytes = self.iter().map(|span| span.len()).sum();
-        Extent { pieces: self.len(), bytes, home: None }
-    }
-
-    fn into_loan(self) -> Loan {
-        let (pieces, tickets) = self.into_iter().map(Span::into_parts).unzip();
+lent! {
+    Vec<Span>,
+    |spans| {
+        let bytes = spans.iter().map(|span| span.len()).sum();
+        Extent { pieces: spans.len(), bytes, home: None }
+    },
+    |spans| {
+        let (pieces, tickets) = spans.into_iter().map(Span::into_parts).unzip();
         Loan::ManyReceived(pieces, tickets)
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::ManyReceived(pieces, tickets) => {
-                let parts = pieces.into_iter().zip(tickets);
-                parts.map(|(piece, ticket)| Span::from_parts(piece, ticket)).collect()
-            }
-            other => unreachable!("received spans were lent and {other:?} came back"),
-        }
+    },
+    |Loan::ManyReceived(pieces, tickets)| {
+        let parts = pieces.into_iter().zip(tickets);
+        parts.map(|(piece, ticket)| Span::from_parts(piece, ticket)).collect()
     }
 }
 
 impl Lendable for Lease {}
 impl Payload for Lease {}
-impl AsLoan for Lease {
-    fn extent(&self) -> Extent {
-        of_kernel(&self.0)
-    }
-
-    fn into_loan(self) -> Loan {
-        Loan::Kernel(self.0)
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::Kernel(bytes) => Self(bytes),
-            other => unreachable!("a lease was lent and {other:?} came back"),
-        }
-    }
+lent! {
+    Lease,
+    |lease| of_kernel(&lease.0),
+    |lease| Loan::Kernel(lease.0),
+    |Loan::Kernel(bytes)| Lease(bytes)
 }
 
 impl Lendable for LeaseMut {}
 impl PayloadMut for LeaseMut {}
-impl AsLoan for LeaseMut {
-    fn extent(&self) -> Extent {
-        of_kernel(&self.0)
-    }
-
-    fn into_loan(self) -> Loan {
-        Loan::KernelToFill(self.0)
-    }
-
-    fn from_loan(loan: Loan) -> Self {
-        match loan {
-            Loan::KernelToFill(bytes) => Self(bytes),
-            other => unreachable!("a lease to fill was lent and {other:?} came back"),
-        }
-    }
+lent! {
+    LeaseMut,
+    |lease| of_kernel(&lease.0),
+    |lease| Loan::KernelToFill(lease.0),
+    |Loan::KernelToFill(bytes)| LeaseMut(bytes)
 }
 
 fn of_kernel(bytes: &Bytes) -> Extent {
