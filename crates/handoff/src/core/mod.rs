@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::lease::Due;
 use crate::lease::kernel::GetBufShared;
 use crate::lease::request::Served;
-use crate::lease::rx_queue::RxShared;
+use crate::lease::rx_shared::RxShared;
 use crate::memory::{Backing, Pinning};
 use crate::op::group::Groups;
 use crate::op::{Records, SocketShared};

@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::engine::receiving;
-    use crate::lease::rx_queue::RxShared;
+    use crate::lease::rx_shared::RxShared;
     use crate::lease::{Arrivals, Intake, SpanRef};
     use crate::op::chooser::Chooser;
     use crate::op::{Op, SocketShared};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::received::Span;
-use super::rx_queue::RxShared;
+use super::rx_shared::RxShared;
 use super::span_ref::SpanRef;
 use crate::ring::Place;
 

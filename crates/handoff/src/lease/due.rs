@@ -11,7 +11,7 @@ use std::thread;
 
 use super::kernel::GetBufShared;
 use super::request::QueueShared;
-use super::rx_queue::RxShared;
+use super::rx_shared::RxShared;
 use crate::ring::Key;
 
 /// Something to start with the next submission.

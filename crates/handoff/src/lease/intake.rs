@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use super::due::Due;
 use super::pool::{Pool, PoolShared};
-use super::rx_queue::{RxQueue, RxShared};
+use super::rx_queue::RxQueue;
+use super::rx_shared::RxShared;
 use super::window::Window;
 
 /// Where a receive puts bytes: a [`Pool`], an [`RxQueue`], a [`Window`], or one of the last two with a pool

@@ -21,6 +21,7 @@ pub(crate) mod request;
 pub(crate) mod rx_binding;
 pub(crate) mod rx_memory;
 pub(crate) mod rx_queue;
+pub(crate) mod rx_shared;
 pub(crate) mod span_ref;
 pub(crate) mod window;
 

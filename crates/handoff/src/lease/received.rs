@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::pool::PoolShared;
-use super::rx_queue::RxShared;
+use super::rx_shared::RxShared;
 use crate::memory::{Backing, Piece};
 
 /// Keeps the memory of a span, and gives its chunk back when the last share of it is dropped.

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::received::Span;
-use super::rx_queue::RxShared;
+use super::rx_shared::RxShared;
 
 /// Received bytes during a visit: see [`Receiver::visit`](crate::Receiver::visit). Dropping it gives the chunk
 /// back.

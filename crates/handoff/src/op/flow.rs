@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
-use crate::lease::rx_queue::RxShared;
+use crate::lease::rx_shared::RxShared;
 use crate::mechanism::ReceiveEngine;
 use crate::outcome::Tally;
 

@@ -483,7 +483,7 @@ mod tests {
 
     use super::*;
     use crate::lease::Arrivals;
-    use crate::lease::rx_queue::RxShared;
+    use crate::lease::rx_shared::RxShared;
     use crate::ring::Epoll;
 
     const PAGE: u64 = 4096;
