@@ -2,7 +2,7 @@
 //!
 //! Capability: CAP_NET_ADMIN over the namespace, and CAP_SYS_ADMIN to see its devices in sysfs.
 
-use std::{net::UdpSocket, path::PathBuf, process::Command};
+use std::{net::UdpSocket, path::PathBuf};
 
 use handoff_lab::topology::PairEnd;
 use handoff_nic::{Directory, Flow, Ip, Plan, Prepared, Wanted};
@@ -44,27 +44,13 @@ pub(crate) fn give_napi_threads(end: &PairEnd) -> Result<Vec<PathBuf>, String> {
     // Namespaces have devices of the same names.
     let named = || tasks::named(&format!("napi/{device}-"));
     let others = named();
-    let script = format!("mount -t sysfs sysfs /sys; echo 1 > /sys/class/net/{device}/threaded");
-    run(end, &script)?;
+    end.shell(&format!("echo 1 > /sys/class/net/{device}/threaded"))?;
     let mut ours = named();
     ours.retain(|thread| !others.contains(thread));
     if ours.is_empty() {
         return Err(format!("{device} has no NAPI threads after it was given them"));
     }
     Ok(ours)
-}
-
-/// Runs a shell script in the namespace of this end, and in mounts of its own.
-fn run(end: &PairEnd, script: &str) -> Result<String, String> {
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-euc", script]);
-    let output = end.namespace().attach(&mut command).output();
-    let output = output.map_err(|error| format!("unshare(1) cannot be run: {error}"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-        return Err(format!("{script}: {said}"));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Makes the stack cut what is sent into packets of the MTU's size before the device gets it.

@@ -41,6 +41,7 @@ mod userland;
 mod wire;
 
 pub mod command;
+pub mod helpers;
 pub mod instructions;
 pub mod module;
 pub mod skip;

@@ -13,10 +13,8 @@ mod traffic;
 
 mod guest {
     use std::io::{self, Read};
-    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::net::UdpSocket;
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-    use std::process::Command;
-
     use std::time::{Duration, Instant};
 
     use handoff::{Buffer, Driver, Engine, OnLoan, Region, Tally, Wait};
@@ -57,22 +55,10 @@ mod guest {
     fn slow_wire() -> Pair {
         let pair = Pair::wire(MTU).unwrap();
         let fault = format!("/sys/class/net/{}/wire/delay", pair.right.device());
-        let script = format!("mount -t sysfs sysfs /sys && echo {} > {fault}", DELAY.as_micros());
-        let mut shell = Command::new("unshare");
-        shell.args(["--mount", "sh", "-euc", &script]);
-        assert!(pair.right.namespace().attach(&mut shell).status().unwrap().success());
+        pair.right.shell(&format!("echo {} > {fault}", DELAY.as_micros())).unwrap();
         // The usual discipline drops packets that wait for so long behind a full ring.
         pair.left.set_netem(&Netem::default()).unwrap();
         pair
-    }
-
-    /// A connection from the delaying host, and its far end.
-    fn stream(pair: &Pair) -> (TcpStream, TcpStream) {
-        let listener = pair.right.namespace().run(|| TcpListener::bind((pair.right.v4(), 0)));
-        let listener = listener.unwrap().unwrap();
-        let address = listener.local_addr().unwrap();
-        let near = pair.left.namespace().run(|| TcpStream::connect(address)).unwrap().unwrap();
-        (near, listener.accept().unwrap().0)
     }
 
     /// Two hosts, and something between them that delays.
@@ -318,7 +304,7 @@ mod guest {
 
     fn a_stream_leaves_as_it_was_lent(pair: &Pair, len: usize) {
         for (driver, engine) in engines_apart() {
-            let (near, far) = stream(pair);
+            let (near, far) = pair.connection().unwrap();
             // One whole message is under way, and at most two.
             SockRef::from(&near).set_send_buffer_size(2 * len).unwrap();
             let reader = read_all(far);
@@ -432,7 +418,7 @@ mod guest {
         within(LONG, || {
             let pair = delayed_pair();
             for lend in OFFENDERS {
-                let (near, mut far) = stream(&pair);
+                let (near, mut far) = pair.connection().unwrap();
                 let mut bytes = pattern(1, SIZE);
                 lend(&near, &mut bytes);
                 far.read_exact(&mut bytes).unwrap();

@@ -282,13 +282,8 @@ mod guest {
     /// So many packets in a million come to the queue behind the one that they belong to.
     fn misroute(pair: &Pair, packets: u32) {
         let device = pair.right.device();
-        let fault = format!(
-            "mount -t sysfs sysfs /sys && echo {packets} > /sys/class/net/{device}/wire/wrong_queue"
-        );
-        let mut shell = Command::new("unshare");
-        shell.args(["--mount", "sh", "-euc", &fault]);
-        let set = pair.right.namespace().attach(&mut shell).status().expect("starts");
-        assert!(set.success(), "{set}");
+        let fault = format!("echo {packets} > /sys/class/net/{device}/wire/wrong_queue");
+        pair.right.shell(&fault).unwrap_or_else(|reason| panic!("{reason}"));
     }
 
     /// A rule of somebody's, a hash or a fault of the card leads what the card was not asked to lead.

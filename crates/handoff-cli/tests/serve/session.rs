@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::running::Listening;
 
 pub(crate) fn content(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8).collect()
+    handoff_lab::helpers::bytes_at(0, len)
 }
 
 /// A directory of files by these names and lengths.

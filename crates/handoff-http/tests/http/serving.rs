@@ -309,7 +309,7 @@ impl Client {
 
 /// Bytes that show their place.
 pub(crate) fn content(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8).collect()
+    handoff_lab::helpers::bytes_at(0, len)
 }
 
 /// A service made of a function that no router would make.

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, ErrorKind},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket},
     os::fd::AsRawFd as _,
     process::Command,
     sync::{
@@ -193,18 +193,33 @@ impl PairEnd {
         pass(self.v4().into(), far.v4().into())?;
         pass(self.v6().into(), far.v6().into())
     }
+
+    /// Runs a script of the shell on the host, with the host's devices in `/sys`; returns what it printed.
+    ///
+    /// # Errors
+    ///
+    /// What the script said, in one line.
+    pub fn shell(&self, script: &str) -> Result<String, String> {
+        let mut shell = Command::new("unshare");
+        let whole = format!("mount -t sysfs sysfs /sys\n{script}");
+        let output = self.namespace.attach(shell.args(["--mount", "sh", "-euc", &whole])).output();
+        let output = output.map_err(|error| format!("unshare(1) cannot be run: {error}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+            return Err(format!("{script}: {said}"));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
 }
 
 /// Two hosts that reach each other, and nobody else, by IPv4 and IPv6.
 ///
 /// ```no_run
-/// use std::net::{TcpListener, TcpStream};
 /// use handoff_lab::topology::{Pair, TopologyError};
 ///
 /// # fn main() -> Result<(), TopologyError> {
 /// let pair = Pair::new(1500)?;
-/// let listener = pair.right.namespace().run(|| TcpListener::bind((pair.right.v4(), 7070)))?;
-/// let near = pair.left.namespace().run(|| TcpStream::connect((pair.right.v4(), 7070)))?;
+/// let (near, far) = pair.connection()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -274,6 +289,21 @@ impl Pair {
     /// The kernel's error, also if such a cable exists already.
     pub fn onward(&self, mtu: u32) -> Result<Self, TopologyError> {
         Self::joined(self.right.namespace.clone(), 1, self.kind.clone(), mtu)
+    }
+
+    /// Connects the left host to the right one by TCP; returns their ends.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's error.
+    pub fn connection(&self) -> Result<(TcpStream, TcpStream), TopologyError> {
+        let failed = |error: io::Error| asked("connect the two hosts")(error);
+        let listen = || TcpListener::bind((self.right.v4(), 0));
+        let listener = self.right.namespace.run(listen)?.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let left = self.left.namespace.run(|| TcpStream::connect(address))?.map_err(failed)?;
+        let (right, _) = listener.accept().map_err(failed)?;
+        Ok((left, right))
     }
 
     /// Joins a host to a new one.

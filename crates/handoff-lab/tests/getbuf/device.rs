@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use handoff_lab::helpers::eventually;
 use handoff_lab::topology::load;
 use handoff_sys::getbuf;
 pub(crate) use handoff_sys::getbuf::{NULL, Query, SOURCE};
@@ -289,25 +290,6 @@ pub(crate) fn long_form() -> bool {
 /// How long a test runs that finds more the longer it runs.
 pub(crate) fn going_on(seconds: u64, minutes_of_long_form: u64) -> Duration {
     Duration::from_secs(if long_form() { 60 * minutes_of_long_form } else { seconds })
-}
-
-/// Asks until there is an answer.
-pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::yield_now();
-    }
-}
-
-/// The bytes of a stream from a position on: no short period, so misplaced parts show.
-pub(crate) fn bytes_at(position: usize, count: usize) -> Vec<u8> {
-    (position..position + count)
-        .map(|at| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8)
-        .collect()
 }
 
 /// A new file without a name, on a disk.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
-use std::process::{Command, Output};
 use std::thread;
 
+use handoff_lab::helpers::bytes_at;
 use handoff_lab::topology::{Pair, PairEnd};
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -15,37 +15,20 @@ pub(crate) fn pair(mtu: u32) -> Pair {
     Pair::wire(mtu).expect("a pair of NICs")
 }
 
-/// The byte of the stream at this position: no short period, so misplaced parts show.
-pub(crate) fn byte_at(position: usize) -> u8 {
-    (position ^ (position >> 8) ^ (position >> 16)).wrapping_mul(31) as u8
-}
-
 pub(crate) fn stream_of(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(byte_at).collect()
-}
-
-fn output(end: &PairEnd, script: &str) -> Output {
-    let mut shell = Command::new("unshare");
-    let script = format!("mount -t sysfs sysfs /sys && {script}");
-    shell.args(["--mount", "sh", "-euc", &script]);
-    end.namespace().attach(&mut shell).output().expect("starts")
+    bytes_at(0, bytes)
 }
 
 /// Runs a command at this end, with its interfaces in /sys, and returns what it printed.
 #[track_caller]
 pub(crate) fn run(end: &PairEnd, script: &str) -> String {
-    let output = output(end, script);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}: {errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    end.shell(script).unwrap_or_else(|reason| panic!("{reason}"))
 }
 
 /// Runs a command that must be refused, and returns the reason.
 #[track_caller]
 pub(crate) fn refused(end: &PairEnd, script: &str) -> String {
-    let output = output(end, script);
-    assert!(!output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stdout));
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    end.shell(script).expect_err(script)
 }
 
 /// The index of the interface at this end, in its namespace.

@@ -1,6 +1,6 @@
 //! One payload, and parts of it, on many sockets at once.
 
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::thread;
 
 use handoff::{Driver, Engine, Frozen, Region, Socket, Wait};
@@ -140,13 +140,7 @@ fn one_payload_to_many_over_veth() {
             }
         };
         let (left, right) = (&pair.left, &pair.right);
-        let connect = || {
-            let listener = right.namespace().run(|| TcpListener::bind((right.v4(), 0)));
-            let listener = listener.unwrap().unwrap();
-            let address = listener.local_addr().unwrap();
-            let near = left.namespace().run(|| TcpStream::connect(address)).unwrap().unwrap();
-            (near, listener.accept().unwrap().0)
-        };
+        let connect = || pair.connection().unwrap();
         let near = || left.namespace().run(|| UdpSocket::bind((left.v4(), 0))).unwrap().unwrap();
         let bind =
             |address| right.namespace().run(|| UdpSocket::bind((address, 0))).unwrap().unwrap();

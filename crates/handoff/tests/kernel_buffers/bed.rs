@@ -4,14 +4,11 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
-use std::time::{Duration, Instant};
 
 use handoff::{Driver, GetBuf};
-use handoff_lab::topology::{Pair, load};
+use handoff_lab::helpers::{bytes_at, eventually};
+use handoff_lab::topology::load;
 use tempfile::TempDir;
-
-/// Longer than anything here takes, even under emulation.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A driver, and the source of its leases.
 pub(crate) struct Lending {
@@ -45,25 +42,6 @@ impl Lending {
     }
 }
 
-/// Asks until there is an answer.
-pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::yield_now();
-    }
-}
-
-/// The bytes of a stream or file from a position on: no short period, so misplaced parts show.
-pub(crate) fn bytes_at(position: usize, count: usize) -> Vec<u8> {
-    (position..position + count)
-        .map(|at| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8)
-        .collect()
-}
-
 /// A directory on a disk, so that files in it can be opened with `O_DIRECT`.
 pub(crate) fn on_disk() -> TempDir {
     tempfile::tempdir_in("/var/tmp").expect("a directory")
@@ -93,16 +71,6 @@ pub(crate) fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
     let left = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
     (left, listener.accept().expect("accepts").0)
-}
-
-/// Two ends of a connection over software NICs: one in the left host, one in the right.
-pub(crate) fn connection_over(pair: &Pair) -> (TcpStream, TcpStream) {
-    let address = (pair.right.v4(), 4_000);
-    let listener = pair.right.namespace().run(|| TcpListener::bind(address));
-    let listener = listener.expect("enters").expect("binds");
-    let left = pair.left.namespace().run(|| TcpStream::connect(address));
-    let (right, _) = listener.accept().expect("accepts");
-    (left.expect("enters").expect("connects"), right)
 }
 
 /// Has a thread read a stream to its end.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
-use std::process::Command;
 use std::thread::JoinHandle;
 
 use handoff::{Driver, RxBinding, RxQueue};
+use handoff_lab::helpers::bytes_at;
 use handoff_lab::topology::{Pair, PairEnd};
 
 /// Rx queues to which connections to [`port`] are steered; the others belong to the host.
@@ -103,22 +103,11 @@ impl Bed {
 
 /// Runs a command at this end, with its interfaces in /sys, and returns what it printed.
 pub(crate) fn run(end: &PairEnd, script: &str) -> String {
-    let mut shell = Command::new("unshare");
-    let script = format!("mount -t sysfs sysfs /sys && {script}");
-    shell.args(["--mount", "sh", "-euc", &script]);
-    let output = end.namespace().attach(&mut shell).output().expect("starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}: {errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// The byte of a stream at this position: no short period, so misplaced parts show.
-pub(crate) fn byte_at(position: usize) -> u8 {
-    (position ^ (position >> 8) ^ (position >> 16)).wrapping_mul(31) as u8
+    end.shell(script).unwrap_or_else(|reason| panic!("{reason}"))
 }
 
 pub(crate) fn stream_of(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(byte_at).collect()
+    bytes_at(0, bytes)
 }
 
 /// Sends so much in a thread of its own, and ends the stream.

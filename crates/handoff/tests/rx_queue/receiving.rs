@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use handoff::{DmaBuf, Driver, Intake, Receiver, Region, RxQueue, Tally};
 
-use crate::bed::{Bed, QUEUES, byte_at, send};
+use crate::bed::{Bed, QUEUES, send};
+use handoff_lab::helpers::byte_at;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const MIB: usize = 1 << 20;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use handoff::{Driver, Request, RequestKind, RingUse};
 use handoff_block::{OwnDevice, Spec};
+use handoff_lab::helpers::bytes_at;
 use handoff_lab::topology::Pair;
 
 use super::device::{MIB, driver_or_skip};
@@ -48,12 +49,6 @@ fn open(device: &OwnDevice) -> File {
     options.open(device.path()).expect("the device opens")
 }
 
-fn bytes_at(position: usize, count: usize) -> Vec<u8> {
-    (position..position + count)
-        .map(|at| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8)
-        .collect()
-}
-
 /// In memory fit for direct I/O.
 fn aligned(content: &[u8]) -> (Vec<u8>, usize) {
     let mut memory = vec![0; content.len() + 4_096];
@@ -72,11 +67,7 @@ fn nothing(request: Request) {
 fn what_is_written_to_a_disk_is_sent_as_it_lies_in_the_writers_memory() {
     driver_or_skip!();
     let pair = Pair::wire(1_500).expect("software NICs");
-    let listener = pair.right.namespace().run(|| TcpListener::bind((pair.right.v4(), 4_000)));
-    let listener = listener.expect("enters").expect("binds");
-    let near = pair.left.namespace().run(|| TcpStream::connect((pair.right.v4(), 4_000)));
-    let near = near.expect("enters").expect("connects");
-    let (mut far, _) = listener.accept().expect("accepts");
+    let (near, mut far) = pair.connection().expect("the hosts connect");
     let (told, tallies) = mpsc::channel();
 
     let mut device = device();

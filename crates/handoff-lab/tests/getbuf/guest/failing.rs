@@ -5,11 +5,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::thread::JoinHandle;
 
+use handoff_lab::helpers::{bytes_at, eventually};
 use io_uring::{cqueue, squeue};
 
 use crate::device::{
-    CANCEL_ALL, Device, Lending, NOWAIT, NULL, REPLACE, SOURCE, TARGET, bytes_at, connection,
-    eventually, further, long_form, on_disk,
+    CANCEL_ALL, Device, Lending, NOWAIT, NULL, REPLACE, SOURCE, TARGET, connection, further,
+    long_form, on_disk,
 };
 use crate::failing::{AtRandom, ready};
 

@@ -5,12 +5,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::thread;
 
+use handoff_lab::helpers::bytes_at;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 
 use crate::device::{
-    Lending, MORE, NOWAIT, REPLACE, SOURCE, TARGET, bytes_at, connection, further, in_memory,
-    on_disk, write,
+    Lending, MORE, NOWAIT, REPLACE, SOURCE, TARGET, connection, further, in_memory, on_disk, write,
 };
 
 const MIB: usize = 1 << 20;

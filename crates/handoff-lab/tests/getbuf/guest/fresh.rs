@@ -4,10 +4,11 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
+use handoff_lab::helpers::bytes_at;
 use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 
-use crate::device::{Lending, TARGET, bytes_at, connection, in_memory, write};
+use crate::device::{Lending, TARGET, connection, in_memory, write};
 
 /// `IORING_RECVSEND_FIXED_BUF`.
 const FIXED_BUFFER: u16 = 1 << 2;

@@ -10,13 +10,14 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::Instant;
 
+use handoff_lab::helpers::{bytes_at, eventually};
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode, squeue};
 
 use crate::coverage::Coverage;
 use crate::device::{
     Bind, CANCEL, CANCEL_ALL, Device, FRESH, GET, Lending, PUT, Queues, SEND, SOURCE, TARGET,
-    bytes_at, connection, eventually, going_on, in_memory, on_disk, write,
+    connection, going_on, in_memory, on_disk, write,
 };
 use crate::numbers::Numbers;
 use crate::resizing::{Resizing, any_size};

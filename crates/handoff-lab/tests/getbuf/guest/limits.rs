@@ -2,10 +2,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
+use handoff_lab::helpers::eventually;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::device::{
-    Device, Lending, NULL, REPLACE, SOURCE, connection, eventually, further, in_memory, on_disk,
+    Device, Lending, NULL, REPLACE, SOURCE, connection, further, in_memory, on_disk,
 };
 
 /// A parameter of the module, restored afterwards.

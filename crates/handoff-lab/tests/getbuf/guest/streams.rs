@@ -1,13 +1,12 @@
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::thread;
 
+use handoff_lab::helpers::{bytes_at, eventually};
 use handoff_lab::topology::Pair;
 
-use crate::device::{
-    CANCEL_ALL, Lending, NOWAIT, SOURCE, TARGET, bytes_at, connection, eventually, in_memory, write,
-};
+use crate::device::{CANCEL_ALL, Lending, NOWAIT, SOURCE, TARGET, connection, in_memory, write};
 
 const MIB: usize = 1 << 20;
 
@@ -24,15 +23,6 @@ fn drain(lending: &mut Lending, id: u16, mut pass: impl FnMut(&mut Lending, u32,
         assert_eq!(lending.run(lending.put(1)), 0);
         position += lent as usize;
     }
-}
-
-fn connection_over(pair: &Pair) -> (TcpStream, TcpStream) {
-    let address = (pair.right.v4(), 4_000);
-    let listener = pair.right.namespace().run(|| TcpListener::bind(address));
-    let listener = listener.expect("enters").expect("binds");
-    let left = pair.left.namespace().run(|| TcpStream::connect(address));
-    let (right, _) = listener.accept().expect("accepts");
-    (left.expect("enters").expect("connects"), right)
 }
 
 #[test]
@@ -59,7 +49,7 @@ fn a_stream_goes_to_a_file() {
 #[test]
 fn a_stream_goes_to_another_over_software_nics() {
     let pair = Pair::wire(1_500).expect("a pair of NICs");
-    let (mut from, to) = connection_over(&pair);
+    let (mut from, to) = pair.connection().expect("the hosts connect");
     let (out, mut far) = connection();
 
     let mut lending = Lending::new();
@@ -89,7 +79,7 @@ fn a_stream_goes_to_another_over_software_nics() {
 #[test]
 fn a_lend_of_a_nics_memory_outlives_the_nic() {
     let pair = Pair::wire(1_500).expect("a pair of NICs");
-    let (mut from, to) = connection_over(&pair);
+    let (mut from, to) = pair.connection().expect("the hosts connect");
     let mut lending = Lending::new();
     let id = lending.device.bind(&to, SOURCE).expect("binds");
     from.write_all(&bytes_at(0, 50_000)).expect("sends");
@@ -240,7 +230,7 @@ fn what_is_in_no_page_is_copied_and_counted() {
     ethtool.args(["-K", pair.left.device(), "tx-scatter-gather", "off"]);
     let output = pair.left.namespace().attach(&mut ethtool).output().expect("starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let (mut from, to) = connection_over(&pair);
+    let (mut from, to) = pair.connection().expect("the hosts connect");
     let mut lending = Lending::new();
     let id = lending.device.bind(&to, SOURCE).expect("binds");
     let sender = thread::spawn(move || from.write_all(&bytes_at(0, 100_000)).expect("sends"));

@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use handoff_lab::helpers::{bytes_at, eventually};
 use handoff_lab::topology::load;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::device::{
-    Device, Lending, NULL, Queues, REPLACE, SOURCE, TARGET, bytes_at, connection, eventually,
-    further, going_on, in_memory, long_form, on_disk, write,
+    Device, Lending, NULL, Queues, REPLACE, SOURCE, TARGET, connection, further, going_on,
+    in_memory, long_form, on_disk, write,
 };
 use crate::numbers::Numbers;
 use crate::resizing::{Resizing, any_size};

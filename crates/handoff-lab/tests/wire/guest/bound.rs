@@ -5,14 +5,14 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_lab::helpers::byte_at;
 use handoff_lab::topology::Pair;
 use handoff_sys::netdev;
 use handoff_sys::netlink::{Attributes, Generic, Netlink};
 use netlink_packet_core::NLM_F_ACK;
 
 use crate::bed::{
-    MIB, byte_at, connect, counters, exchange, listen, pair, run, set_fault, split_headers, steer,
-    stream_of,
+    MIB, connect, counters, exchange, listen, pair, run, set_fault, split_headers, steer, stream_of,
 };
 use crate::zcrx::Receiver;
 

@@ -3,18 +3,17 @@
 use std::os::unix::fs::FileExt;
 
 use handoff::{Engine, Outcome};
+use handoff_lab::helpers::bytes_at;
 use handoff_lab::topology::Pair;
 
-use crate::bed::{
-    Lending, bytes_at, connection, connection_over, direct, filled, on_disk, read_all,
-};
+use crate::bed::{Lending, connection, direct, filled, on_disk, read_all};
 
 const LEN: usize = (1 << 20) + 4_321;
 
 #[test]
 fn a_file_goes_to_a_socket_over_software_nics() {
     let pair = Pair::wire(1_500).expect("a pair of NICs");
-    let (from, to) = connection_over(&pair);
+    let (from, to) = pair.connection().expect("the hosts connect");
     let received = read_all(to);
     let directory = on_disk();
     let lending = Lending::new();

@@ -4,8 +4,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use handoff::{Driver, Error, Wait};
+use handoff_lab::helpers::{bytes_at, eventually};
 
-use crate::bed::{Lending, bytes_at, connection, eventually, filled, on_disk, read_all};
+use crate::bed::{Lending, connection, filled, on_disk, read_all};
 
 /// Lends on loan to all users of the device.
 fn out_everywhere() -> u64 {

@@ -8,13 +8,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use handoff::{Carried, Engine, Route, RouteEngine, RouteSink, RouteSource};
+use handoff_lab::helpers::{bytes_at, eventually};
 use handoff_lab::topology::{Disk, Pair, RamDisk};
 use handoff_meter::{Meter, Options, Scope};
 
-use crate::bed::{
-    Lending, bytes_at, connection, connection_over, direct, eventually, filled, on_disk, read_all,
-    write_all,
-};
+use crate::bed::{Lending, connection, direct, filled, on_disk, read_all, write_all};
 
 const LEN: usize = (2 << 20) + 4_567;
 
@@ -77,7 +75,7 @@ fn a_file_goes_to_a_socket_and_nothing_is_copied() {
     let lending = Lending::new();
     // Only the reader of the socket has it in user memory.
     check_nothing_copied(1, || {
-        let (near, far) = connection_over(&pair);
+        let (near, far) = pair.connection().expect("the hosts connect");
         let received = read_all(far);
         let from = content.try_clone().expect("is open");
         let source = RouteSource::File(file(&lending, from), 0..u64::MAX);
@@ -125,8 +123,8 @@ fn a_stream_goes_to_another_and_nothing_is_copied() {
     let lending = Lending::new();
     // The writer of one stream and the reader of the other have it in user memory.
     check_nothing_copied(2, || {
-        let (from, near) = connection_over(&first);
-        let (out, far) = connection_over(&second);
+        let (from, near) = first.connection().expect("the hosts connect");
+        let (out, far) = second.connection().expect("the hosts connect");
         let (sent, received) = (write_all(from, LEN), read_all(far));
         let source = RouteSource::Stream(lending.driver.socket(near).expect("attaches"), None);
         let socket = lending.driver.socket(out).expect("attaches");

@@ -3,9 +3,10 @@
 use std::os::unix::fs::FileExt;
 
 use handoff::{Error, Outcome};
+use handoff_lab::helpers::bytes_at;
 use handoff_lab::topology::Pair;
 
-use crate::bed::{Lending, bytes_at, connection, connection_over, on_disk, read_all, write_all};
+use crate::bed::{Lending, connection, on_disk, read_all, write_all};
 
 const LEN: usize = (1 << 20) + 777;
 
@@ -13,8 +14,8 @@ const LEN: usize = (1 << 20) + 777;
 fn a_stream_goes_to_another_over_software_nics() {
     let first = Pair::wire(1_500).expect("a pair of NICs");
     let second = Pair::wire(1_500).expect("another");
-    let (from, to) = connection_over(&first);
-    let (out, far) = connection_over(&second);
+    let (from, to) = first.connection().expect("the hosts connect");
+    let (out, far) = second.connection().expect("the hosts connect");
     let sent = write_all(from, LEN);
     let received = read_all(far);
     let lending = Lending::new();

@@ -9,11 +9,12 @@ use handoff::{Outcome, ReceiveEngine, Receiver, Region, RxBinding, Tally};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{TcpTlsRx, TcpTlsTx, TcpUlp, TlsCryptoInfo};
 
-use crate::bed::{Bed, QUEUES, byte_at, send};
+use crate::bed::{Bed, QUEUES, send};
 use crate::receiving::{
     LONG, MIB, PAGE, QUEUE, area, bound, driver, exchange, expect_stream, receiver,
 };
 use crate::traffic::{self, within};
+use handoff_lab::helpers::byte_at;
 
 #[test]
 fn bytes_that_come_by_another_queue_are_counted_as_copied() {

@@ -11,10 +11,11 @@ use handoff::{
     DmaBuf, DmaBufQueue, DmaBufReceiver, DmaBufSpan, Driver, Error, ReceiveEngine, SharedBuffer,
     SharedRegion, Wait,
 };
+use handoff_lab::helpers::byte_at;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use socket2::SockRef;
 
-use crate::bed::{Bed, QUEUES, byte_at, port, run, send, stream_of};
+use crate::bed::{Bed, QUEUES, port, run, send, stream_of};
 use crate::receiving::{LONG, MIB, PAGE, QUEUE, again, driver, whole};
 use crate::traffic::within;
 

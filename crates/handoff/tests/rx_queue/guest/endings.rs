@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff::Wait;
+use handoff_lab::helpers::byte_at;
 use rustix::net::sockopt;
 
-use crate::bed::{Bed, byte_at, port, stream_of};
+use crate::bed::{Bed, port, stream_of};
 use crate::receiving::{LONG, MIB, QUEUE, area, bound, driver, exchange, expect_stream, receiver};
 use crate::traffic::within;
 

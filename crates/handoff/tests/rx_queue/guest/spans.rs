@@ -7,9 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff::{Driver, Outcome, Span, Wait};
+use handoff_lab::helpers::byte_at;
 use socket2::SockRef;
 
-use crate::bed::{Bed, byte_at, send, stream_of};
+use crate::bed::{Bed, send, stream_of};
 use crate::receiving::{LONG, MIB, QUEUE, area, bound, driver, receiver, whole};
 use crate::traffic::within;
 

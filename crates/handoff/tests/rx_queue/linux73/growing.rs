@@ -7,10 +7,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use handoff::{Driver, Receiver, Region, RxBinding, RxQueue, RxShortage, Span, Wait};
+use handoff_lab::helpers::byte_at;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::SockRef;
 
-use crate::bed::{Bed, QUEUES, byte_at, port, send, stream_of};
+use crate::bed::{Bed, QUEUES, port, send, stream_of};
 use crate::receiving::{LONG, MIB, PAGE, QUEUE, area, driver, expect_stream, receiver, whole};
 use crate::traffic::within;
 

@@ -1,0 +1,33 @@
+//! What tests of several crates need: bytes that show their place, and patience.
+
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes that a test waits for, also under emulation.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The byte of a stream at this position: no short period, so misplaced parts show.
+pub fn byte_at(position: usize) -> u8 {
+    (position ^ (position >> 8) ^ (position >> 16)).wrapping_mul(31) as u8
+}
+
+/// The bytes of a stream from a position on.
+pub fn bytes_at(position: usize, count: usize) -> Vec<u8> {
+    (position..position + count).map(byte_at).collect()
+}
+
+/// Asks until there is an answer.
+///
+/// # Panics
+///
+/// If there is none for half a minute; `what` says what was waited for.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::yield_now();
+    }
+}
