@@ -27,9 +27,12 @@ fn listener(driver: &Driver, backlog: i32) -> (Listener, SocketAddr) {
     (listener, address)
 }
 
-/// A port without a listener.
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// A port without a listener, which is nobody else's as long as the socket lives.
+fn nobody() -> (socket2::Socket, SocketAddr) {
+    let held = socket2::Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = held.local_addr().unwrap().as_socket().unwrap();
+    (held, address)
 }
 
 fn name_of(socket: &Socket) -> SocketAddr {
@@ -276,7 +279,8 @@ fn a_listener_outlives_its_driver_and_says_so() {
 #[test]
 fn a_connection_that_nobody_takes_is_refused() {
     with_each_driver(LONG, |driver| {
-        let error = driver.block_on(driver.connect(nobody()).unwrap()).unwrap().unwrap_err();
+        let (_held, nobody) = nobody();
+        let error = driver.block_on(driver.connect(nobody).unwrap()).unwrap().unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED), "{error}");
         assert_eq!(driver.in_flight(), 0);
     });
@@ -331,7 +335,8 @@ fn a_socket_of_ones_own_connects_blocking_or_not() {
             let nobody = driver.socket(
                 socket2::Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap(),
             );
-            let refused = nobody.unwrap().connect(self::nobody()).unwrap();
+            let (_held, closed) = self::nobody();
+            let refused = nobody.unwrap().connect(closed).unwrap();
             let error = driver.block_on(refused).unwrap().unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
         }

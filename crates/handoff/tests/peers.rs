@@ -148,7 +148,10 @@ fn a_connection_that_was_reset_before_a_send_fails_it() {
 #[test]
 fn a_datagram_nobody_listens_for_does_not_stop_the_socket() {
     with_each_engine(LONG, |driver, engine| {
-        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // Connected to another: the port is taken, and what comes from us is for nobody.
+        let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let nobody = held.local_addr().unwrap();
+        held.connect(nobody).unwrap();
         let near = UdpSocket::bind("127.0.0.1:0").unwrap();
         near.connect(nobody).unwrap();
         let socket = attached(&driver, near, engine);

@@ -1,7 +1,7 @@
 //! Bad input: one clear line, the right exit code, nothing left behind.
 
 use std::fs::{self, Permissions};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -10,6 +10,7 @@ use std::process::Command;
 use handoff_lab::topology::Namespace;
 use handoff_lab::{skip, topology_or_skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
+use socket2::{Domain, Socket, Type};
 
 use crate::running::Running;
 use crate::session::{cp, names, path, pattern, run, transfer};
@@ -77,10 +78,10 @@ fn what_is_not_there() {
     let copy = path(&copy);
     run(&["/no/such/file", copy]).says(1, "/no/such/file: No such file");
     run(&["/proc/version", "/no/such/directory/copy"]).says(1, "/no/such/directory: No such file");
-    let closed = {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        format!("tcp://{}", listener.local_addr().unwrap())
-    };
+    // Bound, so that it is nobody else's, and not listened on.
+    let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let closed = format!("tcp://{}", held.local_addr().unwrap().as_socket().unwrap());
     run(&["/proc/version", &closed]).says(1, "Connection refused");
     run(&[&closed, copy]).says(1, "Connection refused");
     run(&["tcp-listen://192.0.2.1:0", copy]).says(1, "Cannot assign requested address");

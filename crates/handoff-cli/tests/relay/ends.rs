@@ -1,14 +1,14 @@
 //! How connections and the relay end.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::running::{Listening, PATIENCE};
 use crate::session::{ENGINES, bytes_at, echo, serve, there_and_back};
@@ -53,9 +53,17 @@ fn a_reset_ends_the_connection_on_both_sides() {
     }
 }
 
+/// A port that nobody listens on. It is nobody else's as long as the socket lives.
+fn nobody() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("binds");
+    let address = socket.local_addr().expect("bound").as_socket().expect("IPv4");
+    (socket, address)
+}
+
 #[test]
 fn a_target_that_is_not_there_ends_the_connection() {
-    let nobody = TcpListener::bind("127.0.0.1:0").expect("binds").local_addr().expect("bound");
+    let (_held, nobody) = nobody();
     let relay = Listening::start(nobody, &["--connections", "1"]);
     let mut stream = relay.connect();
     assert_eq!(stream.read(&mut [0; 10]).unwrap_or(0), 0);
@@ -66,7 +74,8 @@ fn a_target_that_is_not_there_ends_the_connection() {
 
 #[test]
 fn what_stands_still_is_closed() {
-    let relay = Listening::start(echo(), &["--idle", "0.3", "--connections", "2"]);
+    // Longer than a busy machine lets the other connection stand.
+    let relay = Listening::start(echo(), &["--idle", "2", "--connections", "2"]);
     let mut quiet = relay.connect();
     there_and_back(relay.connect(), 0, 1_000);
     assert_eq!(quiet.read(&mut [0; 10]).unwrap_or(0), 0, "it was closed");
@@ -165,7 +174,7 @@ fn several_streams_of_cp_end_well_through_a_relay() {
 
 #[test]
 fn a_target_that_is_down_is_told_of_once() {
-    let nobody = TcpListener::bind("127.0.0.1:0").expect("binds").local_addr().expect("bound");
+    let (_held, nobody) = nobody();
     let relay = Listening::start(nobody, &["--connections", "3"]);
     for _ in 0..3 {
         assert_eq!(relay.connect().read(&mut [0; 10]).unwrap_or(0), 0);
@@ -178,7 +187,8 @@ fn a_target_that_is_down_is_told_of_once() {
 #[test]
 fn a_target_that_is_down_again_at_once_is_told_of_again() {
     let listen = |address| TcpListener::bind(address).expect("binds");
-    let target = listen("127.0.0.1:0".parse().expect("an address"));
+    // Not where other tests bind: none takes the port while nobody listens on it.
+    let target = listen("127.0.5.1:0".parse().expect("an address"));
     let address = target.local_addr().expect("bound");
     drop(target);
     let relay = Listening::start(address, &[]);
