@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::mpsc;
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -211,23 +212,30 @@ fn a_send_that_is_cancelled_by_time_says_what_was_sent_and_gives_its_buffer_back
         // One send is midway, and one waits behind it.
         let first = socket.send(Buffer::from(pattern(2, BLOCKED))).unwrap().into_future();
         let second = socket.send(Buffer::from(pattern(3, 500))).unwrap().into_future();
-        let mut first = pin!(driver.cancel_after(SHORT, first));
-        let mut second = pin!(driver.cancel_after(SHORT, second));
-        let reading = driver.sleep(SHORT * 5);
+        let both = futures_lite::future::zip(
+            driver.cancel_after(SHORT, first),
+            driver.cancel_after(SHORT, second),
+        );
+        let (read, may_read) = mpsc::channel();
         let reader = thread::spawn(move || {
-            thread::sleep(SHORT * 10);
+            may_read.recv().unwrap();
             let mut got = Vec::new();
             far.read_to_end(&mut got).unwrap();
             got
         });
-        driver.block_on(reading).unwrap().unwrap();
-        let first = driver.block_on(first.as_mut()).unwrap();
+        // Nothing is read before both are cancelled: after their time, and a turn of the driver later.
+        let told = async {
+            driver.sleep(SHORT * 2).await.unwrap();
+            driver.sleep(SHORT).await.unwrap();
+            read.send(()).unwrap();
+        };
+        let over = driver.block_on(futures_lite::future::zip(both, told)).unwrap();
+        let ((first, second), ()) = over;
         let Err(Error::Canceled { done }) = first.sent else {
             panic!("{engine}: {:?}", first.sent)
         };
         assert!(done < BLOCKED, "{engine}: {done}");
         assert_same(&first.buffer, &pattern(2, BLOCKED));
-        let second = driver.block_on(second.as_mut()).unwrap();
         // Nothing follows a part.
         assert!(
             matches!(second.sent, Err(Error::StreamBroken { .. } | Error::Canceled { done: 0 })),
@@ -252,6 +260,8 @@ fn a_send_behind_a_time_out_ends_where_that_was_asked_for() {
             let sending = socket.send(Buffer::from(pattern(2, BLOCKED))).unwrap();
             let (sent, loan) = sending.split();
             let sent = if cancels { sent.cancel_on_drop() } else { sent };
+            // It is midway before its time is over.
+            driver.turn(Wait::No).unwrap();
             let gave_up = driver.block_on(driver.timeout(SHORT, sent)).unwrap();
             assert!(matches!(gave_up, Err(Error::TimedOut { .. })), "{gave_up:?}");
             driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
@@ -286,6 +296,8 @@ fn a_receive_that_is_cancelled_by_time_gives_back_what_it_has() {
         for came in [0, 300, 1_000] {
             far.write_all(&pattern(came, came)).unwrap();
             let receive = socket.receive_exact(Buffer::from(vec![0; 1_000])).unwrap();
+            // It has what came before its time is over.
+            driver.turn(Wait::No).unwrap();
             let time = if came == 1_000 { LONG } else { SHORT };
             let over = driver.block_on(driver.cancel_after(time, receive)).unwrap();
             match over.result {
