@@ -113,7 +113,7 @@ impl Serving {
     }
 
     /// Waits until its counts match.
-    pub(crate) fn until(&self, so: impl Fn(&Served) -> bool) {
+    pub(crate) fn until(&self, mut so: impl FnMut(&Served) -> bool) {
         let begin = Instant::now();
         loop {
             let served = *self.served.lock().expect("nobody panics");
