@@ -217,21 +217,25 @@ pub(super) fn take_ending(decoder: &mut Decoder, span: &[u8]) -> Option<Ending> 
     None
 }
 
-/// The receiver's own reason if it still comes, else `failure`.
+/// The receiver's own reason if it still comes; that it has left, if it says none; else `failure`.
 fn last_words(job: &Job<'_>, receivers: &mut [Receiver], failure: Failure) -> Failure {
-    if !matches!(&failure, Failure::Failed(text) if text.starts_with(SENDING)) {
-        return failure;
-    }
-    let failed = job.for_at_most(LAST_WORDS, async {
+    let sending = match &failure {
+        Failure::Failed(text) if text.starts_with(SENDING) => text.clone(),
+        _ => return failure,
+    };
+    let ended = job.for_at_most(LAST_WORDS, async {
         let mut endings = endings(receivers, false);
+        let mut last = None;
         while let Some(ending) = endings.next().await {
-            if let Ending::Failed(_) = ending {
-                return Some(ending);
+            match ending {
+                Ending::Failed(_) => return Some(ending),
+                Ending::Gone(_) => last = Some(Ending::Gone(sending.clone())),
+                Ending::Confirmed(..) => {}
             }
         }
-        None
+        last
     });
-    failed.flatten().and_then(|ending| ending.confirmed().err()).unwrap_or(failure)
+    ended.flatten().and_then(|ending| ending.confirmed().err()).unwrap_or(failure)
 }
 
 /// Tells the receiver why it gets no more.

@@ -110,6 +110,10 @@ fn a_stranger_does_not_join_a_transfer() {
     for (transfer, stream) in [(7, 0), (8, 1), (7, 1)] {
         let mut peer = TcpStream::connect(&address).unwrap();
         peer.write_all(&Hello { transfer, ..hello(2, stream) }.encode()).unwrap();
+        if stream == 0 {
+            // From then on it is this transfer that is received.
+            peer.read_exact(&mut [0; HELLO_LEN]).unwrap();
+        }
         greeted.push(peer);
     }
     let bytes = [9; 1000];
