@@ -288,8 +288,10 @@ fn a_mirror_takes_out_a_leg_whose_writes_fail() {
         let path = disk.path().to_str().expect("UTF-8");
         let device = Added::new(&["mirror", path, files.name(0), "--engine", engine]);
         // Long enough to meet the fault, and seldom enough to leave the guest's processors to others.
-        let load = device.load("8m", 3, &["--rate_iops=60"]);
+        let load = device.load("7m", 3, &["--rate_iops=60"]);
         disk.set(Schedule::fails(Fault::ErrorWrites)).expect("told to fail");
+        // Where the guest is so slow that the load has ended before, this meets the fault.
+        write_block(&device.node(), 6, (7 << 20) / 4096).expect("written");
         verified(load);
         let show = device.show();
         assert_eq!(show["failed_legs"], serde_json::json!([0]), "{engine}");
