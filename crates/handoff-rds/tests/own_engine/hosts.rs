@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor, Region, Tally};
@@ -14,7 +14,7 @@ use handoff_rds::own::{Engine, Socket};
 use handoff_rds::protocol::Limits;
 use handoff_rds::wire::{MAX_LANES, PORT};
 
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+use crate::patience::{Patience, STEP};
 
 /// Two hosts without the kernel's RDS, which would listen in their place.
 pub(crate) fn pair() -> Pair {
@@ -85,9 +85,15 @@ where
         let own = std::rc::Rc::new(Own { engine });
         let serving = own.engine.run();
         let seen = own.clone();
-        let patience = driver.file(timer(LONG)).expect("a timer");
+        let clock = driver.clone();
+        let late = async move {
+            let mut patience = Patience::new();
+            while !patience.is_over() {
+                clock.sleep(STEP).await.expect("the driver is there");
+            }
+        };
         let work = async move {
-            let (work, late) = (pin!(work(own)), pin!(patience.readable().expect("room")));
+            let (work, late) = (pin!(work(own)), pin!(late));
             match select(work, late).await {
                 Either::Left((done, _)) => done,
                 Either::Right(_) => panic!("not done in time: {:?}", seen.engine.statistics()),
@@ -104,15 +110,6 @@ where
             .expect("turns")
     };
     end.namespace().spawn("engine", run).expect("starts")
-}
-
-fn timer(after: Duration) -> std::os::fd::OwnedFd {
-    use rustix::time::*;
-    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK).expect("a timer");
-    let it_value = Timespec { tv_sec: after.as_secs() as i64, tv_nsec: 0 };
-    let once = Itimerspec { it_interval: Timespec::default(), it_value };
-    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once).expect("is set");
-    timer
 }
 
 /// Bytes that tell which message they are of.
@@ -200,9 +197,9 @@ pub(crate) async fn receive_all(socket: &Socket, sizes: impl Iterator<Item = usi
 }
 
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
+    let mut patience = Patience::new();
     while !done() {
-        assert!(Instant::now() < deadline, "never: {what}");
+        assert!(!patience.is_over(), "never: {what}");
         std::thread::yield_now();
     }
 }

@@ -1,6 +1,8 @@
 //! Our own engine, with its like between two network namespaces and with the kernel's sockets.
 
 mod hosts;
+#[path = "../patience/mod.rs"]
+mod patience;
 mod peer;
 
 mod native {

@@ -1,6 +1,8 @@
 //! The kernel's RDS sockets, with each other and with our own protocol, between two network namespaces
 //! of the lab's kernel.
 
+#[path = "../patience/mod.rs"]
+mod patience;
 mod peers;
 mod tcp;
 

@@ -2,35 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use handoff_lab::topology::{Pair, PairEnd, load};
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::{Completion, Error, Received};
 
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// The longest step that [`Patience`] believes.
-const STEP: Duration = Duration::from_secs(1);
-
-/// Measures [`LONG`] by steps: where its host is busy, the clock of a guest leaps, by more than a minute.
-pub(crate) struct Patience {
-    left: Duration,
-    last: Instant,
-}
-
-impl Patience {
-    pub(crate) fn new() -> Self {
-        Self { left: LONG, last: Instant::now() }
-    }
-
-    /// To be asked after each step.
-    pub(crate) fn is_over(&mut self) -> bool {
-        let now = Instant::now();
-        let step = now.duration_since(self.last).min(STEP);
-        (self.left, self.last) = (self.left.saturating_sub(step), now);
-        self.left.is_zero()
-    }
-}
+use crate::patience::STEP;
+pub(crate) use crate::patience::{LONG, Patience};
 
 /// A payload that knows its number.
 pub(crate) type Numbered = (Vec<u8>, u32);

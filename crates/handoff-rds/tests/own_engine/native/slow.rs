@@ -85,7 +85,7 @@ fn the_rest_of_a_message_is_not_received_before_something_is_there() {
     let (sent, all_sent) = mpsc::channel();
     let stand = Arc::new(AtomicBool::new(false));
     let is_to_stand = stand.clone();
-    let setup = Setup { patience: crate::hosts::LONG, ..Setup::default() };
+    let setup = Setup { patience: crate::patience::LONG, ..Setup::default() };
     let engine = host_with(&pair.right, pair.right.v4().into(), setup, move |own| async move {
         let socket = own.engine.bind(SOCKET).expect("is free");
         ready.send(()).expect("is waited for");
