@@ -59,6 +59,13 @@ impl Device {
         Self(eventually("the device is there", || open().ok()))
     }
 
+    /// Once nothing is lent: the kernel takes the ring of an earlier test apart in its own time.
+    pub(crate) fn alone() -> Self {
+        let device = Self::open();
+        eventually("earlier lends are back", || (device.query().module_lends == 0).then_some(()));
+        device
+    }
+
     pub(crate) fn bind_raw(&self, bind: &mut Bind) -> io::Result<()> {
         // SAFETY: the request reads and writes the structure that its number has the size of.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), BIND as _, bind) };

@@ -52,7 +52,7 @@ fn lends_are_limited() {
 
 #[test]
 fn who_has_the_device_open_twice_has_out_no_more() {
-    let (mut one, mut two) = (Lending::new(), Lending::new());
+    let (mut one, mut two) = (Lending::with(Device::alone()), Lending::new());
     let lends = Parameter::set("lends", 3);
     assert_eq!(one.run(one.get(0, NULL, 0, 8)), 8);
     assert_eq!(one.run(one.get(1, NULL, 0, 8)), 8);

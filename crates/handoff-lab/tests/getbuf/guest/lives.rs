@@ -46,7 +46,7 @@ fn a_ring_that_goes_gives_back() {
 
 #[test]
 fn a_lend_outlives_the_device_and_the_source() {
-    let mut lending = Lending::new();
+    let mut lending = Lending::with(Device::alone());
     take_all(&mut lending);
     let Lending { ring, device } = lending;
     drop(device);
@@ -93,7 +93,7 @@ fn the_kernels_own_way_clears_a_slot() {
 
 #[test]
 fn a_kill_gives_back() {
-    let device = Device::open();
+    let device = Device::alone();
     let program = std::env::current_exe().expect("known");
     for _ in 0..3 {
         let mut child = Command::new(&program)

@@ -2,6 +2,8 @@
 
 use std::net::UdpSocket;
 use std::num::NonZeroU32;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -40,9 +42,9 @@ fn checksums_are_right(frame: &[u8]) -> Option<bool> {
     Some(checksum(&[header]) == 0 && whole == 0 && there)
 }
 
-/// Looks at all arriving packets, as tcpdump does, until none comes any more; returns how many packets of
-/// TCP and UDP with payload came, and how many had a wrong checksum.
-fn capture(end: &PairEnd) -> thread::JoinHandle<(u32, u32)> {
+/// Looks at all packets that arrive of some traffic, as tcpdump does, until none comes any more; returns how many
+/// packets of TCP and UDP with payload came, and how many had a wrong checksum.
+fn capture(end: &PairEnd, traffic: impl FnOnce()) -> (u32, u32) {
     const IPV4: u16 = 0x0800;
     let protocol = NonZeroU32::new(u32::from(IPV4.to_be())).map(Protocol::from_raw);
     let open = || rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, protocol);
@@ -50,15 +52,29 @@ fn capture(end: &PairEnd) -> thread::JoinHandle<(u32, u32)> {
     let quiet = Some(Duration::from_secs(1));
     sockopt::set_socket_timeout(&tap, Timeout::Recv, quiet).expect("sets");
     sockopt::set_socket_recv_buffer_size_force(&tap, 16 * MIB).expect("sets");
-    thread::spawn(move || {
-        let (mut packets, mut wrong) = (0, 0);
-        let mut frame = vec![0; 65_536];
-        while let Ok((length, _)) = rustix::net::recv(&tap, &mut frame[..], RecvFlags::empty()) {
-            let right = checksums_are_right(&frame[..length]);
-            packets += u32::from(right.is_some() && length > 1_000);
-            wrong += u32::from(right == Some(false));
-        }
-        (packets, wrong)
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let seen = scope.spawn(|| {
+            let (mut packets, mut wrong) = (0, 0);
+            let mut frame = vec![0; 65_536];
+            loop {
+                let is_last = over.load(Relaxed);
+                match rustix::net::recv(&tap, &mut frame[..], RecvFlags::empty()) {
+                    Ok((length, _)) => {
+                        let right = checksums_are_right(&frame[..length]);
+                        packets += u32::from(right.is_some() && length > 1_000);
+                        wrong += u32::from(right == Some(false));
+                    }
+                    Err(_) if is_last => return (packets, wrong),
+                    Err(_) => {}
+                }
+            }
+        });
+        let done = catch_unwind(AssertUnwindSafe(traffic));
+        over.store(true, Relaxed);
+        let seen = seen.join().expect("ends");
+        done.unwrap_or_else(|panic| resume_unwind(panic));
+        seen
     })
 }
 
@@ -70,18 +86,16 @@ fn checksums_on_the_wire_are_right() {
     // Made by the stack, by the engine for each packet, and by the engine for the parts of a frame.
     for offloads in ["tx off", "tx on tso off", "tso on"] {
         run(&pair.left, &format!("ethtool -K {} {offloads}", pair.left.device()));
-        let capture = capture(&pair.right);
-        exchange(&pair, pair.right.v4(), MIB);
-        let (packets, wrong) = capture.join().expect("ends");
+        let (packets, wrong) = capture(&pair.right, || exchange(&pair, pair.right.v4(), MIB));
         assert!(packets > 300, "{offloads}: only {packets} packets were seen");
         assert_eq!(wrong, 0, "{offloads}: of {packets} packets");
     }
     let to = pair.right.namespace().run(|| UdpSocket::bind((pair.right.v4(), 0)));
     let to = to.expect("enters").expect("binds");
-    let capture = capture(&pair.right);
-    for _ in 0..8 {
-        send_cut(&pair, &to, 1_201, &stream_of(40 * 1_201));
-    }
-    let (packets, wrong) = capture.join().expect("ends");
+    let (packets, wrong) = capture(&pair.right, || {
+        for _ in 0..8 {
+            send_cut(&pair, &to, 1_201, &stream_of(40 * 1_201));
+        }
+    });
     assert_eq!((packets, wrong), (8 * 40, 0), "datagrams");
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use handoff_lab::topology::PairEnd;
 
-use super::bound::{ready_to_bind, receive_bound};
+use super::bound::{ready_to_bind, receive_bound, until_let_go};
 use crate::bed::{MIB, PORT, connect, pair, run, stream_of};
 
 /// Holds the queue in a process of its own, which reports that and then waits.
@@ -39,9 +39,8 @@ fn a_killed_receiver_gives_its_queue_back() {
         while left.write(&stream_of(MIB)).is_ok() {}
         child.kill().expect("kills");
         child.wait().expect("ends");
+        until_let_go(&pair);
     }
-    // A worker of the kernel lets go of a dead ring.
-    thread::sleep(Duration::from_millis(300));
     assert_eq!(receive_bound(&pair, MIB, 2_048, 4_096), (0, 0));
 }
 
