@@ -1,12 +1,11 @@
 #!/bin/sh
-# Turns the extracted packages in $1 into the guest's root file system, the image $2.
+# Makes of the extracted packages in $1 the guest's root file system; disk.sh follows.
 #
 # No maintainer script has run (they are most of the time that an installation takes, and nearly
 # all of them concern services, users and documentation). What the guest needs of their work is
 # made here.
 set -eu
 root=$1
-image=$2
 
 cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
 cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
@@ -25,9 +24,3 @@ rm -rf "$root/usr/share/doc" "$root/usr/share/info" "$root/usr/share/lintian" \
 rm -f "$root"/usr/lib/*/libLLVM* "$root"/usr/lib/*/libgallium*
 mkdir -p "$root/mnt" "$root/media" "$root/srv" "$root/home" "$root/usr/lib/modules" "$root/opt/handoff/bin" "$root/opt/handoff/modules" \
     "$root/var/cache"
-
-# Every guest writes to a throw-away copy, so a journal would only cost time; the inode tables are
-# written here, so that no kernel thread does it while something is measured.
-rm -f "$image"
-mke2fs -q -t ext4 -L handoff-root -m 0 -i 65536 -O '^has_journal,^resize_inode' \
-    -E lazy_itable_init=0,nodiscard -d "$root" "$image" 4G

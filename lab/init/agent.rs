@@ -2,7 +2,8 @@
 //!
 //! Contracts:
 //! - a command gets three pipes, or a terminal, and a process group of its own;
-//! - when it has ended, the agent kills everything that it left running, drains its output and puts
+//! - when it has ended, the agent kills everything that it left running (beside systemd, whose services are
+//!   nobody's leftovers: everything of its control group), drains its output and puts
 //!   [`wire::MARK`] into the kernel log; only then does the host hear of the end. So no command can
 //!   disturb the next, and a kernel message counts for the command that caused it;
 //! - if the host asked, the message of the end says what else it left behind ([`crate::tracks`]);
@@ -50,8 +51,42 @@ struct Running {
     terminal: Option<File>,
 }
 
+/// Which processes a command may have left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leftovers {
+    /// All but process 1 and the agent.
+    All,
+    /// Those in the control group of commands.
+    OfGroup,
+}
+
+/// The control group of commands, if other processes run beside them.
+const GROUP: &str = "/sys/fs/cgroup/handoff-lab";
+
+impl Leftovers {
+    /// Makes a command start where it is found again.
+    fn enclose(self, command: &mut Command) -> io::Result<()> {
+        if self == Self::All {
+            return Ok(());
+        }
+        fs::create_dir_all(GROUP)?;
+        let group = File::options().write(true).open(Path::new(GROUP).join("cgroup.procs"))?;
+        // SAFETY: between fork and exec only a system call is made: 0 stands for the writer.
+        unsafe { command.pre_exec(move || (&group).write_all(b"0")) };
+        Ok(())
+    }
+
+    fn kill(self) {
+        match self {
+            Self::All => system::signal(-1, system::SIGKILL),
+            // Before the first command there is none.
+            Self::OfGroup => drop(fs::write(Path::new(GROUP).join("cgroup.kill"), "1")),
+        }
+    }
+}
+
 /// Serves the host until it says off or goes away.
-pub(crate) fn serve(port: File) -> io::Result<()> {
+pub(crate) fn serve(port: File, leftovers: Leftovers) -> io::Result<()> {
     let mut receiver = port.try_clone()?;
     let port = Port(Arc::new(Mutex::new(port)));
     let release = fs::read("/proc/sys/kernel/osrelease")?;
@@ -64,7 +99,7 @@ pub(crate) fn serve(port: File) -> io::Result<()> {
                 // The host starts a command only after the end of the one before.
                 running = None;
                 match Start::decode(&body).ok_or(io::ErrorKind::InvalidData.into()) {
-                    Ok(start) => match launch(&start, &port) {
+                    Ok(start) => match launch(&start, leftovers, &port) {
                         Ok(launched) => running = Some(launched),
                         Err(error) => port.send(wire::REFUSED, refusal(&error).as_bytes())?,
                     },
@@ -137,7 +172,7 @@ impl Running {
     }
 }
 
-fn launch(start: &Start, port: &Port) -> io::Result<Running> {
+fn launch(start: &Start, leftovers: Leftovers, port: &Port) -> io::Result<Running> {
     let (program, arguments) = start.arguments.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(OsStr::from_bytes(program));
     command.args(arguments.iter().map(|argument| OsStr::from_bytes(argument)));
@@ -152,6 +187,7 @@ fn launch(start: &Start, port: &Port) -> io::Result<Running> {
     let with_terminal = start.terminal.is_some();
     // SAFETY: between fork and exec only system calls are made.
     unsafe { command.pre_exec(move || system::new_session(with_terminal)) };
+    leftovers.enclose(&mut command)?;
 
     let before = start.tracks.then(Tracks::look);
     let (input, receiver) = mpsc::channel();
@@ -184,7 +220,7 @@ fn launch(start: &Start, port: &Port) -> io::Result<Running> {
     };
     let group = child.id() as i32;
     let (port, number) = (port.clone(), start.number);
-    thread::spawn(move || finish(child, number, before.as_ref(), &port, done, &drained));
+    thread::spawn(move || finish(child, number, before.as_ref(), leftovers, &port, done, &drained));
     Ok(Running { group, input, terminal })
 }
 
@@ -235,12 +271,13 @@ fn finish(
     mut child: Child,
     number: u32,
     before: Option<&Tracks>,
+    leftovers: Leftovers,
     port: &Port,
     done: Sender<()>,
     drained: &Receiver<()>,
 ) {
     let status = child.wait().unwrap_or_else(|_| ExitStatus::from_raw(255 << 8));
-    system::signal(-1, system::SIGKILL);
+    leftovers.kill();
     drop(done);
     // Disconnected as soon as the last pump has dropped its sender.
     let _ = drained.recv_timeout(DRAIN);

@@ -1,5 +1,6 @@
 //! Process 1 of the lab's guest: brings the machine up, then lets [`agent`] run commands for the
-//! host, reaps orphans, and powers off when the agent ends.
+//! host, reaps orphans, and powers off when the agent ends. Where the kernel's arguments name an init, as
+//! for a userland with systemd, that becomes process 1, and the agent itself powers off.
 //!
 //! Contracts:
 //! - it depends only on the standard library, linked statically: it runs from the initramfs, which has
@@ -10,7 +11,9 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 mod agent;
@@ -21,8 +24,13 @@ mod tracks;
 #[allow(dead_code, reason = "each side uses its half")]
 mod wire;
 
+use agent::Leftovers;
+
 /// How long disks and the host's port may take to appear; slow only on an overloaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long systemd may take to start everything.
+const PATIENCE_FOR_SERVICES: Duration = Duration::from_secs(150);
 
 type Outcome<T> = Result<T, String>;
 
@@ -57,7 +65,11 @@ fn bring_up() -> Outcome<()> {
 
     fs::create_dir_all("/new").trying("/new")?;
     mount_disk("root", "/new", "rw")?;
-    mount_disk("modules", "/new/usr/lib/modules", "ro")?;
+    mount_disk(
+        "modules",
+        "/new/usr/lib/modules",
+        if next_init()?.is_some() { "rw" } else { "ro" },
+    )?;
     for place in ["dev", "proc", "sys"] {
         let (from, to) = (format!("/{place}"), format!("/new/{place}"));
         system::mount_at(from.as_ref(), to.as_ref(), "", system::MS_MOVE, "").trying(to)?;
@@ -91,16 +103,36 @@ fn bring_up() -> Outcome<()> {
     Ok(())
 }
 
+/// What the kernel's arguments want as process 1.
+fn next_init() -> Outcome<Option<String>> {
+    let arguments = fs::read_to_string("/proc/cmdline").trying("the kernel's arguments")?;
+    Ok(arguments.split_whitespace().find_map(|word| word.strip_prefix("init=")).map(str::to_owned))
+}
+
 /// Runs the agent as a child, so that the agent's waits do not meet the orphans that process 1 has to
 /// reap.
 fn serve() -> Outcome<()> {
     let port = open_port()?;
+    let next = next_init()?;
     let Some(child) = system::fork_child().trying("fork")? else {
-        if let Err(cause) = agent::serve(port) {
+        let served = match next {
+            Some(_) => wait_for_systemd()
+                .and_then(|()| agent::serve(port, Leftovers::OfGroup).trying("host's port")),
+            None => agent::serve(port, Leftovers::All).trying("host's port"),
+        };
+        if let Err(cause) = served {
             eprintln!("handoff-lab: guest agent failed: {cause}");
+        }
+        if next.is_some() {
+            system::power_off();
         }
         std::process::exit(0);
     };
+    if let Some(next) = next {
+        drop(port);
+        // The name that it has as process 1.
+        return Err(format!("{next}: {}", Command::new(&next).arg0("/sbin/init").exec()));
+    }
     // Only the agent may hold the port: the host sees the port's end as the agent's.
     drop(port);
     while let Some(pid) = system::wait_any() {
@@ -109,6 +141,23 @@ fn serve() -> Outcome<()> {
         }
     }
     Ok(())
+}
+
+/// Waits until it has started everything, well or not.
+fn wait_for_systemd() -> Outcome<()> {
+    let deadline = Instant::now() + PATIENCE_FOR_SERVICES;
+    loop {
+        let asked =
+            Command::new("/usr/bin/systemctl").args(["is-system-running", "--wait"]).output();
+        let state = asked.trying("systemctl")?.stdout;
+        match state.trim_ascii() {
+            b"running" | b"degraded" => return Ok(()),
+            state if Instant::now() > deadline => {
+                return Err(format!("systemd is {}", String::from_utf8_lossy(state)));
+            }
+            _ => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
 }
 
 fn mount(source: &str, target: &str, kind: &str, data: &str) -> Outcome<()> {

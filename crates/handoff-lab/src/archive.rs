@@ -25,6 +25,15 @@ const INHERITED: [&str; 6] = [
     "Acquire::ForceIPv6 ",
 ];
 
+/// What becomes of the scripts of packages, which are most of the time that an installation takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scripts {
+    /// The packages are only extracted.
+    Left,
+    /// The packages are installed. It starts no service.
+    Run,
+}
+
 /// Where packages come from.
 #[derive(Debug)]
 pub(crate) struct Archive {
@@ -63,12 +72,13 @@ impl Archive {
         format!("deb [signed-by={KEYRING}] {} {suite} main", self.address)
     }
 
-    /// Extracts `packages` of `suites`, with all that they depend on, to the directory `target`.
-    /// None of the packages' scripts is run. The first suite is the release.
+    /// Brings `packages` of `suites`, with all that they depend on, into the directory `target`. The first
+    /// suite is the release.
     pub(crate) fn bootstrap(
         &self,
         suites: &[&str],
         packages: &[&str],
+        scripts: Scripts,
         target: &Path,
         stop: &StopFlag,
         line: impl Fn(&str),
@@ -81,9 +91,14 @@ impl Archive {
             ));
         }
         let mut command = tool::command("mmdebstrap");
-        command.args(["--mode=root", "--variant=extract", "--format=directory"]);
-        // With /proc and /sys mounted in the tree, it could not be copied into an image.
-        command.arg("--skip=chroot/mount");
+        command.args(["--mode=root", "--format=directory"]);
+        match scripts {
+            // With /proc and /sys mounted in the tree, it could not be copied into an image.
+            Scripts::Left => command.args(["--variant=extract", "--skip=chroot/mount"]),
+            Scripts::Run => {
+                command.args(["--variant=apt", "--aptopt=APT::Install-Recommends \"false\""])
+            }
+        };
         command.arg(format!("--include={}", packages.join(",")));
         command.args(self.settings.iter().map(|setting| format!("--aptopt={setting}")));
         command.arg(suites[0]).arg(target);

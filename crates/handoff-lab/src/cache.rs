@@ -206,7 +206,7 @@ impl Cache {
 
 /// Whether the lab has made a directory of this name: a label and a hash, or an unfinished build.
 fn is_ours(name: &str) -> bool {
-    let labels = ["userland", "kernel-", "headers-", "module-"];
+    let labels = ["userland", "system-", "kernel-", "headers-", "module-"];
     let hashed = name.rsplit_once('-').is_some_and(|(label, hash)| {
         labels.iter().any(|ours| label.starts_with(ours))
             && hash.len() == 16

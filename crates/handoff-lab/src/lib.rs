@@ -56,3 +56,4 @@ pub use job::{Ending, Hang, Input, Job, Outcome, Stream};
 pub use kernel::{Kernel, KernelChoice};
 pub use machine::{Acceleration, Disk, DiskContent, Machine, Put};
 pub use tool::{StopFlag, die_with_us};
+pub use userland::Userland;

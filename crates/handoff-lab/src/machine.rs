@@ -19,6 +19,7 @@ use crate::initramfs;
 use crate::kernel::{Kernel, KernelChoice};
 use crate::tool;
 use crate::topology::{self, Side};
+use crate::userland::Userland;
 
 /// The emulator.
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
@@ -151,6 +152,8 @@ pub struct Put {
 pub struct Machine {
     /// The kernel.
     pub kernel: KernelChoice,
+    /// The root file system.
+    pub userland: Userland,
     /// Virtual processors; instruction counting always has one.
     pub cpus: u32,
     /// Memory in MiB.
@@ -177,6 +180,7 @@ impl Default for Machine {
     fn default() -> Self {
         Self {
             kernel: KernelChoice::default(),
+            userland: Userland::default(),
             cpus: 2,
             memory: 2048,
             acceleration: Acceleration::default(),
@@ -215,7 +219,7 @@ impl Machine {
         processor(&mut qemu, acceleration, self.cpus);
         qemu.arg("-kernel").arg(kernel.image());
         qemu.arg("-initrd").arg(inherited_path(initramfs));
-        qemu.args(["-append", &kernel_arguments(acceleration)]);
+        qemu.args(["-append", &kernel_arguments(acceleration, self.userland)]);
         qemu.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
         qemu.args(["-device", "virtio-serial-pci"]);
         qemu.args(["-chardev", &format!("socket,id=control,fd={port}")]);
@@ -223,7 +227,12 @@ impl Machine {
 
         let virtio = Bus::Virtio;
         disk(&mut qemu, virtio, "root", userland, "snapshot=on,cache=unsafe");
-        disk(&mut qemu, virtio, "modules", &kernel.modules_disk(), "readonly=on");
+        // Where packages build modules, they go beside the kernel's own.
+        let modules = match self.userland {
+            Userland::Small => "readonly=on",
+            Userland::Full => "snapshot=on,cache=unsafe",
+        };
+        disk(&mut qemu, virtio, "modules", &kernel.modules_disk(), modules);
         if !self.puts.is_empty() {
             let payload = archive(&self.puts)?;
             disk_of_descriptor(&mut qemu, virtio, "payload", payload.as_raw_fd());
@@ -283,7 +292,7 @@ fn processor(qemu: &mut Command, acceleration: Acceleration, cpus: u32) {
     }
 }
 
-fn kernel_arguments(acceleration: Acceleration) -> String {
+fn kernel_arguments(acceleration: Acceleration, userland: Userland) -> String {
     let mut arguments = vec![
         "console=ttyS0",
         "8250.nr_uarts=1",
@@ -310,6 +319,8 @@ fn kernel_arguments(acceleration: Acceleration) -> String {
         // The same addresses in every run, and the counter itself as the clock.
         arguments.extend(["nokaslr", "tsc=reliable", "clocksource=tsc"]);
     }
+    // Our init reads it; the kernel itself takes the init of the initramfs.
+    arguments.extend(userland.init());
     arguments.join(" ")
 }
 

@@ -10,7 +10,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::archive::Archive;
+use crate::archive::{Archive, Scripts};
 use crate::cache::{Cache, Layer};
 use crate::error::{Error, Result, Trying};
 use crate::kernel::{BACKPORTS, Kernel, KernelChoice};
@@ -152,7 +152,8 @@ fn headers(
         let own = format!("linux-headers-{}", kernel.release);
         let packages: Vec<&str> = PACKAGES.lines().chain([own.as_str()]).collect();
         let tree = work.join("tree");
-        archive.bootstrap(&[release_suite, kernel_suite], &packages, &tree, stop, |line| {
+        let suites = [release_suite, kernel_suite];
+        archive.bootstrap(&suites, &packages, Scripts::Left, &tree, stop, |line| {
             progress.step(line);
         })?;
         // A mount point for each build's scratch space.

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::archive::Archive;
+use crate::archive::{Archive, Scripts};
 use crate::cache::{Cache, Layer};
 use crate::error::{Result, Trying};
 use crate::kernel::{BACKPORTS, Kernel, install_modules};
@@ -35,7 +35,7 @@ pub(crate) fn kernel(cache: &Cache, stop: &StopFlag) -> Result<Kernel> {
         let archive = Archive::of_this_machine(stop)?;
         let packages: Vec<&str> = PACKAGES.lines().chain([SOURCE]).collect();
         let tree = tree(work);
-        archive.bootstrap(&[SUITE, BACKPORTS], &packages, &tree, stop, |line| {
+        archive.bootstrap(&[SUITE, BACKPORTS], &packages, Scripts::Left, &tree, stop, |line| {
             progress.step(line);
         })?;
         fs::create_dir(tree.join("build")).trying("build directory")?;

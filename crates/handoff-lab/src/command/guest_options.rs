@@ -9,6 +9,7 @@ use crate::machine::{Acceleration, Disk, Machine, Put};
 use crate::module;
 use crate::strip::Stripped;
 use crate::tool::StopFlag;
+use crate::userland::Userland;
 
 /// Files and programs to carry into a guest.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -41,6 +42,10 @@ pub struct GuestOptions {
     /// kasan for the one with sanitizers
     #[arg(long, default_value_t, value_name = "NAME")]
     pub kernel: KernelChoice,
+    /// Root file system: small, or full, which boots systemd and has apt and dkms, but neither
+    /// this command nor the modules: it is for trying packages of them
+    #[arg(long, value_enum, default_value_t, value_name = "NAME")]
+    pub userland: Userland,
     /// Virtual processors
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
@@ -83,17 +88,20 @@ pub(super) struct Prepared {
 }
 
 impl GuestOptions {
-    /// The guest, with this program itself as `handoff` on its path.
+    /// The guest, with this program itself as `handoff` on its path unless its userland is for packages.
     pub(super) fn prepare(&self, stop: &StopFlag) -> Result<Prepared> {
         let stripped = Stripped::new()?;
         let mut puts = self.carried.puts(&stripped);
-        puts.push(stripped.ourselves());
+        if self.userland == Userland::Small {
+            puts.push(stripped.ourselves());
+        }
         let cache = Cache::open()?;
         for directory in &self.module {
             puts.extend(module::build(&self.kernel, directory, &cache, stop)?);
         }
         let machine = Machine {
             kernel: self.kernel.clone(),
+            userland: self.userland,
             cpus: self.cpus,
             memory: self.memory,
             acceleration: if self.icount { Acceleration::InstructionCounting } else { self.accel },

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::guest;
 use crate::kernel::KernelChoice;
 use crate::tool::StopFlag;
+use crate::userland::Userland;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -24,7 +25,7 @@ pub struct KernelArgs {
 
 pub(super) fn run(_: &KernelArgs, stop: &StopFlag) -> Result<u8> {
     let begin = Instant::now();
-    let (cache, _, kernel) = guest::prepare(&KernelChoice::Kasan, stop)?;
+    let (cache, _, kernel) = guest::prepare(&KernelChoice::Kasan, Userland::default(), stop)?;
     let place = cache.directory().display();
     println!("{} in {place}, ready after {:.0?}", kernel.release, begin.elapsed());
     Ok(0)

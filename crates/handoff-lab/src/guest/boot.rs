@@ -20,15 +20,17 @@ use crate::machine::{Acceleration, Machine};
 use crate::module;
 use crate::scheduled::Stretch;
 use crate::tool::StopFlag;
-use crate::userland;
+use crate::userland::Userland;
 use crate::wire;
 
 /// How many times longer a sanitizer kernel takes to boot.
 const SANITIZER_SLOWDOWN: u32 = 5;
+/// How many times longer it takes to boot where systemd starts its services.
+const SYSTEMD_SLOWDOWN: u32 = 3;
 
 impl Guest {
-    /// Boots `machine`, with the project's own kernel modules, and first builds whatever is missing from
-    /// the cache. The guest ends, at the latest, with the thread that booted it: the kernel ties the two
+    /// Boots `machine`, with the project's own kernel modules unless its userland is for packages of them, and
+    /// first builds whatever is missing from the cache. The guest ends, at the latest, with the thread that booted it: the kernel ties the two
     /// together.
     ///
     /// # Errors
@@ -40,8 +42,10 @@ impl Guest {
             return Err(Error::NotPossible("the lab runs on x86-64 machines only".to_owned()));
         }
         let mut machine = machine.clone();
-        // In front, so that the caller's files at the same place win.
-        machine.puts.splice(..0, module::ours(&machine.kernel, &Cache::open()?, stop)?);
+        if machine.userland == Userland::Small {
+            // In front, so that the caller's files at the same place win.
+            machine.puts.splice(..0, module::ours(&machine.kernel, &Cache::open()?, stop)?);
+        }
         let mut guest = match Self::bring_up(&machine, stop) {
             // On a busy host an emulated kernel now and then misjudges its timers while it starts, and
             // hangs. Nothing has run by then, so another try hides nothing.
@@ -59,7 +63,7 @@ impl Guest {
     }
 
     fn bring_up(machine: &Machine, stop: &StopFlag) -> Result<Self> {
-        let (cache, userland, kernel) = prepare(&machine.kernel, stop)?;
+        let (cache, userland, kernel) = prepare(&machine.kernel, machine.userland, stop)?;
         let acceleration = match machine.acceleration {
             Acceleration::Auto => accelerator::choose(&cache, &kernel, &userland, stop)?,
             given => given,
@@ -101,7 +105,11 @@ impl Guest {
             stop: Arc::clone(stop),
             _cache: cache,
         };
-        let slowdown = if machine.kernel == KernelChoice::Kasan { SANITIZER_SLOWDOWN } else { 1 };
+        let slowdown = match (&machine.kernel, machine.userland) {
+            (KernelChoice::Kasan, _) => SANITIZER_SLOWDOWN,
+            (_, Userland::Full) => SYSTEMD_SLOWDOWN,
+            (_, Userland::Small) => 1,
+        };
         guest.wait_until_ready(machine.boot_timeout * slowdown)?;
         Ok(guest)
     }
@@ -152,9 +160,14 @@ impl Guest {
 /// # Errors
 ///
 /// [`Error::NotPossible`] if a program, disk space or the archive is missing.
-pub fn prepare(choice: &KernelChoice, stop: &StopFlag) -> Result<(Cache, PathBuf, Kernel)> {
+pub fn prepare(
+    choice: &KernelChoice,
+    userland: Userland,
+    stop: &StopFlag,
+) -> Result<(Cache, PathBuf, Kernel)> {
+    userland.check(choice)?;
     let cache = Cache::open()?;
-    let userland = userland::image(&cache, stop)?;
     let kernel = Kernel::of(choice, &cache, stop)?;
+    let userland = userland.image(choice, &kernel, &cache, stop)?;
     Ok((cache, userland, kernel))
 }

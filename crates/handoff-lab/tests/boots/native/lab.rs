@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use handoff_lab::testing::{self, MaySkip, Plan, Program, Verdict};
 use handoff_lab::{
-    Acceleration, Cache, Ending, Error, Guest, Job, KernelChoice, Machine, Put, StopFlag, module,
+    Acceleration, Cache, Ending, Error, Guest, Job, KernelChoice, Machine, Put, StopFlag, Userland,
+    module,
 };
 
 /// Skips the test where the lab cannot run: without root there is no image, without QEMU no guest.
@@ -33,11 +34,11 @@ pub(crate) fn missing() -> Option<&'static str> {
     ["qemu-system-x86_64", "mmdebstrap", "depmod"].into_iter().find(there)
 }
 
-fn boot(machine: &Machine) -> Guest {
+pub(crate) fn boot(machine: &Machine) -> Guest {
     Guest::boot(machine, &StopFlag::default()).expect("boots")
 }
 
-fn shell(guest: &mut Guest, script: &str) -> (handoff_lab::Outcome, Vec<u8>, Vec<u8>) {
+pub(crate) fn shell(guest: &mut Guest, script: &str) -> (handoff_lab::Outcome, Vec<u8>, Vec<u8>) {
     guest.run_captured(&Job::new(["sh", "-c", script])).expect("runs")
 }
 
@@ -294,7 +295,8 @@ fn too_little_disk_is_told_before_anything_is_built() {
 #[test]
 fn a_missing_emulator_is_told_with_its_package() {
     need_the_lab!();
-    handoff_lab::prepare(&KernelChoice::default(), &StopFlag::default()).expect("is built");
+    handoff_lab::prepare(&KernelChoice::default(), Userland::Small, &StopFlag::default())
+        .expect("is built");
     let printed = printed(fixture(&[], "true").env("PATH", "/nowhere"));
     assert!(printed.contains("code 3: qemu-system-x86_64 is not installed"), "{printed}");
     assert!(printed.contains("apt-get install qemu-system-x86"), "{printed}");
@@ -318,7 +320,8 @@ fn emulator_of(fixture: &mut Child) -> u32 {
 #[test]
 fn a_built_image_needs_no_network_and_nothing_outlives_a_killed_lab() {
     need_the_lab!();
-    handoff_lab::prepare(&KernelChoice::default(), &StopFlag::default()).expect("is built");
+    handoff_lab::prepare(&KernelChoice::default(), Userland::Small, &StopFlag::default())
+        .expect("is built");
     let mut without_network = fixture(&["unshare", "--net"], "sleep 1000");
     let mut child = without_network.stdout(Stdio::piped()).spawn().expect("starts");
     let emulator = emulator_of(&mut child);
