@@ -1,33 +1,31 @@
-# In a guest: installs the packages in /root, uses them, installs them again and purges them.
+# In a guest with systemd: installs the packages in /root/packages, uses them, and purges them.
 set -eu
-mkdir -p /var/lib/dpkg/info /var/lib/dpkg/updates /var/lib/dpkg/triggers /var/log
-: >/var/lib/dpkg/status
-: >/var/log/dpkg.log
-all() { find / -xdev -path /var/lib/dpkg -prune -o -path /tmp -prune -o -print | sort; }
-use() {
-    handoff --version
-    handoff doctor >/dev/null
-    handoff cp /root/life.sh /tmp/copy
-    cmp /root/life.sh /tmp/copy
-    rm /tmp/copy
-    [ ! -e /dev/ublk-control ] || [ "$1" = again ]
-    # It loads the driver itself.
-    handoff blk add null --size 1m --id 7
-    [ -b /dev/ublkb7 ]
-    handoff blk del 7
-    # As a trigger of the C library's package does.
-    ldconfig
-    ldconfig -p | grep libhandoff.so.0
-}
-ldconfig
-all >/tmp/before
-# The guest's own packages have left no record.
-dpkg --force-depends,unsafe-io --install /root/*.deb
-use once
-dpkg --force-depends,unsafe-io --install /root/*.deb
-use again
-dpkg --purge --force-depends handoff libhandoff0
-ldconfig
-all >/tmp/after
+. /root/shared.sh
+
+all_files >/tmp/before
+install /root/packages/handoff_*.deb /root/packages/libhandoff0_*.deb
+handoff --version
+handoff doctor >/tmp/doctor
+grep -q io_uring /tmp/doctor
+handoff cp /root/life.sh /tmp/copy
+cmp /root/life.sh /tmp/copy
+ldconfig -p | grep -q libhandoff.so.0
+
+# By hand, and by its unit; both load the driver themselves.
+rmmod ublk_drv 2>/dev/null || true
+handoff blk add null --size 1m --id 7
+[ -b /dev/ublkb7 ]
+handoff blk del 7
+make_device
+systemctl start handoff-blk@data
+cmp /root/image /dev/ublkb7
+# Its device is not there any more when it has stopped, and not before nobody waits for it.
+ended_well handoff-blk@data
+[ ! -e /dev/ublkb7 ]
+[ -z "$(handoff blk list)" ]
+
+rm /root/image
+purge handoff libhandoff0
+all_files >/tmp/after
 diff /tmp/before /tmp/after
 echo purged

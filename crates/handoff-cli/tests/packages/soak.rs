@@ -1,24 +1,30 @@
-//! The services under systemd, in a container that it boots.
+//! What takes minutes in a guest with systemd: the services, and modules that dkms builds.
 
-use std::process::Command;
+use crate::native::lab::life::{in_guest, library, pack};
 
-use crate::native::lab::life::{done, library, pack};
+/// Packs twice, the second time as an upgrade, and runs a script with both.
+macro_rules! with_an_upgrade {
+    ($script:literal) => {
+        let Some(library) = library() else {
+            handoff_lab::skip!(
+                "no library for C beside this test: cargo test --workspace builds it"
+            );
+        };
+        let place = tempfile::tempdir().expect("a directory");
+        pack(place.path(), &library, None);
+        pack(place.path(), &library, Some("99.0.0"));
+        if let Some(reason) = in_guest($script, place.path()) {
+            handoff_lab::skip!("{reason}");
+        }
+    };
+}
 
 #[test]
-fn services_start_by_their_sockets_and_end_well() {
-    if Command::new("systemd-nspawn").arg("--version").output().is_err() {
-        handoff_lab::skip!("no systemd-nspawn: apt-get install systemd-container");
-    }
-    let Some(library) = library() else {
-        handoff_lab::skip!("no library for C beside this test: cargo test --workspace builds it");
-    };
-    let place = tempfile::tempdir().expect("a directory");
-    let packages = pack(place.path(), &library);
-    // The container's traces in /run are to be seen by nobody.
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-ec", "mount -t tmpfs tmpfs /run; exec \"$@\"", "sh", "sh"]);
-    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/packages/systemd.sh"));
-    command.arg(place.path().join("root")).args([&packages[1], &packages[3]]);
-    let said = done(&mut command);
-    assert!(said.ends_with("ended well\n"), "{said}");
+fn services_start_are_killed_upgraded_and_removed() {
+    with_an_upgrade!("services.sh");
+}
+
+#[test]
+fn modules_are_built_upgraded_and_removed() {
+    with_an_upgrade!("modules.sh");
 }

@@ -9,7 +9,7 @@ use handoff::{Buffer, Driver, Region};
 use super::super::frame::{self, HEAD, Head, Kind};
 use super::super::port::Host;
 use super::shared::{AT_ONCE, Run};
-use crate::Failure;
+use crate::{Failure, service};
 
 /// So many answers may wait to be sent before no more requests are taken.
 const MOST: usize = 1024;
@@ -21,7 +21,9 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
     // A receiver on this host may not have read an answer whose completion has come.
     let copy = run.args.copy || matches!(host, Host::Kernel { .. });
     let port = host.bind(driver, run.args.port, copy)?;
-    eprintln!("handoff: answering at port {}", run.args.port);
+    let answering = format!("answering at port {}", run.args.port);
+    eprintln!("handoff: {answering}");
+    service::ready(&answering);
     let mut free: Vec<Buffer> = Vec::new();
     let mut waiting: VecDeque<(SocketAddr, Buffer)> = VecDeque::new();
     let mut batch = Vec::new();

@@ -1,4 +1,4 @@
-//! Packages are made, looked at, installed in a guest, used, installed over themselves and purged there.
+//! Packages are made, looked at, installed in a guest with systemd, used and purged there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,26 +25,51 @@ pub(crate) fn library() -> Option<PathBuf> {
     ours.max_by_key(|path| path.metadata().and_then(|it| it.modified()).expect("is a file"))
 }
 
-/// Makes all packages.
-pub(crate) fn pack(into: &Path, library: &Path) -> Vec<PathBuf> {
+/// Makes all packages in `packages`, or, with a version, those of an upgrade in `newer`.
+pub(crate) fn pack(into: &Path, library: &Path, version: Option<&str>) -> Vec<PathBuf> {
     let variables = [
         format!("HANDOFF={}", env!("CARGO_BIN_EXE_handoff")),
         format!("ARCHIVE={}", library.display()),
         format!("DIST={}", into.join("dist").display()),
     ];
     done(Command::new("make").arg("dist").args(&variables).current_dir(ROOT));
-    let packing = into.join("packages");
+    let packing = into.join(if version.is_some() { "newer" } else { "packages" });
     fs::create_dir(&packing).expect("makes");
     let mut command = Command::new("scripts/packages");
     command.arg(&packing).args(&variables).current_dir(ROOT);
     // Whoever packs has an address; lintian knows that this one is none.
     command.env("DEBEMAIL", "handoff@debian.org");
+    command.envs(version.map(|version| ("VERSION", version)));
     done(command.env("COMPRESSION", "-Zgzip -z1"));
     let found = fs::read_dir(&packing).expect("can be read").map(|it| it.expect("is").path());
     let mut found: Vec<_> =
         found.filter(|it| it.extension().is_some_and(|it| it == "deb")).collect();
     found.sort();
     found
+}
+
+/// Runs a script beside this program, with the packages in `place`, in a guest with systemd: the reason if this
+/// machine cannot.
+pub(crate) fn in_guest(script: &str, place: &Path) -> Option<String> {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    command.args(["lab", "run", "--userland", "full", "--timeout", "3000"]);
+    for put in [scripts.join(script), scripts.join("shared.sh"), place.join("packages")] {
+        command.arg("--put").arg(put);
+    }
+    if place.join("newer").exists() {
+        command.arg("--put").arg(place.join("newer"));
+    }
+    let run = command.args(["--", "sh", &format!("/root/{script}")]);
+    let output = run.output().expect("handoff starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(3) {
+        return Some(errors.into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}");
+    assert!(output.status.success() && text.ends_with("purged\n"), "{text}\n{errors}");
+    None
 }
 
 /// A program in C is built with what the library's packages install, and runs.
@@ -86,7 +111,11 @@ fn verify_units(package: &Path, place: &Path) {
     analyze.args(["systemd-analyze", "verify", "--man=no"]);
     analyze.arg(format!("--root={}", root.display()));
     analyze.args(["handoff-blk@data.service", "handoff-relay@8080.service"]);
-    done(analyze.args(["handoff-serve@80.service", "handoff-serve@80.socket"]));
+    done(analyze.args([
+        "handoff-serve@80.service",
+        "handoff-serve@80.socket",
+        "handoff-rds@a.service",
+    ]));
 }
 
 /// The files of a package, without directories.
@@ -105,7 +134,7 @@ fn packages_are_installed_used_and_purged() {
         handoff_lab::skip!("no library for C beside this test: cargo test --workspace builds it");
     };
     let place = tempfile::tempdir().expect("a directory");
-    let packages = pack(place.path(), &library);
+    let packages = pack(place.path(), &library, None);
     let names: Vec<_> = packages
         .iter()
         .map(|path| path.file_name().expect("has one").to_string_lossy().into_owned())
@@ -134,16 +163,7 @@ fn packages_are_installed_used_and_purged() {
     verify_units(&packages[1], place.path());
     build_with(&[&packages[2], &packages[3]], place.path());
 
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/packages/life.sh");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
-    command.args(["lab", "run", "--timeout", "240", "--put", script]);
-    // Neither dkms nor a compiler is in the guest; the lab builds the same sources for it.
-    command.arg("--put").arg(&packages[1]).arg("--put").arg(&packages[3]);
-    let output = command.args(["--", "sh", "/root/life.sh"]).output().expect("handoff starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(3) {
-        handoff_lab::skip!("{errors}");
+    if let Some(reason) = in_guest("life.sh", place.path()) {
+        handoff_lab::skip!("{reason}");
     }
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.ends_with("purged\n"), "{text}\n{errors}");
 }
