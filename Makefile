@@ -12,7 +12,7 @@ DIST := target/dist
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build dist demo test soak bench report install packages clean
+.PHONY: help setup build dist demo test soak bench report published install packages clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,9 @@ bench: setup build ## Print every table of figures that this machine can (as roo
 
 report: setup build ## Write all of that and what is available as one page, handoff-report.html (as root)
 	$(HANDOFF) report --lab
+
+published: ## Check licences, known faults, the oldest Rust and the API (SINCE=REV), where the tools are installed
+	$(CARGO) xtask published $(if $(SINCE),--since $(SINCE))
 
 install: ## Install what `make build` built below PREFIX (/usr/local)
 	install -D -m 755 $(HANDOFF) $(DESTDIR)$(PREFIX)/bin/handoff

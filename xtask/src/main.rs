@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod demo;
 mod picture;
+mod published;
 mod run;
 mod sandbox;
 mod test;
@@ -24,6 +25,8 @@ enum Task {
     Demo(demo::Args),
     /// Draw the pictures of the pages
     Picture,
+    /// Check what others build on: licences, known faults, the oldest compiler, the public API
+    Published(published::Args),
     /// Run a command so that nothing of it is left on this machine
     Sandbox(sandbox::Args),
     /// Run the checks and the tests, and count them
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Demo(args) => demo::run(&args),
         Task::Picture => picture::run(),
+        Task::Published(args) => published::run(&args),
         Task::Sandbox(args) => sandbox::task(&args),
         Task::Test(args) => test::run(&args),
     };

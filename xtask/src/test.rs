@@ -42,7 +42,7 @@ const FAILURES: &str = "target/failures";
 /// The expected skips; any other is a failure.
 const MAY_SKIP: &str = "lab/may-skip.txt";
 /// The packages that stay in this tree.
-const NOT_PUBLISHED: [&str; 3] = ["handoff-contract", "handoff-examples", "xtask"];
+pub(crate) const NOT_PUBLISHED: [&str; 3] = ["handoff-contract", "handoff-examples", "xtask"];
 /// If set, tests run their long form.
 const SOAK: &str = "HANDOFF_SOAK";
 /// Cases of each property test in the long form; proptest's default is 256.
