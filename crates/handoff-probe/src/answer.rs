@@ -36,6 +36,8 @@ impl fmt::Display for State {
 pub enum System {
     /// io_uring itself.
     Ring,
+    /// What containers and rootless engines take away.
+    Confinement,
     /// Locked and huge memory.
     Memory,
     /// User memory to sockets.
@@ -63,6 +65,7 @@ impl System {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ring => "ring",
+            Self::Confinement => "container",
             Self::Memory => "memory",
             Self::Send => "send",
             Self::Receive => "receive",

@@ -16,6 +16,7 @@
 mod answer;
 mod block;
 mod btf;
+mod confinement;
 mod devices;
 mod interface;
 mod kernel_module;
@@ -66,6 +67,9 @@ const PROBES: &[Probe] = &[
     probe(System::Ring, "io_uring", Some("5.6"), ring::set_up),
     probe(System::Ring, "deferred task running", Some("6.1"), ring::deferred),
     probe(System::Ring, "registered buffers", Some("5.1"), ring::registered_buffers),
+    probe(System::Confinement, "first user namespace", None, confinement::user_namespace),
+    probe(System::Confinement, "all capabilities", None, confinement::capabilities),
+    probe(System::Confinement, "all system calls", None, confinement::filter),
     probe(System::Memory, "locked memory", None, memory::locked),
     probe(System::Memory, "huge pages", None, memory::huge_pages),
     probe(System::Send, "SEND_ZC", Some("6.0"), send::send_zc),

@@ -97,7 +97,7 @@ pub(super) fn without_net_admin(what: &str) -> Answer {
 
 /// Whether this process is known to be in another user namespace than the first one, which has a fixed
 /// number (`USER_NS_INIT_INO` in `include/uapi/linux/nsfs.h`).
-fn in_inner_user_namespace() -> bool {
+pub(super) fn in_inner_user_namespace() -> bool {
     const FIRST: u64 = 0xefff_fffd;
     fs::metadata("/proc/self/ns/user").is_ok_and(|namespace| namespace.ino() != FIRST)
 }

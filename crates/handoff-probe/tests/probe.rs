@@ -121,6 +121,7 @@ fn a_seccomp_filter_is_named() {
             assert!(one.reason.as_deref().expect("a reason").contains("seccomp"), "{one:?}");
             assert!(one.remedy.as_deref().expect("a remedy").contains("seccomp"), "{one:?}");
         }
+        assert_no(&found["all system calls"], "a seccomp filter", "a container with");
         // Mechanisms without a ring are not affected.
         assert_ne!(found["MSG_ZEROCOPY TCP"].state, State::No);
     }

@@ -97,3 +97,46 @@ fn doctor_sees_io_uring_and_what_is_forbidden() {
     assert_eq!(state("io_uring"), "yes");
     assert_eq!(state("network namespace"), "no", "unshare is not in the profile");
 }
+
+/// What `doctor` says in a container that these words start, as state and reason of each mechanism; `None` if this
+/// machine cannot.
+fn doctor_in(words: &[&str]) -> Option<impl Fn(&str) -> (String, String) + use<>> {
+    let started = |arguments: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(arguments).output().ok().filter(|it| it.status.success())
+    };
+    started(&["true"])?;
+    let output = started(&[env!("CARGO_BIN_EXE_handoff"), "doctor", "--json"]).expect("ends well");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("is JSON");
+    Some(move |name: &str| {
+        let mut all = found.as_array().expect("a list").iter();
+        let one = all.find(|it| it["mechanism"] == name).expect("is told");
+        let text = |key: &str| one[key].as_str().unwrap_or_default().to_owned();
+        (text("state"), text("reason"))
+    })
+}
+
+#[test]
+fn doctor_names_a_user_namespace() {
+    let Some(found) = doctor_in(&["unshare", "--user", "--map-root-user"]) else {
+        handoff_lab::skip!("this user may make no user namespace");
+    };
+    let (state, reason) = found("first user namespace");
+    assert!(state == "no" && reason.contains("its root is user "), "{reason}");
+    assert_eq!(found("all capabilities").0, "yes", "those of the namespace are all there");
+    // Memory is counted there as for any user.
+    let (_, reason) = found("locked memory");
+    assert!(!reason.contains("CAP_IPC_LOCK"), "{reason}");
+}
+
+#[test]
+fn doctor_names_what_a_container_drops() {
+    let sandbox = ["bwrap", "--unshare-user", "--unshare-pid", "--dev-bind", "/", "/"];
+    let dropped = ["--cap-drop", "ALL", "--cap-add", "CAP_NET_BIND_SERVICE"];
+    let Some(found) = doctor_in(&[&sandbox[..], &dropped].concat()) else {
+        handoff_lab::skip!("no bubblewrap that works: apt-get install bubblewrap");
+    };
+    assert_eq!(found("first user namespace").0, "no");
+    let (state, reason) = found("all capabilities");
+    assert!(state == "no" && reason.contains("CAP_SYS_ADMIN (block devices"), "{reason}");
+}
