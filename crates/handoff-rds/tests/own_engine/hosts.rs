@@ -24,6 +24,7 @@ pub(crate) fn pair() -> Pair {
 /// What a test does with an engine.
 pub(crate) struct Own {
     pub(crate) engine: Engine,
+    pub(crate) driver: Driver,
 }
 
 /// How an engine is set up.
@@ -82,7 +83,7 @@ where
         let limits = Limits { queued: 4 << 20, receive, lanes, patience, ..Limits::default() };
         let engine = Engine::listening_at(&driver, (address, port).into(), limits, sending);
         let engine = engine.expect("an engine");
-        let own = std::rc::Rc::new(Own { engine });
+        let own = std::rc::Rc::new(Own { engine, driver: driver.clone() });
         let serving = own.engine.run();
         let seen = own.clone();
         let clock = driver.clone();

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use handoff::{Driver, Engine as Sending};
 use handoff_lab::topology::{Pair, PairEnd};
@@ -36,13 +37,20 @@ fn stress(
     (buffers, longest): (usize, usize),
 ) -> [std::thread::JoinHandle<()>; 2] {
     const PORTS: std::ops::Range<u16> = 5000..5008;
-    let sizes = move || (0..count).map(move |number| 4 + number * 37 % (longest - 3));
+    let sizes =
+        move || (0..count).map(move |number| 4 + number * (longest * 5 / 8) % (longest - 3));
+    // An acknowledgement may be lost with its connection. Then the sender asks again, and somebody has to answer.
+    let all_sent = Arc::new(AtomicBool::new(false));
+    let is_all_sent = all_sent.clone();
     let right = host(&pair.right, pair.right.v4().into(), Sending::Auto, move |own| async move {
         let tasks = PORTS.map(|port| {
             let socket = own.engine.bind(port).expect("is free");
             async move { receive_all(&socket, sizes()).await }
         });
         futures_util::future::join_all(tasks).await;
+        while !is_all_sent.load(Relaxed) {
+            own.driver.sleep(Duration::from_millis(10)).await.expect("the driver is there");
+        }
     });
     let peer = pair.right.clone();
     let left = host(&pair.left, pair.left.v4().into(), Sending::Auto, move |own| async move {
@@ -52,6 +60,7 @@ fn stress(
             async move { send_all(&socket, to, &mut Buffers::new(buffers, longest), sizes()).await }
         });
         futures_util::future::join_all(tasks).await;
+        all_sent.store(true, Relaxed);
     });
     [left, right]
 }
