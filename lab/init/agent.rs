@@ -2,10 +2,10 @@
 //!
 //! Contracts:
 //! - a command gets three pipes, or a terminal, and a process group of its own;
-//! - when it has ended, the agent kills everything that it left running (beside systemd, whose services are
-//!   nobody's leftovers: everything of its control group), drains its output and puts
+//! - when it has ended, the agent kills everything that it left running, drains its output and puts
 //!   [`wire::MARK`] into the kernel log; only then does the host hear of the end. So no command can
-//!   disturb the next, and a kernel message counts for the command that caused it;
+//!   disturb the next, and a kernel message counts for the command that caused it. Beside systemd, what a
+//!   command left is what is in its control group: services go on;
 //! - if the host asked, the message of the end says what else it left behind ([`crate::tracks`]);
 //! - a thread of its own reports where the tasks stand while a command runs: whatever that thread meets
 //!   in the kernel, the agent still hears the host, and can kill the command;

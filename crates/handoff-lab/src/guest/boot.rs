@@ -29,9 +29,9 @@ const SANITIZER_SLOWDOWN: u32 = 5;
 const SYSTEMD_SLOWDOWN: u32 = 3;
 
 impl Guest {
-    /// Boots `machine`, with the project's own kernel modules unless its userland is for packages of them, and
-    /// first builds whatever is missing from the cache. The guest ends, at the latest, with the thread that booted it: the kernel ties the two
-    /// together.
+    /// Boots `machine`, with the project's own kernel modules unless its userland is for packages of them, and first
+    /// builds whatever is missing from the cache. The guest ends, at the latest, with the thread that booted it: the
+    /// kernel ties the two together.
     ///
     /// # Errors
     ///

@@ -24,8 +24,9 @@ use crate::wire::{HEADER_LEN, MAP_LEN};
 const BUFFER: usize = 64 << 10;
 /// From this size on, the rest of a payload is received into its final place.
 const DIRECT: usize = 16 << 10;
-/// A payload has room for so many times what has arrived of it. Memory that was only set aside counts too: the
-/// allocator may hand out pages that were used before, and the kernel may fill the gaps with huge pages.
+/// A payload has room for so many times what has arrived of it, or of the longest before it, and for no more than was
+/// announced. Memory that was only set aside counts too: the allocator may hand out pages that were used before, and
+/// the kernel may fill the gaps with huge pages.
 const GROWTH: usize = 4;
 /// Bytes of the rest of a payload to wait for.
 const AT_ONCE: usize = 256 << 10;
