@@ -41,7 +41,7 @@ demo: setup build ## Probe this machine, measure sending, copy 1 GiB, the same i
 test: setup ## Run the checks and all tests, in stages; the last line counts them
 	@scripts/setup chromium-headless-shell || echo "without a browser, tests of the report are skipped" >&2
 	@scripts/setup curl netcat-openbsd socat || echo "without them, tests against them are skipped" >&2
-	@scripts/setup debhelper dh-dkms fakeroot || echo "without them, tests of packages are skipped" >&2
+	@scripts/setup bubblewrap debhelper dh-dkms fakeroot || echo "without them, tests of packages are skipped" >&2
 	@$(CARGO) xtask test
 
 soak: setup ## Run the tests in their long forms, for hours; adds the result to docs/figures/long-runs.md
