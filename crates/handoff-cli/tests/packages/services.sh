@@ -11,6 +11,14 @@ ip -netns other address add 192.0.2.2/24 dev far
 ip -netns other link set far up
 # Enabling makes it, and nothing takes it away.
 mkdir -p /etc/systemd/system/sockets.target.wants
+# A unit of somebody else, whose name begins like ours: it stays.
+cat >/etc/systemd/system/handoff-mine@.service <<END
+[Service]
+ExecStart=/bin/sleep infinity
+[Install]
+WantedBy=multi-user.target
+END
+quietly systemctl enable --now handoff-mine@a
 all_files >/tmp/before
 install /root/packages/handoff_*.deb
 mkdir -p /srv/www
