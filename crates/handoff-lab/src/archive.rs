@@ -90,7 +90,12 @@ impl Archive {
                     .to_owned(),
             ));
         }
-        let mut command = tool::command("mmdebstrap");
+        let program = "mmdebstrap";
+        let mut there = tool::command(program);
+        there.arg("--version");
+        tool::run(there, stop, |_| {})?;
+        // Asked to end, it goes on; killed, it leaves its children and what it has mounted in the tree.
+        let mut command = tool::enclosed(program);
         command.args(["--mode=root", "--format=directory"]);
         match scripts {
             // With /proc and /sys mounted in the tree, it could not be copied into an image.

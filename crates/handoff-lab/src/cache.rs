@@ -304,6 +304,7 @@ mod tests {
     fn only_layers_are_cleared() {
         assert!(is_ours(&layer(&["x"]).name()));
         assert!(is_ours("kernel-7.2-07c54a2ed88e3526"));
+        assert!(is_ours("system-7.2-97d7f46ef1db4b9a"));
         assert!(is_ours("unfinished-userland-xyz"));
         for other in ["kernel-sources", "userland", "modules-of-mine", "my-07c54a2ed88e3526"] {
             assert!(!is_ours(other), "{other}");

@@ -78,9 +78,9 @@ pub fn build(
     };
     let directory = cache.layer(&layer, stop, |work, progress| {
         let tree = headers(&kernel, choice, cache, stop)?;
-        let mut make = tool::command("unshare");
-        make.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", SCRIPT, "module.sh"]);
-        make.arg(tree).arg(&source).arg(&kernel.release).arg(work);
+        let mut make = tool::enclosed("sh");
+        make.args(["-c", SCRIPT, "module.sh"]).arg(tree);
+        make.arg(&source).arg(&kernel.release).arg(work);
         tool::run(make, stop, |line| progress.step(line))?;
         for module in files_in(work)? {
             describe(&module, stop)?;

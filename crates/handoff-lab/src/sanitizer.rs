@@ -43,8 +43,8 @@ pub(crate) fn kernel(cache: &Cache, stop: &StopFlag) -> Result<Kernel> {
         std::os::unix::fs::symlink("gawk", tree.join("usr/bin/awk")).trying("awk")?;
         let fragment = work.join("fragment");
         fs::write(&fragment, CONFIGURATION).trying(fragment.display())?;
-        let mut make = tool::command("unshare");
-        make.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", SCRIPT, "kasan.sh"]);
+        let mut make = tool::enclosed("sh");
+        make.args(["-c", SCRIPT, "kasan.sh"]);
         make.arg(&tree).arg(&fragment).arg(work);
         tool::run(make, stop, |line| progress.step(line))?;
         let release = work.join("release");

@@ -50,6 +50,14 @@ pub(crate) fn command(program: &str) -> Command {
     command
 }
 
+/// A command in namespaces of its own: whatever it starts ends with it, however it ends, and nobody else sees what
+/// it mounts.
+pub(crate) fn enclosed(program: &str) -> Command {
+    let mut command = command("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", program]);
+    command
+}
+
 /// The error for a failure to start `program`.
 pub(crate) fn not_started(program: &str, error: &io::Error) -> Error {
     if error.kind() != io::ErrorKind::NotFound {
@@ -190,5 +198,28 @@ mod tests {
         });
         assert!(matches!(run(shell, &stop, |_| {}), Err(Error::Stopped)));
         assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+
+    mod native {
+        use super::*;
+
+        #[test]
+        fn an_enclosed_program_takes_its_children_and_mounts_along() {
+            let place = tempfile::tempdir().expect("a directory");
+            let mut shell = enclosed("sh");
+            // Like mmdebstrap, it waits for its child when it is asked to end. The child holds the pipes open.
+            let script = "trap '' TERM; mount -t tmpfs none $1; sleep 60 & echo there; wait";
+            shell.args(["-c", script, "sh"]).arg(place.path());
+            let stop = StopFlag::default();
+            let begin = Instant::now();
+            let ended = run(shell, &stop, |line| {
+                assert_eq!(line, "there");
+                stop.store(true, Ordering::Release);
+            });
+            assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+            assert!(begin.elapsed() < GRACE, "{:?}", begin.elapsed());
+            let mounts = std::fs::read_to_string("/proc/self/mounts").expect("can be read");
+            assert!(!mounts.contains(&place.path().display().to_string()), "{mounts}");
+        }
     }
 }

@@ -16,7 +16,7 @@ fn the_first_boot_is_from_an_empty_cache() {
 fn a_guest_with_systemd_keeps_its_services_and_nothing_else() {
     need_the_lab!();
     let mut guest = boot(&Machine { userland: Userland::Full, ..Machine::default() });
-    let started = "[ $(systemctl is-system-running) = running ] && systemd-run --quiet sleep 1001 && \
+    let started = "[ $(systemctl is-system-running) = running ] && systemd-run --quiet --property Type=exec sleep 1001 && \
                    (setsid sleep 1002 >/dev/null 2>&1 &)";
     let (outcome, ..) = shell(&mut guest, started);
     assert!(outcome.success(), "{outcome:?}");
