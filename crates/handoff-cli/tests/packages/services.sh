@@ -34,15 +34,15 @@ killed() {
     before=$(main "$1")
     kill -KILL "$before"
     until_true sh -c "n=\$(systemctl show --value --property MainPID $1); [ \$n -ne 0 ] && [ \$n -ne $before ]"
-    until_true systemctl is-active "$1"
 }
 
 # Nothing is in their files but what is said above; then the services start with the first connection.
 quietly systemctl enable --now handoff-serve@8081.socket handoff-relay@8082.socket handoff-rds@local handoff-blk@data
 [ "$(main handoff-relay@8082)" = 0 ]
 fetch
-systemctl is-active handoff-relay@8082 handoff-serve@8081 handoff-rds@local handoff-blk@data
 for unit in handoff-relay@8082 handoff-serve@8081 handoff-rds@local handoff-blk@data; do
+    # One by one: asked about several, it is content with one.
+    systemctl is-active $unit
     [ -n "$(systemctl show --value --property StatusText $unit)" ]
     systemd-analyze security --no-pager $unit | tail -n 1
 done
@@ -53,9 +53,20 @@ cmp /root/image /dev/ublkb7
 # Killed, they come back; connections find the socket meanwhile.
 for unit in handoff-relay@8082 handoff-serve@8081 handoff-rds@local; do
     killed $unit
+    until_true systemctl is-active $unit
 done
 fetch
 ask
+# As soon as it starts, six times: systemd could take it for a service that never will.
+group=/sys/fs/cgroup$(systemctl show --value --property ControlGroup handoff-relay@8082)
+started() { read -r process <"$group/cgroup.procs"; }
+for _ in $(seq 6); do
+    until_true started
+    kill -KILL $process
+    until_true [ ! -e /proc/$process ]
+done
+until_true systemctl is-active handoff-relay@8082
+fetch
 # A killed server of a block device is followed by another.
 server=$(systemctl show --value --property ControlGroup handoff-blk@data)
 server=$(grep -vx "$(main handoff-blk@data)" "/sys/fs/cgroup$server/cgroup.procs" | head -n 1)
@@ -75,12 +86,17 @@ quietly systemctl restart handoff-blk@data
 cmp /root/image /dev/ublkb7
 echo put back
 
-# An upgrade: what passes connections on is the new program, the device is left alone.
-relay=$(main handoff-relay@8082)
+# An upgrade restarts what only has connections, and leaves the device alone.
+services="handoff-relay@8082 handoff-serve@8081 handoff-rds@local"
+for unit in $services; do
+    main $unit
+done >/tmp/old
 device=$(main handoff-blk@data)
 install /root/newer/handoff_*.deb
-until_true systemctl is-active handoff-relay@8082
-[ "$(main handoff-relay@8082)" != "$relay" ]
+for unit in $services; do
+    until_true systemctl is-active $unit
+    ! main $unit | grep -xf /tmp/old || exit 1
+done
 [ "$(main handoff-blk@data)" = "$device" ]
 fetch
 cmp /root/image /dev/ublkb7
