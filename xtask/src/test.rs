@@ -120,9 +120,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
                     session.sanitized();
                 }
             }
-            if tiers.contains(&Tier::Native) && packages.is_none() {
-                session.image();
-            }
             session.tests(&stages);
         }
     }
@@ -271,16 +268,6 @@ impl Session {
         }
         self.failures.push(format!("{name}: {problem}"));
         None
-    }
-
-    /// Builds the root file system with systemd, so that no test's time goes into it. Where it cannot be built, the
-    /// test that needs it says why.
-    fn image(&mut self) {
-        let begin = Instant::now();
-        let mut lab = Command::new(sandbox::OURSELVES);
-        lab.args(["sandbox", "--", HANDOFF, "lab", "image", "--userland", "full"]);
-        self.watch(&mut lab, |_| {});
-        self.steps.push(("image with systemd", begin.elapsed()));
     }
 
     fn tests(&mut self, stages: &[String]) {
