@@ -1,30 +1,36 @@
-//! What takes minutes in a guest with systemd: the services, and modules that dkms builds.
+//! What takes minutes in a guest with systemd: a block device's unit, the services, and modules that dkms builds.
 
 use crate::native::lab::life::{in_guest, library, pack};
 
-/// Packs twice, the second time as an upgrade, and runs a script with both.
-macro_rules! with_an_upgrade {
-    ($script:literal) => {
+/// Packs in these versions, one after the other, and runs a script with the packages.
+macro_rules! with_versions {
+    ($script:literal, $versions:expr) => {
         let Some(library) = library() else {
             handoff_lab::skip!(
                 "no library for C beside this test: cargo test --workspace builds it"
             );
         };
         let place = tempfile::tempdir().expect("a directory");
-        pack(place.path(), &library, None);
-        pack(place.path(), &library, Some("99.0.0"));
-        if let Some(reason) = in_guest($script, place.path()) {
+        for version in $versions {
+            pack(place.path(), &library, version);
+        }
+        if let Some(reason) = in_guest("full", $script, place.path()) {
             handoff_lab::skip!("{reason}");
         }
     };
 }
 
 #[test]
+fn packages_are_installed_used_and_purged_where_systemd_is() {
+    with_versions!("life.sh", [None]);
+}
+
+#[test]
 fn services_start_are_killed_upgraded_and_removed() {
-    with_an_upgrade!("services.sh");
+    with_versions!("services.sh", [None, Some("99.0.0")]);
 }
 
 #[test]
 fn modules_are_built_upgraded_and_removed() {
-    with_an_upgrade!("modules.sh");
+    with_versions!("modules.sh", [None, Some("99.0.0")]);
 }

@@ -1,4 +1,4 @@
-//! Packages are made, looked at, installed in a guest with systemd, used and purged there.
+//! Packages are made, looked at, installed in a guest, used, installed over themselves and purged there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,12 +48,12 @@ pub(crate) fn pack(into: &Path, library: &Path, version: Option<&str>) -> Vec<Pa
     found
 }
 
-/// Runs a script beside this program, with the packages in `place`, in a guest with systemd: the reason if this
+/// Runs a script beside this program, with the packages in `place`, in a guest with this userland: the reason if this
 /// machine cannot.
-pub(crate) fn in_guest(script: &str, place: &Path) -> Option<String> {
+pub(crate) fn in_guest(userland: &str, script: &str, place: &Path) -> Option<String> {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages");
     let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
-    command.args(["lab", "run", "--userland", "full", "--timeout", "3000"]);
+    command.args(["lab", "run", "--userland", userland, "--timeout", "3000"]);
     for put in [scripts.join(script), scripts.join("shared.sh"), place.join("packages")] {
         command.arg("--put").arg(put);
     }
@@ -163,7 +163,7 @@ fn packages_are_installed_used_and_purged() {
     verify_units(&packages[1], place.path());
     build_with(&[&packages[2], &packages[3]], place.path());
 
-    if let Some(reason) = in_guest("life.sh", place.path()) {
+    if let Some(reason) = in_guest("small", "install.sh", place.path()) {
         handoff_lab::skip!("{reason}");
     }
 }
