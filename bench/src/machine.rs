@@ -53,16 +53,25 @@ fn cpu_name() -> Option<String> {
 
 #[cfg(target_arch = "x86_64")]
 fn virtualisation() -> String {
-    use std::arch::x86_64::__cpuid;
+    use std::arch::x86_64::{__cpuid, CpuidResult};
 
     const FEATURES: u32 = 1;
     const HYPERVISOR_PRESENT: u32 = 1 << 31;
     const HYPERVISOR_NAME: u32 = 0x4000_0000;
 
-    if __cpuid(FEATURES).ecx & HYPERVISOR_PRESENT == 0 {
+    #[allow(
+        unused_unsafe,
+        reason = "newer than the oldest Rust that builds this, it is a safe function"
+    )]
+    fn cpuid(leaf: u32) -> CpuidResult {
+        // SAFETY: every x86-64 processor has the instruction.
+        unsafe { __cpuid(leaf) }
+    }
+
+    if cpuid(FEATURES).ecx & HYPERVISOR_PRESENT == 0 {
         return "none".into();
     }
-    let leaf = __cpuid(HYPERVISOR_NAME);
+    let leaf = cpuid(HYPERVISOR_NAME);
     let name: Vec<u8> =
         [leaf.ebx, leaf.ecx, leaf.edx].into_iter().flat_map(u32::to_le_bytes).collect();
     match name.as_slice() {
