@@ -125,6 +125,27 @@ impl<'a> Program<'a> {
         })
     }
 
+    /// Waits until it has taken `total` bytes, however slowly: the meter may make it slow. `taken` tells how many it has.
+    ///
+    /// # Errors
+    ///
+    /// If it takes none for too long, in one line.
+    pub(crate) fn takes(
+        &mut self,
+        otherwise: &str,
+        total: u64,
+        taken: impl Fn() -> Result<u64, String>,
+    ) -> Result<(), String> {
+        let mut before = taken()?;
+        while before < total {
+            before = self.until(otherwise, || {
+                let now = taken()?;
+                Ok((now > before).then_some(now))
+            })?;
+        }
+        Ok(())
+    }
+
     /// For a resting program: checks that it has read everything that came to this port.
     ///
     /// # Errors
@@ -263,5 +284,17 @@ mod tests {
         assert!(error.contains('3') && error.ends_with("two"), "{error}");
         stop.store(true, Ordering::Relaxed);
         assert_eq!(sleeping.until("is there", || Ok(None::<()>)), Err("stopped".to_owned()));
+    }
+
+    #[test]
+    fn needs_root_who_takes_slowly_is_waited_for() {
+        let namespace = topology_or_skip!(Namespace::new());
+        let stop = AtomicBool::new(false);
+        let mut program = start(&namespace, "sleep 60; echo", &stop);
+        let begin = Instant::now();
+        let one_in_two_seconds = || Ok(begin.elapsed().as_secs() / 2);
+        program.takes("takes nothing", 4, one_in_two_seconds).unwrap();
+        let error = program.takes("takes nothing", 5, || Ok(4)).unwrap_err();
+        assert!(error.starts_with("it takes nothing for 5s"), "{error}");
     }
 }

@@ -62,9 +62,7 @@ impl<'a> Served<'a> {
         senders.iter().try_for_each(|sender| sender.begin())?;
         program.work(slot)?;
         let total = senders.iter().map(|sender| sender.rest()).sum::<Result<u64, _>>()?;
-        program.until("does not take what is sent", || {
-            Ok((acknowledged(senders)? == total).then_some(()))
-        })?;
+        program.takes("does not take what is sent", total, || acknowledged(senders))?;
         program.rest()
     }
 

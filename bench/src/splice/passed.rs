@@ -48,9 +48,7 @@ impl<'a> Passed<'a> {
         sender.begin();
         program.work(slot)?;
         *total = sender.rest();
-        program.until("keeps the sender waiting", || {
-            Ok((sender.acknowledged()? == *total).then_some(()))
-        })?;
+        program.takes("keeps the sender waiting", *total, || sender.acknowledged())?;
         drain.await_total(*total)?;
         program.rest()
     }
