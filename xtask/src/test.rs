@@ -45,6 +45,8 @@ const MAY_SKIP: &str = "lab/may-skip.txt";
 pub(crate) const NOT_PUBLISHED: [&str; 3] = ["handoff-contract", "handoff-examples", "xtask"];
 /// If set, tests run their long form.
 const SOAK: &str = "HANDOFF_SOAK";
+/// Installs the command from the packages of the registry, and uses it.
+const INSTALLED: &str = "scripts/installed";
 /// Cases of each property test in the long form; proptest's default is 256.
 const SOAK_CASES: &str = "20000";
 /// How long one test may take in its long form.
@@ -177,6 +179,8 @@ impl Session {
             packages.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
             if self.step("packages", &mut cargo(&packages)).is_some() {
                 self.passed += 1;
+                let installed = self.step("installed command", &mut Command::new(INSTALLED));
+                self.passed += usize::from(installed.is_some());
             }
         }
     }
