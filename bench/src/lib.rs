@@ -10,6 +10,9 @@
 //!    nothing to clean up, however the bench ends. A user's NIC is put back, after a kill by `handoff nic
 //!    restore`.
 
+// `eprintln!` panics where nobody reads standard error any more; `handoff_sys::hangup::say` does not.
+#![cfg_attr(not(test), deny(clippy::print_stderr))]
+
 pub mod block;
 pub mod calls;
 pub mod command;

@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use handoff_sys::hangup;
 use perf_event_open_sys::{
     bindings::{
         PERF_COUNT_SW_CPU_CLOCK, PERF_FLAG_FD_CLOEXEC, PERF_RECORD_MISC_CPUMODE_MASK,
@@ -50,7 +51,10 @@ pub fn attest(subjects: &[Subject<'_>], rows: &mut [Row], stop: &AtomicBool) {
         match (subject.make)().and_then(|mut engine| of(&mut *engine, stop)) {
             Ok(share) => row.user_share = share,
             Err(reason) => {
-                eprintln!("handoff: no user share beside the row {}: {reason}", row.name);
+                hangup::say(format_args!(
+                    "handoff: no user share beside the row {}: {reason}",
+                    row.name
+                ));
             }
         }
     }

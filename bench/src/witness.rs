@@ -16,6 +16,7 @@ use std::{
 };
 
 use handoff_meter::{Meter, Options, Scope, Totals, Unavailable};
+use handoff_sys::hangup;
 
 use crate::{
     context::BenchError,
@@ -67,7 +68,10 @@ pub fn attest(
             return Err(BenchError::Stopped);
         }
         if let Err(reason) = attested {
-            eprintln!("handoff: no witness beside the row {}: {reason}", subject.name);
+            hangup::say(format_args!(
+                "handoff: no witness beside the row {}: {reason}",
+                subject.name
+            ));
         }
     }
     Ok(())

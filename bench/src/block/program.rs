@@ -14,6 +14,7 @@ use std::{
 };
 
 use handoff_block::{Control, DeviceState};
+use handoff_sys::hangup;
 
 use super::served::Device;
 use crate::{
@@ -95,7 +96,7 @@ impl Drop for Taken {
     fn drop(&mut self) {
         let Self { control, id } = self;
         if let Err(error) = control.stop(*id).and_then(|()| control.remove(*id)) {
-            eprintln!("handoff: the device of a peer stays: {error}");
+            hangup::say(format_args!("handoff: the device of a peer stays: {error}"));
         }
     }
 }

@@ -17,6 +17,7 @@ use std::{
 
 use handoff_lab::{StopFlag, topology::Namespace};
 use handoff_nic::{Directory, Error, Flow, Nic, Plan, Prepared, Wanted};
+use handoff_sys::hangup;
 
 use super::{
     account::Account,
@@ -80,7 +81,7 @@ impl Card {
             Err(Error::NotPossible(cause)) => (None, Some(cause)),
             Err(error) => return Err(of_nic(error)),
         };
-        eprintln!("{}", invitation(address, port));
+        hangup::say(invitation(address, port));
         let host = SendingHost::accept(first, stop).map_err(BenchError::Failed)?;
         let host = Rc::new(host.ok_or(BenchError::Stopped)?);
         let set_aside = prepared.as_ref().map_or(&[][..], Prepared::queues);

@@ -17,6 +17,7 @@ use std::{
 };
 
 use handoff_lab::StopFlag;
+use handoff_sys::hangup;
 
 use super::{
     PATIENCE,
@@ -67,7 +68,9 @@ impl SendingHost {
                         stop: stop.clone(),
                     }));
                 }
-                Err(why) => eprintln!("handoff: note: {from} is no sending host: {why}"),
+                Err(why) => {
+                    hangup::say(format_args!("handoff: note: {from} is no sending host: {why}"));
+                }
             }
         }
         Ok(None)

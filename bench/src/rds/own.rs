@@ -23,6 +23,7 @@ use handoff_rds::{
     protocol::Limits,
     wire::HEADER_LEN,
 };
+use handoff_sys::hangup;
 
 /// An engine at one end, with its sockets; tasks are dropped before what they use.
 struct Host {
@@ -62,7 +63,9 @@ impl Host {
         let executor = Executor::new(&driver);
         let serving = engine.run();
         executor
-            .spawn(async { eprintln!("handoff: the engine has ended: {}", serving.await) })
+            .spawn(async {
+                hangup::say(format_args!("handoff: the engine has ended: {}", serving.await))
+            })
             .detach();
         Ok(Self { places, executor, engine, driver, _regions: regions })
     }

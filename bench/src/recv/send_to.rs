@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use handoff_sys::hangup;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::{
@@ -48,7 +49,9 @@ pub(super) fn run(target: &str, context: &Context<'_>) -> Result<(), BenchError>
     let mut talk = Talk::new(stream, context.stop).map_err(failed)?;
     let greeted = talk.say(&Hello::ours()).and_then(|()| talk.hear(Some(PATIENCE)));
     match greeted.map_err(|silence| silent(address, &silence))? {
-        Answer::Done(_) => eprintln!("sending to {address} until its table is complete"),
+        Answer::Done(_) => {
+            hangup::say(format_args!("sending to {address} until its table is complete"));
+        }
         Answer::Failed(why) => return Err(BenchError::Failed(why)),
     }
     let processors = sched_getaffinity(None).map_err(|errno| failed(errno.into()))?;

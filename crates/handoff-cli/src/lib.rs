@@ -10,6 +10,9 @@
 //! - a value owns whatever a subcommand sets up, and its drop puts that back; every wait looks at [`Stop`],
 //!   so that SIGINT, SIGTERM and SIGHUP unwind through those drops.
 
+// `eprintln!` panics where nobody reads standard error any more; `handoff_sys::hangup::say` does not.
+#![cfg_attr(not(test), deny(clippy::print_stderr))]
+
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -168,7 +171,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(line) = failure.line() {
-                eprintln!("handoff: {line}");
+                output::say(line);
             }
             if cli.json {
                 output::failure(&failure, cp::gives_bytes(&cli.command));
@@ -217,7 +220,7 @@ fn start_logging(verbose: u8) {
         .from_env_lossy();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(output::Log::default)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .without_time()
         .init();

@@ -1,12 +1,14 @@
-//! Results on stdout: one JSON value, or text.
+//! Results on stdout: one JSON value, or text. Lines for the user meanwhile on stderr.
 
+use std::fmt::Display;
 use std::io::{self, StdoutLock, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use handoff::Tally;
+use handoff_sys::hangup;
 use serde::{Serialize, Serializer};
 
-use crate::Failure;
+use crate::{Failure, progress};
 
 /// Something was printed on stdout.
 static PRINTED: AtomicBool = AtomicBool::new(false);
@@ -29,6 +31,31 @@ impl Write for Stdout {
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
+    }
+}
+
+/// Says something to the user, in a line on stderr above the progress line. Without a reader there it is lost.
+pub(crate) fn say(line: impl Display) {
+    print_aside(format_args!("handoff: {line}"));
+}
+
+/// Prints lines on stderr as they are, in the way of [`say`].
+pub(crate) fn print_aside(lines: impl Display) {
+    progress::above(|| hangup::say(lines));
+}
+
+/// Where the log's lines go, each in one write: to stderr, in the way of [`say`].
+#[derive(Default)]
+pub(crate) struct Log;
+
+impl Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        print_aside(String::from_utf8_lossy(line).trim_end());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -56,7 +83,7 @@ pub(crate) fn failure(failure: &Failure, aside: bool) {
     let Some(error) = failure.line() else { return };
     let object = serde_json::json!({ "error": error, "exit_code": failure.code() });
     if aside {
-        eprintln!("{object:#}");
+        print_aside(format_args!("{object:#}"));
     } else if !PRINTED.load(Ordering::Relaxed) {
         // The failure is reported on standard error as well.
         let _ = text(&format!("{object:#}\n"));

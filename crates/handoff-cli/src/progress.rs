@@ -1,8 +1,14 @@
 //! Progress on a terminal; elsewhere nothing is drawn.
+//!
+//! Contract: what is said meanwhile stands above the bar, whoever says it.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
+
+/// The bar on this process's terminal. It is the newest, if it still exists.
+static DRAWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
 /// A bar that counts bytes on stderr, in MB as reports do (a million bytes); hidden when stderr is no terminal or `quiet` is set.
 ///
@@ -18,7 +24,17 @@ pub fn bytes(total: Option<u64>, quiet: bool) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(total, target);
     set_style(&bar, total.is_some());
     bar.enable_steady_tick(Duration::from_millis(200));
+    *DRAWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
     bar
+}
+
+/// Prints above the bar, if there is one.
+pub(crate) fn above(print: impl FnOnce()) {
+    let drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match drawn.and_then(|bar| bar.upgrade()) {
+        Some(bar) => bar.suspend(print),
+        None => print(),
+    }
 }
 
 /// The end of a bar that began without one is known now.

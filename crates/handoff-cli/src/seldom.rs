@@ -5,6 +5,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::output;
+
 /// The least time between two lines.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -61,7 +63,7 @@ impl Drop for Lines {
     fn drop(&mut self) {
         let unsaid = self.said().unsaid;
         if unsaid > 0 {
-            eprintln!("handoff: {}", (self.more)(unsaid));
+            output::say((self.more)(unsaid));
         }
     }
 }

@@ -1,7 +1,10 @@
 //! The built command, as a user meets it.
 
-use std::io::Read;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 fn handoff(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_handoff")).args(args).output().expect("handoff starts")
@@ -142,6 +145,42 @@ fn a_reader_that_leaves_is_no_error() {
     child.stderr.take().expect("piped").read_to_string(&mut said).expect("UTF-8");
     assert_eq!(said, "");
     assert_eq!(child.wait().expect("ends").code(), Some(141));
+}
+
+#[test]
+fn nobody_has_to_read_the_log() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file");
+    let (root, file) = (directory.path().to_str().expect("UTF-8"), file.to_str().expect("UTF-8"));
+    for command in [
+        &["relay", "tcp-listen://127.0.0.1:0", "tcp://127.0.0.1:1"][..],
+        &["serve", "--listen", "127.0.0.1:0", root],
+        &["cp", "tcp-listen://127.0.0.1:0", file],
+    ] {
+        let mut running = Command::new(env!("CARGO_BIN_EXE_handoff"));
+        let running = running.args(command).args(["--from", "127.0.0.2"]).stdin(Stdio::null());
+        let mut running =
+            running.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("handoff starts");
+        let mut log = BufReader::new(running.stderr.take().expect("piped"));
+        let mut line = String::new();
+        log.read_line(&mut line).expect("it says where it listens");
+        let (_, address) = line.trim().split_once("://").expect("an address");
+        // What reads the log has ended.
+        drop(log);
+        for _ in 0..2 {
+            let mut stranger = TcpStream::connect(address).expect("connects");
+            // It is turned away, which is said.
+            assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0, "{command:?}");
+        }
+        kill_process(Pid::from_child(&running), Signal::INT).expect("it runs");
+        let ended = running.wait().expect("ends");
+        assert_eq!(ended.code(), Some(130), "{command:?}: {ended}");
+    }
+    let (theirs, ours) = std::io::pipe().expect("a pipe");
+    drop(theirs);
+    let mut wrong = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    let wrong = wrong.args(["cp", "/none/such", file]).stderr(ours).status();
+    assert_eq!(wrong.expect("handoff starts").code(), Some(1));
 }
 
 #[test]

@@ -1,107 +1,23 @@
 //! `handoff meter --live` on a terminal, a real one: what stands on its screen meanwhile and at the end.
 
+mod terminal;
+
 mod guest {
     use std::fs::{self, File};
-    use std::io::{self, Read as _, Write as _};
-    use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
+    use std::io::{self, Write as _};
+    use std::os::fd::AsFd as _;
     use std::process::{Child, Command, ExitStatus, Stdio};
-    use std::ptr;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{Pid, Signal, kill_process};
     use rustix::termios::tcgetattr;
 
-    const ROWS: u16 = 20;
-    const COLUMNS: u16 = 90;
+    use crate::terminal::{COLUMNS, ROWS, Terminal, shown};
+
     /// How long anything may take to appear.
     const PATIENCE: Duration = Duration::from_secs(120);
-
-    /// Both ends of a terminal.
-    struct Terminal {
-        ours: File,
-        theirs: OwnedFd,
-    }
-
-    impl Terminal {
-        fn new() -> Self {
-            let size = libc::winsize { ws_row: ROWS, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
-            let (mut ours, mut theirs) = (-1, -1);
-            // SAFETY: both numbers may be written to; neither a name nor settings are asked for, and
-            // the size is only read.
-            let opened = unsafe {
-                libc::openpty(&mut ours, &mut theirs, ptr::null_mut(), ptr::null(), &size)
-            };
-            assert_eq!(opened, 0, "{}", io::Error::last_os_error());
-            // SAFETY: the kernel has just opened it for us.
-            let ours = unsafe { OwnedFd::from_raw_fd(ours) };
-            // SAFETY: likewise.
-            let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
-            Self { ours: ours.into(), theirs }
-        }
-
-        fn output(&self) -> Stdio {
-            self.theirs.try_clone().expect("a descriptor").into()
-        }
-
-        /// What has been written to it, once something has.
-        fn read(&mut self) -> String {
-            let mut waiting = [PollFd::new(&self.ours, PollFlags::IN)];
-            let moment = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-            if poll(&mut waiting, Some(&moment)).expect("poll works") == 0 {
-                return String::new();
-            }
-            let mut bytes = [0; 1 << 14];
-            let length = self.ours.read(&mut bytes).expect("it is open");
-            // Nothing that is written is other than ASCII.
-            String::from_utf8_lossy(&bytes[..length]).into_owned()
-        }
-    }
-
-    /// What a terminal shows of all that was written to it.
-    fn shown(written: &str) -> Vec<String> {
-        let mut lines: Vec<Vec<char>> = vec![Vec::new()];
-        let (mut row, mut column) = (0_usize, 0);
-        let mut rest = written.chars().peekable();
-        while let Some(next) = rest.next() {
-            match next {
-                '\r' => column = 0,
-                '\n' => row += 1,
-                '\x1b' => {
-                    assert_eq!(rest.next(), Some('['), "an escape sequence of another kind");
-                    let mut number = String::new();
-                    while let Some(digit) = rest.next_if(|next| !next.is_ascii_alphabetic()) {
-                        number.push(digit);
-                    }
-                    let count = number.parse().unwrap_or(1);
-                    match rest.next() {
-                        Some('A') => row = row.saturating_sub(count),
-                        Some('B') => row += count,
-                        Some('K') => lines[row].clear(),
-                        Some('J') => lines.truncate(row + 1),
-                        Some('m') => {}
-                        // Modes would have to be put back.
-                        other => panic!("it switches something: {number}{other:?}"),
-                    }
-                }
-                other => {
-                    if column == usize::from(COLUMNS) {
-                        (row, column) = (row + 1, 0);
-                        lines.resize(lines.len().max(row + 1), Vec::new());
-                    }
-                    let line = &mut lines[row];
-                    line.resize(line.len().max(column + 1), ' ');
-                    line[column] = other;
-                    column += 1;
-                }
-            }
-            lines.resize(lines.len().max(row + 1), Vec::new());
-        }
-        let text = |line: Vec<char>| line.into_iter().collect::<String>().trim_end().to_owned();
-        lines.into_iter().map(text).collect()
-    }
 
     /// Copies in the kernel while it lives.
     fn copying<T>(work: impl FnOnce() -> T) -> T {
@@ -192,12 +108,7 @@ mod guest {
             assert!(line.contains("MB/s"), "{line}");
         }
 
-        loop {
-            match terminal.read() {
-                more if more.is_empty() => break,
-                more => written.push_str(&more),
-            }
-        }
+        written.push_str(&terminal.rest());
         // The view is gone, and the report stands where it was.
         let shown = shown(&written);
         assert!(shown[0].starts_with("copied ") && shown[0].contains("moved"), "{shown:#?}");

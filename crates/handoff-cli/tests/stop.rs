@@ -1,17 +1,19 @@
 //! Signals: the first asks, the second ends. Signals belong to the process, so each case runs in a
 //! copy of this program.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
-use std::ptr;
 
 use handoff_cli::{Failure, Stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::raise;
+
+use terminal::Terminal;
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod terminal;
 
 const CASE: &str = "HANDOFF_STOP_CASE";
 
@@ -37,15 +39,7 @@ fn a_session_that_ends_asks_and_never_more() {
 
 #[test]
 fn a_terminal_that_is_gone_is_survived() {
-    let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: the call writes two descriptors; the other arguments may be null.
-    let made =
-        unsafe { libc::openpty(&mut ours, &mut theirs, ptr::null_mut(), ptr::null(), ptr::null()) };
-    assert_eq!(made, 0, "{}", io::Error::last_os_error());
-    // SAFETY: both are new and nobody else's.
-    let (ours, theirs) = unsafe { (File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-    // The terminal goes with the last descriptor of this side.
-    rustix::io::fcntl_setfd(&ours, rustix::io::FdFlags::CLOEXEC).expect("sets");
+    let Terminal { ours, theirs } = Terminal::new();
     let mut command = copy("terminal gone");
     // What the test program itself has to say goes elsewhere.
     command.stderr(theirs.try_clone().expect("duplicates"));

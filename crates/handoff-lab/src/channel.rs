@@ -10,6 +10,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use handoff_sys::hangup;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::console::Console;
@@ -32,7 +33,7 @@ pub(crate) fn read_console(
         while let Ok(count @ 1..) = output.read(&mut bytes) {
             for line in console.feed(&bytes[..count]) {
                 if show {
-                    eprintln!("{line}");
+                    hangup::say(line);
                 }
             }
         }

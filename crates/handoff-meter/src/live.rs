@@ -6,7 +6,7 @@
 //! - it fits the terminal, whatever size that has at the time;
 //! - where standard error is no terminal, or one that cannot move its cursor, there are lines instead.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 use indicatif::{DecimalBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -69,7 +69,8 @@ impl<'a> Live<'a> {
             Show::Nothing => return Ok(()),
             Show::Lines(last) => {
                 let totals = self.meter.totals()?;
-                eprintln!("{}", line(totals, totals.since(*last), lately));
+                // Where nobody reads it, the report still follows.
+                let _ = writeln!(io::stderr(), "{}", line(totals, totals.since(*last), lately));
                 *last = totals;
             }
             Show::View(bar, last) => {

@@ -1,9 +1,23 @@
-//! The end of a session: SIGHUP, and a terminal that is gone.
+//! The end of a session, or of whoever reads what this process says: SIGHUP, a terminal that is gone, a pipe that
+//! nobody reads.
 //!
 //! Kernel interface: `sigaction(2)`, `poll(2)`. A terminal is gone before the signal comes; from then on
-//! every write to it fails with EIO.
+//! every write to it fails with EIO. A write to a pipe without a reader fails with EPIPE.
 
+use std::fmt::Display;
+use std::io::Write as _;
 use std::{io, mem, ptr};
+
+/// Prints a line on standard error, in one write. Where nobody reads it any more, nothing happens; `eprintln!`
+/// panics there.
+///
+/// ```
+/// handoff_sys::hangup::say("handoff: listening on tcp://127.0.0.1:9");
+/// ```
+pub fn say(line: impl Display) {
+    // There is nobody to tell.
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
 
 /// Whether this process was started to outlive its session, for instance by nohup(1): SIGHUP is ignored.
 pub fn is_ignored() -> bool {

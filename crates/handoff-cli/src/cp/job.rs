@@ -17,7 +17,7 @@ use indicatif::ProgressBar;
 use super::Args;
 use crate::failure::Failed;
 use crate::net::address::Address;
-use crate::{Context, Failure, Stop, clock, progress};
+use crate::{Context, Failure, Stop, clock, output, progress};
 
 /// The most memory for pieces, in bytes: as much as a receive pool can have.
 const MOST_MEMORY: usize = 2 << 30;
@@ -78,7 +78,7 @@ impl<'a> Order<'a> {
     pub(super) fn note(&self, note: String) {
         let mut notes = self.all_notes();
         if !notes.contains(&note) {
-            self.progress.suspend(|| eprintln!("handoff: note: {note}"));
+            output::say(format_args!("note: {note}"));
             notes.push(note);
         }
     }

@@ -312,11 +312,11 @@ fn copy(
         (Address::Pipe, true) => {
             let text =
                 serde_json::to_string_pretty(&report).failed("the result has no JSON form")?;
-            eprintln!("{text}");
+            output::print_aside(text);
             Ok(())
         }
         (Address::Pipe, false) => {
-            eprint!("{}", report.text());
+            output::print_aside(report.text().trim_end());
             Ok(())
         }
         (_, true) => output::json(&report),
@@ -511,7 +511,7 @@ fn reach(
         if let Some(ways) = ways.filter(|_| args.raw) {
             ways.rules.lead_arriving(address)?;
         }
-        eprintln!("handoff: listening on tcp://{address}");
+        output::say(format_args!("listening on tcp://{address}"));
         visitors::warn(
             address,
             args.addresses.from(),

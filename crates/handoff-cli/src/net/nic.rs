@@ -14,8 +14,8 @@ use handoff::{Driver, Region, RxBinding, RxQueue, Socket};
 use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Steered, Wanted};
 use socket2::{SockAddr, SockRef};
 
-use crate::Failure;
 use crate::failure::Failed;
+use crate::{Failure, output};
 
 /// The most memory for the area, in bytes: enough that it cannot run out, within these.
 const LEAST_AREA: usize = 16 << 20;
@@ -70,12 +70,12 @@ pub(crate) fn prepare(interface: &str, queues: u32, flows: Vec<Flow>) -> Result<
             )));
         }
         if leased.len() > 1 {
-            eprintln!(
-                "handoff: note: {interface} has leased {} queues, of which this command takes queue {}: connections \
-                 that the card leads to the others are copied",
+            output::say(format_args!(
+                "note: {interface} has leased {} queues, of which this command takes queue {}: connections that the \
+                 card leads to the others are copied",
                 leased.len(),
                 queue.id
-            );
+            ));
         }
         return Ok(Card::Leased { name: nic.name.clone(), queue: queue.id });
     }
@@ -86,10 +86,9 @@ pub(crate) fn prepare(interface: &str, queues: u32, flows: Vec<Flow>) -> Result<
     }
     let hardware_gro = nic.hardware_gro;
     if !hardware_gro.on && !hardware_gro.switchable {
-        eprintln!(
-            "handoff: note: {interface}: its driver has no hardware GRO, which would spare most of what \
-             receiving costs"
-        );
+        output::say(format_args!(
+            "note: {interface}: its driver has no hardware GRO, which would spare most of what receiving costs"
+        ));
     }
     let hardware_gro = hardware_gro.switchable;
     let queues = Wanted::Count(queues);
@@ -107,13 +106,13 @@ pub(crate) fn put_back(card: Card, ended: Result<(), Failure>) -> Result<(), Fai
     match prepared.undo() {
         Ok(undone) => {
             for left in undone.left {
-                eprintln!("handoff: note: {}: left as it is: {left}", undone.interface);
+                output::say(format_args!("note: {}: left as it is: {left}", undone.interface));
             }
             ended
         }
         Err(error) if ended.is_ok() => Err(error.into()),
         Err(error) => {
-            eprintln!("handoff: note: {error}");
+            output::say(format_args!("note: {error}"));
             ended
         }
     }

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
+use crate::output;
 use crate::seldom::Seldom;
 
 /// Who may connect, as every command that listens takes it.
@@ -31,9 +32,9 @@ fn range(text: &str) -> Result<IpNet, String> {
 /// Says that anyone may come, where that is so.
 pub(crate) fn warn(address: SocketAddr, from: &[IpNet], what: &str) {
     if from.is_empty() && !address.ip().to_canonical().is_loopback() {
-        eprintln!(
-            "handoff: note: anyone who reaches {address} may {what}; --from ADDR/LEN lets fewer in"
-        );
+        output::say(format_args!(
+            "note: anyone who reaches {address} may {what}; --from ADDR/LEN lets fewer in"
+        ));
     }
 }
 
@@ -72,7 +73,7 @@ impl Visitors {
         if let Some(line) =
             self.lines.now(|| format!("turned a connection from {peer} away: {why}"))
         {
-            eprintln!("handoff: {line}");
+            output::say(line);
         }
     }
 }

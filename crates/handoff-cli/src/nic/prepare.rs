@@ -153,14 +153,14 @@ pub(super) fn hold(
         return output::json(&answer);
     };
     if !context.json {
-        eprint!("{text}");
+        output::print_aside(text.trim_end());
     }
     let ended = attend(&mut command, context);
     let undone = prepared.undo();
     let status = ended?;
     let undone = undone?;
     for left in &undone.left {
-        eprintln!("{name}: left as it is: {left}");
+        output::print_aside(format_args!("{name}: left as it is: {left}"));
     }
     if context.json {
         answer["undone"] = json!(undone);

@@ -13,9 +13,9 @@ use handoff_rds::{Completion, Error, Received, Refused};
 use ipnet::IpNet;
 use std::os::fd::AsFd;
 
-use crate::Failure;
 use crate::net::descriptors;
 use crate::net::visitors::{self, Allowed, Visitors};
+use crate::{Failure, output};
 
 /// Bytes under way by default.
 pub(crate) const UNDER_WAY: usize = 8 << 20;
@@ -147,13 +147,13 @@ impl Host {
     /// Says on stderr what serves, and what is wrong.
     pub(crate) fn announce(&self, passed_over: Option<&str>) {
         let why = passed_over.map(|why| format!(" ({why})")).unwrap_or_default();
-        eprintln!("handoff: engine {}{why}", self.name());
+        output::say(format_args!("engine {}{why}", self.name()));
         if let Self::Own(engine) = self
             && let Some(reason) = engine.not_listening()
         {
-            eprintln!(
-                "handoff: until the port is free, peers with smaller addresses cannot be reached: {reason}"
-            );
+            output::say(format_args!(
+                "until the port is free, peers with smaller addresses cannot be reached: {reason}"
+            ));
         }
     }
 
@@ -162,7 +162,7 @@ impl Host {
         if let Self::Own(engine) = self {
             let run = engine.run();
             executor
-                .spawn(async { eprintln!("handoff: the engine has ended: {}", run.await) })
+                .spawn(async { output::say(format_args!("the engine has ended: {}", run.await)) })
                 .detach();
         }
     }

@@ -16,8 +16,8 @@ use indicatif::ProgressBar;
 
 use super::report::Counts;
 use crate::net::arrived::Arrived;
-use crate::progress;
 use crate::seldom::Seldom;
+use crate::{output, progress};
 
 /// What the ledgers of all threads share.
 #[derive(Clone)]
@@ -139,7 +139,7 @@ impl Ledger {
         }
         if let Some(line) = all.unreached.now(|| failure.to_owned()) {
             all.down.store(true, Relaxed);
-            self.say(&line);
+            output::say(line);
         }
     }
 
@@ -152,10 +152,6 @@ impl Ledger {
         }
     }
 
-    fn say(&self, line: &str) {
-        self.0.all.0.progress.suspend(|| eprintln!("handoff: {line}"));
-    }
-
     /// The progress line goes; the report follows later.
     pub(super) fn clear(&self) {
         self.0.all.0.progress.finish_and_clear();
@@ -165,7 +161,7 @@ impl Ledger {
     pub(super) fn note(&self, note: String) {
         let mut told = self.0.all.told();
         if !told.notes.contains(&note) {
-            self.say(&format!("note: {note}"));
+            output::say(format_args!("note: {note}"));
             told.notes.push(note);
         }
     }

@@ -17,7 +17,7 @@ use crate::failure::Failed;
 use crate::net::nic::{self, Card};
 use crate::net::reach::Listener;
 use crate::net::visitors;
-use crate::{Failure, Stop, clock, service};
+use crate::{Failure, Stop, clock, output, service};
 
 /// Between looks at how far connections are.
 const LOOK: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ impl Worker<'_> {
                     return Ok(());
                 }
                 let listening = format!("listening on tcp://{}", first.address);
-                eprintln!("handoff: {listening}");
+                output::say(&listening);
                 service::ready(&listening);
                 visitors::warn(first.address, args.addresses.from(), "use it");
                 queue

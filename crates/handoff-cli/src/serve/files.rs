@@ -16,6 +16,7 @@ use tower_service::Service;
 use super::conditions::Wanted;
 use super::known::{Known, Told};
 use super::root::{Found, Missing, Root};
+use crate::output;
 use crate::seldom::Seldom;
 
 /// Answers requests for the files of a directory. Clones serve the same one.
@@ -86,7 +87,7 @@ impl Files {
             Found::Nothing(Missing::NotNow(error)) => {
                 let line = || format!("{} can't be opened: {error}", request.uri().path());
                 if let Some(line) = self.0.unopened.now(line) {
-                    eprintln!("handoff: {line}");
+                    output::say(line);
                 }
                 plain(StatusCode::SERVICE_UNAVAILABLE, "the file can't be opened now")
             }

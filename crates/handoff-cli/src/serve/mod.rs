@@ -107,8 +107,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         listeners.push(first.beside()?);
     }
     listeners.push(first);
-    eprintln!("handoff: listening on http://{address}");
-    service::ready(&format!("listening on http://{address}"));
+    let listening = format!("listening on http://{address}");
+    output::say(&listening);
+    service::ready(&listening);
     visitors::warn(address, args.addresses.from(), "read these files");
     let clock = Clock::start();
     let counts = serve(args, context, &root, listeners)?;

@@ -14,7 +14,7 @@ use super::root::Root;
 use crate::failure::Failed;
 use crate::net::reach::Listener;
 use crate::seldom::Seldom;
-use crate::{Failure, Stop};
+use crate::{Failure, Stop, output};
 
 pub(super) struct Worker<'a> {
     pub(super) args: &'a Args,
@@ -59,7 +59,7 @@ impl Worker<'_> {
         }
         if self.tells {
             for note in &notes {
-                eprintln!("handoff: note: {note}");
+                output::say(format_args!("note: {note}"));
             }
         }
         let stop = async {

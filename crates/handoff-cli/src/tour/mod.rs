@@ -97,11 +97,14 @@ fn here(args: &Args, context: &Context) -> Result<Report, Failure> {
         )));
     }
     let mut notes = Vec::new();
-    eprintln!("handoff: making two hosts, two block devices and a file of {} bytes", args.size);
+    output::say(format_args!(
+        "making two hosts, two block devices and a file of {} bytes",
+        args.size
+    ));
     let bed = Bed::new(&args.directory, &args.part, args.size, &mut notes, &context.stop)?;
     let mut chains = Vec::new();
     for carrier in Carrier::ALL {
-        eprintln!("handoff: the file goes from host to host by {}", carrier.name());
+        output::say(format_args!("the file goes from host to host by {}", carrier.name()));
         chains.push(chain::run(&bed, carrier, &mut notes, &context.stop)?);
     }
     let machine = Here::this();

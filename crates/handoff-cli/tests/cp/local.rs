@@ -4,11 +4,14 @@ use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::running::Running;
+use crate::running::{PATIENCE, Running};
 use crate::session::{cp, names, path, pattern, run};
+use crate::terminal::{Terminal, shown};
 
 #[test]
 fn file_to_file() {
@@ -126,6 +129,29 @@ fn a_source_that_is_cut_leaves_nothing() {
 }
 
 #[test]
+fn the_progress_line_stays_below_what_is_said_and_goes_at_a_signal() {
+    let mut terminal = Terminal::new();
+    let mut copy = cp(&["-", "tcp-listen://127.0.0.1:0"]);
+    let copy = copy.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(terminal.output());
+    let mut copy = copy.env("TERM", "xterm").spawn().unwrap();
+    let mut written = String::new();
+    let begin = Instant::now();
+    loop {
+        written.push_str(&terminal.read());
+        let lines = shown(&written);
+        if lines[0].starts_with("handoff: listening on tcp://") && lines[1].contains(" B/s") {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "no progress line below the other: {lines:?}");
+    }
+    kill_process(Pid::from_child(&copy), Signal::INT).unwrap();
+    assert_eq!(copy.wait().unwrap().code(), Some(130));
+    written.push_str(&terminal.rest());
+    let lines = shown(&written);
+    assert_eq!(lines[1..], ["handoff: stopped by SIGINT", ""], "{lines:?}");
+}
+
+#[test]
 fn named_pipes_are_waited_for_until_a_signal() {
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo");
@@ -133,8 +159,8 @@ fn named_pipes_are_waited_for_until_a_signal() {
         .unwrap();
     for args in [[path(&fifo), "-"], ["/proc/version", path(&fifo)]] {
         let waiting = Running::start(&mut cp(&args));
-        waiting.handles(rustix::process::Signal::INT);
-        waiting.signal(rustix::process::Signal::INT);
+        waiting.handles(Signal::INT);
+        waiting.signal(Signal::INT);
         waiting.end().says(130, "stopped by SIGINT");
     }
     let reader = Running::start(&mut cp(&[path(&fifo), "-"]));

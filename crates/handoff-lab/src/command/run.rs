@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use handoff_sys::hangup;
+
 use super::TIMED_OUT;
 use super::guest_options::{GuestOptions, split_pair};
 use crate::console::Fault;
@@ -76,7 +78,7 @@ pub(super) fn run(args: &RunArgs, stop: &StopFlag) -> Result<u8> {
             guest.get(&Path::new("/root").join(source), &PathBuf::from(target.unwrap_or(".")))?;
         }
         if args.keep && !outcome.success() && guest::on_terminal() {
-            eprintln!("handoff lab: the command failed; a shell in the guest, leave it to end:");
+            hangup::say("handoff lab: the command failed; a shell in the guest, leave it to end:");
             guest.run(&shell_job(), pass_on)?;
         }
     }
@@ -107,7 +109,7 @@ fn conclude(guest: Guest, outcome: Outcome) -> Result<u8> {
             explain("the guest died; its last console lines:", &lines.join("\n"));
         }
         Ending::NotStarted(reason) => {
-            eprintln!("handoff lab: the command could not be started: {reason}");
+            hangup::say(format_args!("handoff lab: the command could not be started: {reason}"));
         }
         Ending::TimedOut(tasks) => {
             explain("the command was ended at its time-out", job::told(tasks));
@@ -139,7 +141,7 @@ pub(super) fn shell(args: &ShellArgs, stop: &StopFlag) -> Result<u8> {
     }
     let prepared = args.guest.prepare(stop)?;
     let mut guest = Guest::boot(&prepared.machine, stop)?;
-    eprintln!("handoff lab: {} is up; Ctrl-D or exit ends it", guest.release);
+    hangup::say(format_args!("handoff lab: {} is up; Ctrl-D or exit ends it", guest.release));
     let outcome = guest.run(&shell_job(), pass_on)?;
     conclude(guest, outcome)
 }
@@ -171,15 +173,15 @@ pub(super) fn pass_on(stream: Stream, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn explain(what: &str, text: &str) {
-    eprintln!("handoff lab: {what}");
+    hangup::say(format_args!("handoff lab: {what}"));
     for line in text.lines() {
-        eprintln!("  {line}");
+        hangup::say(format_args!("  {line}"));
     }
 }
 
 fn report(fault: &Fault) {
-    eprintln!("handoff lab: the kernel reported: {}", fault.headline);
+    hangup::say(format_args!("handoff lab: the kernel reported: {}", fault.headline));
     for line in &fault.lines {
-        eprintln!("  {line}");
+        hangup::say(format_args!("  {line}"));
     }
 }

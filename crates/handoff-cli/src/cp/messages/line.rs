@@ -17,7 +17,7 @@ use super::super::job::Job;
 use super::super::wire::{Frame, HELLO_LEN, Hello};
 use crate::failure::Failed;
 use crate::rds::port::{self, Host, Port, UNDER_WAY};
-use crate::{Failure, clock};
+use crate::{Failure, clock, output};
 
 /// How often a side says hello that has nothing else to say.
 const SIGN: Duration = Duration::from_secs(2);
@@ -241,7 +241,7 @@ impl Line<'_> {
             let answer = Frame::Answer { bytes: 0, outcome: Err(reason) };
             // A sender that is not told gives up for lack of an answer.
             let _ = self.try_say(from, answer.encode());
-            eprintln!("handoff: turned {from} away: another transfer is under way");
+            output::say(format_args!("turned {from} away: another transfer is under way"));
         }
     }
 

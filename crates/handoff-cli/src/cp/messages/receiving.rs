@@ -12,10 +12,10 @@ use super::super::sink::{Outlet, Sink, Writes};
 use super::super::wire::Frame;
 use super::greeting::{admit, resolve};
 use super::line::{self, Line};
-use crate::Failure;
 use crate::clock::Clock;
 use crate::net::address::Endpoint;
 use crate::net::visitors;
+use crate::{Failure, output};
 
 /// After so many taken bytes the sender is told, even if more wait.
 const CONFIRM: u64 = 512 << 10;
@@ -34,7 +34,7 @@ pub(in super::super) fn receive(
 ) -> Result<Report, Failure> {
     let own = resolve(job, endpoint)?;
     line::with(job, own.ip(), Some(own.port()), async |line| {
-        eprintln!("handoff: listening on rds://{}", SocketAddr::new(own.ip(), own.port()));
+        output::say(format_args!("listening on rds://{}", SocketAddr::new(own.ip(), own.port())));
         visitors::warn(own, job.args.addresses.from(), "send");
         let peer = admit(line).await?;
         let clock = Clock::start();

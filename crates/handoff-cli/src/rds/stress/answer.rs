@@ -9,7 +9,7 @@ use handoff::{Buffer, Driver, Region};
 use super::super::frame::{self, HEAD, Head, Kind};
 use super::super::port::Host;
 use super::shared::{AT_ONCE, Run};
-use crate::{Failure, service};
+use crate::{Failure, output, service};
 
 /// So many answers may wait to be sent before no more requests are taken.
 const MOST: usize = 1024;
@@ -22,7 +22,7 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
     let copy = run.args.copy || matches!(host, Host::Kernel { .. });
     let port = host.bind(driver, run.args.port, copy)?;
     let answering = format!("answering at port {}", run.args.port);
-    eprintln!("handoff: {answering}");
+    output::say(&answering);
     service::ready(&answering);
     let mut free: Vec<Buffer> = Vec::new();
     let mut waiting: VecDeque<(SocketAddr, Buffer)> = VecDeque::new();
