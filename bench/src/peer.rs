@@ -21,7 +21,7 @@ use std::{
 
 use clap::Args;
 use handoff_lab::{command::Carried, topology::Namespace};
-use regex::Regex;
+use regex_lite::Regex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},

@@ -12,7 +12,7 @@ use std::{fs, path::PathBuf, sync::atomic::AtomicBool, time::Duration, time::Sys
 
 use clap::Args;
 use handoff_lab::instructions;
-use regex::Regex;
+use regex_lite::Regex;
 
 use crate::{
     context::{BenchError, Context},

@@ -206,24 +206,29 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
 }
 
 fn start_logging(verbose: u8) {
-    use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::util::SubscriberInitExt as _;
     let level = match verbose {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
+    let all = Targets::new().with_default(level);
     // HANDOFF_LOG narrows by module ("handoff::ring=trace") what -v sets only as a whole.
-    let filter = EnvFilter::builder()
-        .with_default_directive(level.into())
-        .with_env_var("HANDOFF_LOG")
-        .from_env_lossy();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let filter = match std::env::var("HANDOFF_LOG") {
+        Ok(text) if !text.is_empty() => text.parse().unwrap_or_else(|error| {
+            output::say(format_args!("note: HANDOFF_LOG is not followed: {error}"));
+            all
+        }),
+        _ => all,
+    };
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(output::Log::default)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .without_time()
-        .init();
+        .without_time();
+    tracing_subscriber::registry().with(lines).with(filter).init();
 }
 
 #[cfg(test)]

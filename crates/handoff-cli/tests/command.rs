@@ -148,6 +148,23 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 #[test]
+fn a_variable_selects_what_is_logged() {
+    let log = |value: &str, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+        let output = command.args(args).env("HANDOFF_LOG", value).output().expect("handoff starts");
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        stderr(&output)
+    };
+    let probed = log("handoff_probe=debug", &["doctor"]);
+    assert!(probed.contains("DEBUG handoff_probe"), "{probed}");
+    assert_eq!(log("handoff_probe=warn", &["-vvv", "doctor"]), "");
+    assert_eq!(log("", &["doctor"]), "");
+    let wrong = log("handoff_probe=aloud", &["doctor"]);
+    assert!(wrong.starts_with("handoff: note: HANDOFF_LOG is not followed: "), "{wrong}");
+    assert_eq!(wrong.lines().count(), 1, "{wrong}");
+}
+
+#[test]
 fn nobody_has_to_read_the_log() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("file");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use handoff_report::{Findings, Place};
-use regex::Regex;
+use regex_lite::Regex;
 
 use crate::sample::{self, PROBLEM, STRANGE};
 

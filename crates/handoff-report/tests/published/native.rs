@@ -34,7 +34,7 @@ fn named(bench: &str) -> Vec<String> {
 
 /// The names of the bench's rows; or why it cannot run here.
 fn rows(bench: &str, wanted: &[String]) -> Result<Vec<String>, String> {
-    let wanted: Vec<String> = wanted.iter().map(|name| regex::escape(name)).collect();
+    let wanted: Vec<String> = wanted.iter().map(|name| regex_lite::escape(name)).collect();
     // Over veth, a row's name says behind a comma what happens there to lent bytes.
     let only = format!("--only=^({})(, (copied|shares pages))?$", wanted.join("|"));
     let words = ["bench", bench, "--time=0.01", "--rounds=1", &only];
