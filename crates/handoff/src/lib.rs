@@ -72,8 +72,8 @@ pub use file::{Alignment, File};
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
 pub use lease::{
-    DmaBuf, DmaBufQueue, DmaBufSpan, ExportedRxQueue, Intake, Pool, RxBinding, RxGrowth, RxQueue,
-    RxShortage, RxStats, Span, SpanRef, Window,
+    DATAGRAM_HEAD, Datagram, DmaBuf, DmaBufQueue, DmaBufSpan, ExportedRxQueue, Intake, Pool,
+    RxBinding, RxGrowth, RxQueue, RxShortage, RxStats, Span, SpanRef, Window,
 };
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};

@@ -6,14 +6,15 @@ mod traffic;
 
 use std::fs;
 use std::io::{Read, Seek, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use handoff::{
-    Buffer, Driver, Error, File, Pool, ReceiveEngine, Receiver, Region, Socket, Span, SpanRef, Wait,
+    Buffer, DATAGRAM_HEAD, Datagram, Driver, Error, File, Pool, ReceiveEngine, Receiver, Region,
+    Socket, Span, SpanRef, Wait,
 };
 use socket2::SockRef;
 use traffic::{drivers, pattern, read_all, tcp, udp_pair, with_each_driver, within};
@@ -382,6 +383,100 @@ fn datagrams_come_one_by_one_also_empty_ones() {
             assert!(span[..] == pattern(seed, len)[..len.min(1024)], "{seed} {}", span.len());
         }
         assert_eq!(pool.held(), 0);
+    });
+}
+
+/// A datagram socket of the driver, and where to send to it.
+fn bound(driver: &Driver, to: &str) -> (Socket, SocketAddr) {
+    let here = UdpSocket::bind((to, 0)).unwrap();
+    let address = here.local_addr().unwrap();
+    (driver.socket(here).unwrap(), address)
+}
+
+#[test]
+fn each_datagram_names_its_sender_and_its_length() {
+    with_each_driver(LONG, |driver| {
+        for host in ["127.0.0.1", "::1"] {
+            let Ok(first) = UdpSocket::bind((host, 0)) else {
+                println!("SKIPPED: no {host}");
+                continue;
+            };
+            let senders = [first, UdpSocket::bind((host, 0)).unwrap()];
+            let (socket, here) = bound(&driver, host);
+            // Chunks that lie at odd places.
+            let chunk = DATAGRAM_HEAD + 999;
+            let pool = driver.pool(Region::anonymous(4096).unwrap(), chunk).unwrap();
+            assert_eq!(pool.chunks(), 3);
+            let mut receiver = socket.receive(pool.with_senders()).unwrap();
+            // More than chunks; empty ones, too, and two that have no room.
+            let lens = [5, 0, 999, 1000, 3000, 0, 0, 0, 1];
+            for (seed, len) in lens.into_iter().enumerate() {
+                senders[seed % 2].send_to(&pattern(seed, len), here).unwrap();
+            }
+            let mut copied = 0;
+            for (seed, len) in lens.into_iter().enumerate() {
+                let span = driver.block_on(next(&mut receiver)).unwrap();
+                assert!(span[..] == pattern(seed, len)[..len.min(999)], "{seed} {}", span.len());
+                let sender = senders[seed % 2].local_addr().unwrap();
+                assert_eq!(span.datagram(), Some(Datagram { sender, len }));
+                copied += span.len() as u64;
+            }
+            assert_eq!((pool.held(), receiver.tally().copied), (0, copied));
+        }
+    });
+}
+
+#[test]
+fn parts_of_a_datagram_know_its_sender_and_go_back_to_it() {
+    with_each_driver(LONG, |driver| {
+        let (socket, here) = bound(&driver, "127.0.0.1");
+        let pool = pool(&driver, 4, 1024);
+        let mut receiver = socket.receive(pool.with_senders()).unwrap();
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = peer.local_addr().unwrap();
+        peer.send_to(b"headbody", here).unwrap();
+        driver.block_on(receiver.spans_there()).unwrap().unwrap();
+        let mut kept = Vec::new();
+        receiver.visit(|span| {
+            assert_eq!(span.datagram(), Some(Datagram { sender, len: 8 }));
+            kept.push(span.keep());
+        });
+        // The parts outlive the receiver, and one is lent.
+        drop(receiver);
+        let mut body = kept.pop().unwrap();
+        let head = body.split_to(4);
+        let sending = socket.message(body).to(head.datagram().unwrap().sender).send().unwrap();
+        driver.block_on(sending.into_future()).unwrap().sent.unwrap();
+        let mut back = [0; 16];
+        assert_eq!(peer.recv(&mut back).unwrap(), 4);
+        assert_eq!(&back[..4], b"body");
+        assert_eq!((&head[..], head.datagram()), (&b"head"[..], Some(Datagram { sender, len: 8 })));
+        drop(head);
+        while pool.held() > 0 {
+            driver.turn(Wait::Event).unwrap();
+        }
+
+        // The same chunks without senders.
+        let mut plain = socket.receive(&pool).unwrap();
+        peer.send_to(&[7; 1024], here).unwrap();
+        let span = driver.block_on(next(&mut plain)).unwrap();
+        assert_eq!((span.len(), span.datagram()), (1024, None));
+    });
+}
+
+#[test]
+fn senders_are_refused_where_there_are_none() {
+    with_each_driver(LONG, |driver| {
+        let tight = pool(&driver, 64, DATAGRAM_HEAD);
+        let (socket, _) = bound(&driver, "127.0.0.1");
+        let refused = socket.receive(tight.with_senders()).unwrap_err().to_string();
+        assert!(refused.contains("larger"), "{refused}");
+        let (near, _far) = tcp("127.0.0.1");
+        let pool = pool(&driver, 4, 1024);
+        let refused = driver.socket(near).unwrap().receive(pool.with_senders()).unwrap_err();
+        assert!(refused.to_string().contains("UDP"), "{refused}");
+        // Neither took the socket's receiver.
+        socket.receive(pool.with_senders()).unwrap();
     });
 }
 

@@ -1,15 +1,18 @@
 //! Receive into the chunks of a pool: multishot receive with provided buffers, or `recv` where there is
-//! no ring.
+//! no ring; by messages, where the pool keeps the senders of datagrams.
 //!
 //! Minimum kernel: 6.0 with a ring, any without. The kernel copies.
 
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
 use std::rc::Rc;
 
 use io_uring::{cqueue, opcode, squeue};
 
 use crate::error::Error;
-use crate::lease::Span;
 use crate::lease::pool::PoolShared;
+use crate::lease::{DATAGRAM_HEAD, Span, datagram};
 use crate::mechanism::ReceiveEngine;
 use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
 use crate::ring::endpoint::with_target;
@@ -21,7 +24,26 @@ fn pool(op: &ReceiveOp) -> Rc<PoolShared> {
 
 pub(super) fn request(op: &ReceiveOp) -> squeue::Entry {
     let group = pool(op).group().expect("a pool of a ring has a group");
-    with_target!(op.socket.endpoint, |fd| opcode::RecvMulti::new(fd, group).build())
+    if op.with_senders {
+        let message = datagram::MESSAGE.as_ptr();
+        // With this flag the kernel tells the length of a datagram that has no room.
+        let flags = libc::MSG_TRUNC as u32;
+        with_target!(op.socket.endpoint, |fd| opcode::RecvMsgMulti::new(fd, message, group)
+            .flags(flags)
+            .build())
+    } else {
+        with_target!(op.socket.endpoint, |fd| opcode::RecvMulti::new(fd, group).build())
+    }
+}
+
+/// Makes a span of what a receive put into a chunk.
+fn span(op: &ReceiveOp, pool: &Rc<PoolShared>, chunk: u16, len: usize) -> Span {
+    // One that failed has no head.
+    if op.with_senders && len >= DATAGRAM_HEAD {
+        pool.filled_datagram(chunk, len)
+    } else {
+        pool.filled(chunk, len)
+    }
 }
 
 /// Takes a completion; returns whether the receive must start again, if it ended.
@@ -29,7 +51,7 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
     let Completion { result, flags, .. } = *completion;
     let pool = pool(op);
     if let Some(chunk) = cqueue::buffer_select(flags) {
-        let span = pool.filled(chunk, result.max(0) as usize);
+        let span = span(op, &pool, chunk, result.max(0) as usize);
         if result > 0 || !op.socket.stream {
             op.copied += span.len() as u64;
             op.arrivals.push(span);
@@ -90,13 +112,17 @@ pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: us
         return Read::Starves;
     };
     let len = if most == 0 { len } else { len.min(most) };
-    // SAFETY: the chunk is ours until it is filled or put back.
-    let read = unsafe {
-        libc::recv(op.socket.endpoint.raw(), start.as_ptr().cast(), len, libc::MSG_DONTWAIT)
+    let fd = op.socket.endpoint.raw();
+    let read = if op.with_senders {
+        // SAFETY: the chunk is ours until it is filled or put back, and was seen to have more than a head.
+        unsafe { receive_message(fd, start, len) }
+    } else {
+        // SAFETY: the chunk is ours until it is filled or put back.
+        unsafe { libc::recv(fd, start.as_ptr().cast(), len, libc::MSG_DONTWAIT) }
     };
-    let error = std::io::Error::last_os_error();
+    let error = io::Error::last_os_error();
     if read > 0 || (read == 0 && !op.socket.stream) {
-        let span = pool.filled(chunk, read as usize);
+        let span = span(op, pool, chunk, read as usize);
         op.copied += span.len() as u64;
         op.arrivals.push(span);
         return Read::Some;
@@ -108,6 +134,32 @@ pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: us
         op.end(Err(Error::io("receiving", error)));
     }
     Read::Nothing
+}
+
+/// Receives a datagram as a ring would: its head, and the payload behind that. Returns the bytes of both, or -1 as
+/// `recvmsg`.
+///
+/// # Safety
+///
+/// The chunk can be written, has `len` bytes, and more than a head.
+unsafe fn receive_message(fd: RawFd, chunk: NonNull<u8>, len: usize) -> isize {
+    let room = len - DATAGRAM_HEAD;
+    // SAFETY: all-zero bytes are a valid, empty message header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    // SAFETY: the chunk is longer than that.
+    let (address, payload) = unsafe { (chunk.add(datagram::ADDRESS), chunk.add(DATAGRAM_HEAD)) };
+    let mut payload = libc::iovec { iov_base: payload.as_ptr().cast(), iov_len: room };
+    message.msg_name = address.as_ptr().cast();
+    message.msg_namelen = (DATAGRAM_HEAD - datagram::ADDRESS) as libc::socklen_t;
+    message.msg_iov = &raw mut payload;
+    message.msg_iovlen = 1;
+    // SAFETY: the header names parts of the chunk, which the caller may write.
+    let whole = unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
+    let Ok(bytes) = usize::try_from(whole) else { return whole };
+    let head = datagram::head(message.msg_namelen, bytes as u32, message.msg_flags as u32);
+    // SAFETY: the head is before the address.
+    unsafe { chunk.cast().write_unaligned(head) };
+    (DATAGRAM_HEAD + bytes.min(room)) as isize
 }
 
 /// Our own memory is always writable.

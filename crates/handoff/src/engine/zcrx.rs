@@ -192,8 +192,7 @@ mod tests {
         let chooser = Chooser::new(Err(String::new()), true);
         let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
         let (queue, given_back) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
-        let intake =
-            Intake { queue: Some(Rc::clone(&queue)), most: None, window: None, pool: None };
+        let intake = Intake::of_queue(&queue);
         let op = ReceiveOp::new(socket, intake);
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
         core.records.borrow_mut().receive(key).state = ReceiveState::Receiving;
@@ -260,8 +259,7 @@ mod tests {
             let chooser = Chooser::new(Err(String::new()), true);
             let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
             let (queue, _) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
-            let intake =
-                Intake { queue: Some(Rc::clone(&queue)), most: None, window: None, pool: None };
+            let intake = Intake::of_queue(&queue);
             let mut op = ReceiveOp::new(socket, intake);
             op.state = ReceiveState::Receiving;
             flow(&mut op).chunks = chunks_before;
@@ -286,8 +284,7 @@ mod tests {
         let (queue, given_back) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
         let others_due = Rc::<crate::lease::Due>::default();
         let imported = queue.imported(&others_due);
-        let intake =
-            Intake { queue: Some(Rc::clone(&queue)), most: None, window: None, pool: None };
+        let intake = Intake::of_queue(&queue);
         let key = core.records.borrow_mut().insert(|| Op::Receive(ReceiveOp::new(socket, intake)));
         core.records.borrow_mut().receive(key).state = ReceiveState::Receiving;
         let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 9 };

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
+use super::datagram::DATAGRAM_HEAD;
 use super::due::Due;
 use super::pool::{Pool, PoolShared};
 use super::rx_queue::RxQueue;
@@ -28,6 +29,8 @@ pub struct Intake {
     pub(crate) most: Option<NonZeroU32>,
     pub(crate) window: Option<Window>,
     pub(crate) pool: Option<Rc<PoolShared>>,
+    /// The pool keeps the senders of datagrams.
+    pub(crate) with_senders: bool,
 }
 
 impl RxQueue {
@@ -57,35 +60,83 @@ impl RxQueue {
     }
 }
 
+impl Pool {
+    /// For UDP sockets: the pool keeps the sender of each datagram, for which the first [`DATAGRAM_HEAD`] bytes of each
+    /// chunk are set aside. So a chunk has room for a datagram of that many bytes less.
+    /// [`Span::datagram`](crate::Span::datagram) tells who the sender is, and whether the datagram was cut.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::net::UdpSocket;
+    ///
+    /// let driver = handoff::Driver::new()?;
+    /// let pool = driver.pool(handoff::Region::anonymous(1 << 16)?, 2048)?;
+    /// let (here, sender) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    /// sender.send_to(b"hello", here.local_addr()?)?;
+    ///
+    /// let mut receiver = driver.socket(here)?.receive(pool.with_senders())?;
+    /// let span = driver.block_on(receiver.next_span())?.expect("datagrams have no end")?;
+    /// assert_eq!(&span[..], b"hello");
+    /// assert_eq!(span.datagram().expect("it was kept").sender, sender.local_addr()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn with_senders(&self) -> Intake {
+        Intake { with_senders: true, ..Intake::from(self) }
+    }
+}
+
 impl From<&Pool> for Intake {
     fn from(pool: &Pool) -> Self {
-        Self { queue: None, most: None, window: None, pool: Some(Rc::clone(&pool.shared)) }
+        Self { pool: Some(Rc::clone(&pool.shared)), ..Self::nothing() }
     }
 }
 
 impl From<&RxQueue> for Intake {
     fn from(queue: &RxQueue) -> Self {
-        Self { queue: Some(Rc::clone(&queue.shared)), most: None, window: None, pool: None }
+        Self::of_queue(&queue.shared)
     }
 }
 
 impl From<&Window> for Intake {
     fn from(window: &Window) -> Self {
-        Self { queue: None, most: None, window: Some(window.clone()), pool: None }
+        Self { window: Some(window.clone()), ..Self::nothing() }
     }
 }
 
 impl Intake {
+    /// For what fills it in.
+    fn nothing() -> Self {
+        Self { queue: None, most: None, window: None, pool: None, with_senders: false }
+    }
+
+    pub(crate) fn of_queue(queue: &Rc<RxShared>) -> Self {
+        Self { queue: Some(Rc::clone(queue)), ..Self::nothing() }
+    }
+
+    /// Why it serves no socket of this kind.
+    pub(crate) fn unfit(&self, stream: bool, udp: bool) -> Option<&'static str> {
+        if !stream && self.window.is_some() && self.pool.is_none() && self.queue.is_none() {
+            // It has no place for what comes in no pages.
+            return Some("a window maps the pages of TCP streams: receive datagrams into a pool");
+        }
+        if !self.with_senders {
+            return None;
+        }
+        if !udp {
+            return Some("only UDP sockets tell of senders: receive into the pool itself");
+        }
+        let too_small = self.pool.as_ref().is_some_and(|pool| pool.chunk() <= DATAGRAM_HEAD);
+        too_small.then_some(
+            "the chunks have no room for a datagram behind its sender, which takes 64 bytes \
+             (DATAGRAM_HEAD): take larger ones",
+        )
+    }
+
     /// A ring names pools and queues by number, so another driver's would be mistaken for its own.
     pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
         self.queue.as_ref().is_none_or(|queue| queue.is_of(due))
             && self.window.as_ref().is_none_or(|window| window.is_of(due))
             && self.pool.as_ref().is_none_or(|pool| pool.is_of(due))
-    }
-
-    /// Whether there is nothing but a window, which has no place for what comes in no pages.
-    pub(crate) fn is_window_alone(&self) -> bool {
-        self.window.is_some() && self.pool.is_none() && self.queue.is_none()
     }
 }
 
@@ -95,6 +146,7 @@ impl std::fmt::Debug for Intake {
             .field("queue", &self.queue.is_some())
             .field("window", &self.window.is_some())
             .field("pool", &self.pool.is_some())
+            .field("with_senders", &self.with_senders)
             .finish()
     }
 }

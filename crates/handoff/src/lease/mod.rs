@@ -3,6 +3,7 @@
 
 pub(crate) mod area;
 pub(crate) mod arrivals;
+pub(crate) mod datagram;
 pub(crate) mod dma_buf;
 pub(crate) mod due;
 pub(crate) mod intake;
@@ -26,6 +27,7 @@ pub(crate) mod span_ref;
 pub(crate) mod window;
 
 pub(crate) use arrivals::Arrivals;
+pub use datagram::{DATAGRAM_HEAD, Datagram};
 pub use dma_buf::{DmaBuf, DmaBufQueue, DmaBufSpan};
 pub(crate) use due::{Due, Mark};
 pub use intake::Intake;

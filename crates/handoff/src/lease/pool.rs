@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU16, Ordering::Release};
 use io_uring::types::BufRingEntry;
 use rustix::mm::MapFlags;
 
+use super::datagram::DATAGRAM_HEAD;
 use super::due::Due;
 use super::received::Span;
 use crate::error::{Error, Result};
@@ -189,11 +190,41 @@ impl PoolShared {
 
     /// A receive filled the first `len` bytes of a chunk.
     pub(crate) fn filled(self: &Rc<Self>, chunk: u16, len: usize) -> Span {
-        assert!(len <= self.chunk, "{len} bytes in a chunk of {}", self.chunk);
-        self.held.set(self.held.get() + 1);
+        self.hold(len);
         // SAFETY: in the backing, which is initialised. The chunk was supplied once and is not supplied
         // again before its ticket is gone.
         unsafe { Span::of_pool(self, chunk, self.start(chunk), len) }
+    }
+
+    /// A receive filled the first `len` bytes of a chunk, with a head and a datagram behind it.
+    pub(crate) fn filled_datagram(self: &Rc<Self>, chunk: u16, len: usize) -> Span {
+        self.hold(len);
+        let payload = len.checked_sub(DATAGRAM_HEAD).expect("a datagram is behind its head");
+        // SAFETY: as above; the head is in the chunk.
+        let start = unsafe { self.start(chunk).add(DATAGRAM_HEAD) };
+        // SAFETY: as above; nobody writes the head before the ticket is gone, as it is in no span.
+        unsafe { Span::of_datagram(self, chunk, start, payload) }
+    }
+
+    fn hold(&self, len: usize) {
+        assert!(len <= self.chunk, "{len} bytes in a chunk of {}", self.chunk);
+        self.held.set(self.held.get() + 1);
+    }
+
+    /// The head of a chunk.
+    ///
+    /// # Safety
+    ///
+    /// The chunk was [filled with a datagram](Self::filled_datagram), and is not given back as long as the bytes are
+    /// looked at.
+    pub(crate) unsafe fn head(&self, chunk: u16) -> &[u8] {
+        // SAFETY: it is initialised, and nobody writes it meanwhile, as the caller says.
+        unsafe { std::slice::from_raw_parts(self.start(chunk).as_ptr(), DATAGRAM_HEAD) }
+    }
+
+    /// Bytes of a chunk.
+    pub(crate) fn chunk(&self) -> usize {
+        self.chunk
     }
 
     /// The memory of the chunks.

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::datagram::{self, Datagram};
 use super::pool::PoolShared;
 use super::rx_shared::RxShared;
 use crate::memory::{Backing, Piece};
@@ -25,6 +26,8 @@ enum Origin {
     Nowhere,
     /// The pool, and the chunk's number; as wide as a place, so that all variants move alike.
     Pool(Rc<PoolShared>, u64),
+    /// The same, of a chunk with the head of a datagram.
+    Datagram(Rc<PoolShared>, u64),
     /// The rx queue, and the beginning of the span, in the kernel's words.
     Queue(Rc<RxShared>, u64),
     /// The ticket of a split span. Most spans are never split, and need no count of their own.
@@ -35,7 +38,7 @@ impl Origin {
     /// Drops the ticket, which is not a queue's.
     #[inline(never)]
     fn end(self) {
-        if let Self::Pool(pool, chunk) = &self {
+        if let Self::Pool(pool, chunk) | Self::Datagram(pool, chunk) = &self {
             PoolShared::give_back(pool, *chunk as u16);
         }
     }
@@ -60,7 +63,16 @@ impl Ticket {
         match &*self.0 {
             Origin::Queue(..) => true,
             Origin::Shared(whole) => whole.is_of_queue(),
-            Origin::Nowhere | Origin::Pool(..) => false,
+            Origin::Nowhere | Origin::Pool(..) | Origin::Datagram(..) => false,
+        }
+    }
+
+    fn datagram(&self) -> Option<Datagram> {
+        match &*self.0 {
+            // SAFETY: the chunk has a head, and the ticket keeps it.
+            Origin::Datagram(pool, chunk) => datagram::parse(unsafe { pool.head(*chunk as u16) }),
+            Origin::Shared(whole) => whole.datagram(),
+            Origin::Nowhere | Origin::Pool(..) | Origin::Queue(..) => None,
         }
     }
 
@@ -68,7 +80,7 @@ impl Ticket {
     fn memory(&self) -> Option<&Arc<Backing>> {
         match &*self.0 {
             Origin::Nowhere => None,
-            Origin::Pool(pool, _) => Some(pool.memory()),
+            Origin::Pool(pool, _) | Origin::Datagram(pool, _) => Some(pool.memory()),
             Origin::Queue(queue, _) => Some(queue.memory()),
             Origin::Shared(whole) => whole.memory(),
         }
@@ -96,6 +108,7 @@ impl fmt::Debug for Ticket {
         match &*self.0 {
             Origin::Nowhere => f.write_str("Nowhere"),
             Origin::Pool(_, chunk) => write!(f, "Pool({chunk})"),
+            Origin::Datagram(_, chunk) => write!(f, "Datagram({chunk})"),
             Origin::Queue(_, place) => write!(f, "Queue({place:#x})"),
             Origin::Shared(whole) => whole.fmt(f),
         }
@@ -144,6 +157,18 @@ impl Span {
 
     /// # Safety
     ///
+    /// As for [`of_pool`](Self::of_pool); the chunk begins with a head, which is in no span.
+    pub(crate) unsafe fn of_datagram(
+        pool: &Rc<PoolShared>,
+        chunk: u16,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Self {
+        Self { start, len, ticket: Ticket::new(Origin::Datagram(Rc::clone(pool), chunk.into())) }
+    }
+
+    /// # Safety
+    ///
     /// The bytes are initialised and at this place of the queue's memory, and are handed out once before
     /// they are given back.
     #[inline]
@@ -170,6 +195,12 @@ impl Span {
     /// Whether the bytes are in the area of an [`RxQueue`](crate::RxQueue), not in a [`Pool`](crate::Pool).
     pub fn is_of_queue(&self) -> bool {
         self.ticket.is_of_queue()
+    }
+
+    /// Who sent the datagram that the bytes are of, and how long it was; `None` if it was not received by
+    /// [`Pool::with_senders`](crate::Pool::with_senders).
+    pub fn datagram(&self) -> Option<Datagram> {
+        self.ticket.datagram()
     }
 
     /// Cuts off the first `at` bytes as a span of their own, which shares the chunk.

@@ -9,6 +9,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use super::datagram::Datagram;
 use super::received::Span;
 use super::rx_shared::RxShared;
 
@@ -78,6 +79,14 @@ impl<'a> SpanRef<'a> {
     /// Made from a span that exists already.
     pub(crate) fn of_span(span: Span) -> Self {
         Self(Visited::Made(span))
+    }
+
+    /// As [`Span::datagram`].
+    pub fn datagram(&self) -> Option<Datagram> {
+        match &self.0 {
+            Visited::Placed(_) => None,
+            Visited::Made(span) => span.datagram(),
+        }
     }
 
     /// Keeps the bytes beyond the visit.

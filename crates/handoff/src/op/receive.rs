@@ -28,6 +28,8 @@ pub(crate) struct ReceiveOp {
     pub(crate) window: Option<Window>,
     pub(crate) mapped: Mapped,
     pub(crate) pool: Option<Rc<PoolShared>>,
+    /// The pool keeps the senders of datagrams.
+    pub(crate) with_senders: bool,
     /// Bytes received into the pool.
     pub(crate) copied: u64,
     /// Spans that nobody has taken.
@@ -78,6 +80,7 @@ impl ReceiveOp {
             window: intake.window,
             mapped: Mapped::default(),
             pool: intake.pool,
+            with_senders: intake.with_senders,
             copied: 0,
             state: ReceiveState::Idle,
             end: End::Open,

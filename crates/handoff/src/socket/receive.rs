@@ -26,7 +26,8 @@ impl Socket {
     /// # Errors
     ///
     /// When too many operations are under way, pool or queue belong to another driver, a window is to receive
-    /// datagrams, or the socket has a receiver: two would each get parts of what comes.
+    /// datagrams, senders are wanted of a socket that is not UDP or into chunks without room, or the socket has a
+    /// receiver: two would each get parts of what comes.
     pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
         let (driver, intake) = (Rc::clone(&self.driver), intake.into());
         if !intake.is_of(&driver.due) {
@@ -34,10 +35,8 @@ impl Socket {
                 "the pool or rx queue belongs to another driver than the socket",
             ));
         }
-        if !self.shared.stream && intake.is_window_alone() {
-            return Err(Error::Invalid(
-                "a window maps the pages of TCP streams: receive datagrams into a pool",
-            ));
+        if let Some(why) = intake.unfit(self.shared.stream, self.shared.udp) {
+            return Err(Error::Invalid(why));
         }
         driver.check_room()?;
         self.shared.reception.take()?;
