@@ -38,6 +38,7 @@ pub enum RingUse {
 pub struct DriverBuilder {
     ring: RingUse,
     entries: u32,
+    completions: u32,
     in_flight: usize,
     registered_buffers: u32,
     registered_files: u32,
@@ -50,6 +51,7 @@ impl Default for DriverBuilder {
         Self {
             ring: RingUse::default(),
             entries: 256,
+            completions: 0,
             in_flight: 4096,
             registered_buffers: 64,
             registered_files: 512,
@@ -70,6 +72,15 @@ impl DriverBuilder {
     pub fn entries(mut self, entries: u32) -> Self {
         // A header and its payload are submitted together.
         self.entries = entries.max(2);
+        self
+    }
+
+    /// Places of the completion queue, at least: received spans, and completions in general, wait there for the next
+    /// turn. Default: four times the [`entries`](Self::entries), and 8192 for
+    /// [`zero_copy_receive`](Self::zero_copy_receive). Fewer than the entries are raised to that, and more than the
+    /// kernel's limit are lowered.
+    pub fn completions(mut self, places: u32) -> Self {
+        self.completions = places;
         self
     }
 
@@ -118,7 +129,7 @@ impl DriverBuilder {
         let ring = match self.ring {
             RingUse::Avoid => Err("it was not asked for".to_owned()),
             _ => Ring::new(
-                self.entries,
+                (self.entries, self.completions),
                 self.registered_buffers,
                 self.registered_files,
                 match (self.zero_copy_receive, self.mixed_completions) {

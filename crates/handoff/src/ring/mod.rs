@@ -89,10 +89,15 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread.
-    pub(crate) fn new(entries: u32, buffers: u32, files: u32, shape: Shape) -> io::Result<Self> {
+    /// A ring for the calling thread, with so many entries and places for completions; 0: what the shape needs.
+    pub(crate) fn new(
+        (entries, completions): (u32, u32),
+        buffers: u32,
+        files: u32,
+        shape: Shape,
+    ) -> io::Result<Self> {
         static RINGS: AtomicU32 = AtomicU32::new(1);
-        let mut io = Queues::new(entries, shape)?;
+        let mut io = Queues::new(entries, completions, shape)?;
         if !io.params().is_feature_nodrop() || !io.params().is_feature_ext_arg() {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
@@ -379,7 +384,7 @@ mod tests {
     use super::*;
 
     fn ring(test: &str) -> Option<Ring> {
-        skip::told(Ring::new(32, 0, 0, Shape::Narrow), test)
+        skip::told(Ring::new((32, 0), 0, 0, Shape::Narrow), test)
     }
 
     fn push(ring: &mut Ring, entry: squeue::Entry, linked: bool) {

@@ -147,25 +147,30 @@ macro_rules! any {
 }
 
 impl Queues {
-    /// Queues for one thread.
-    pub(crate) fn new(entries: u32, shape: Shape) -> io::Result<Self> {
+    /// Queues for one thread. 0 completions: as many places as the shape needs.
+    pub(crate) fn new(entries: u32, completions: u32, shape: Shape) -> io::Result<Self> {
         workers::keep()?;
         // The queue's indirection is useless here, and costs a look for each request (Linux 6.6).
-        Self::build(entries, shape, true).or_else(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => Self::build(entries, shape, false),
+        let places = match (completions, shape) {
+            (0, Shape::Narrow) => entries.saturating_mul(4),
+            (0, _) => entries.saturating_mul(4).max(SPANS),
+            // The kernel rounds the entries up, and refuses fewer places than that.
+            _ => completions.max(entries.checked_next_power_of_two().unwrap_or(u32::MAX)),
+        };
+        let build = |no_indirection| Self::build((entries, places), shape, no_indirection);
+        build(true).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => build(false),
             _ => Err(error),
         })
     }
 
-    fn build(entries: u32, shape: Shape, no_indirection: bool) -> io::Result<Self> {
-        let completions = entries.saturating_mul(4);
-        let many = completions.max(SPANS);
+    fn build(sizes: (u32, u32), shape: Shape, no_indirection: bool) -> io::Result<Self> {
         match shape {
-            Shape::Narrow => uniform(entries, completions, no_indirection).map(Self::Narrow),
-            Shape::Wide => uniform(entries, many, no_indirection).map(Self::Wide),
-            Shape::Mixed => match mixed(entries, many, no_indirection) {
+            Shape::Narrow => uniform(sizes, no_indirection).map(Self::Narrow),
+            Shape::Wide => uniform(sizes, no_indirection).map(Self::Wide),
+            Shape::Mixed => match mixed(sizes, no_indirection) {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    Self::build(entries, Shape::Wide, no_indirection)
+                    Self::build(sizes, Shape::Wide, no_indirection)
                 }
                 ring => ring.map(Self::Mixed),
             },
@@ -278,8 +283,7 @@ impl AsRawFd for Queues {
 
 /// Queues whose completions are all of one size, which the type says.
 fn uniform<C: cqueue::EntryMarker>(
-    entries: u32,
-    completions: u32,
+    (entries, completions): (u32, u32),
     no_indirection: bool,
 ) -> io::Result<IoUring<squeue::Entry, C>> {
     let mut builder = IoUring::<squeue::Entry, C>::builder();
@@ -297,7 +301,7 @@ fn uniform<C: cqueue::EntryMarker>(
 }
 
 /// The same with completions of both sizes; a long one takes two places.
-fn mixed(entries: u32, completions: u32, no_indirection: bool) -> io::Result<IoUring> {
+fn mixed((entries, completions): (u32, u32), no_indirection: bool) -> io::Result<IoUring> {
     let flags = ring_setup::SINGLE_ISSUER
         | ring_setup::DEFER_TASKRUN
         | ring_setup::TASKRUN_FLAG
@@ -322,7 +326,7 @@ mod tests {
         extern "C" fn nothing(_: libc::c_int) {}
 
         let test = "queues::tests::signals_end_no_wait";
-        let Some(mut queues) = skip::told(Queues::new(8, Shape::Narrow), test) else { return };
+        let Some(mut queues) = skip::told(Queues::new(8, 0, Shape::Narrow), test) else { return };
         // SAFETY: the handler does nothing; all-zero bytes are no flags, so that calls are interrupted, and
         // no blocked signals.
         let waiting = unsafe {
@@ -416,12 +420,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn there_are_as_many_places_for_completions_as_were_asked_for() {
+        for shape in [Shape::Narrow, Shape::Mixed, Shape::Wide] {
+            let test = "queues::tests::there_are_as_many_places_for_completions_as_were_asked_for";
+            let places = |asked| {
+                let queues = skip::told(Queues::new(5, asked, shape), test)?;
+                let places = queues.params().cq_entries();
+                // A long one takes two.
+                Some(if matches!(queues, Queues::Mixed(_)) { places / 2 } else { places })
+            };
+            let Some(least) = places(0) else { return };
+            assert_eq!(least, if shape == Shape::Narrow { 32 } else { SPANS });
+            // Fewer than entries, and more than there are.
+            assert_eq!([1, 1000].map(places), [Some(8), Some(1024)]);
+            assert!(places(u32::MAX) > Some(1 << 14));
+        }
+    }
+
     /// Posts no completion of 32 bytes, but the queues wrap many times.
     #[test]
     fn completions_of_every_shape_come_in_order() {
         for shape in [Shape::Narrow, Shape::Mixed, Shape::Wide] {
             let test = "queues::tests::completions_of_every_shape_come_in_order";
-            let Some(mut queues) = skip::told(Queues::new(8, shape), test) else { return };
+            let Some(mut queues) = skip::told(Queues::new(8, 0, shape), test) else { return };
             assert_eq!(queues.tell_of_spans(), shape != Shape::Narrow);
             let mut places = Vec::new();
             let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
