@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * An echo server in an event loop of its own: what comes is sent back from where it was received.
+ * An echo server in an event loop of its own: what comes is sent back from where it was received. With -u it answers
+ * datagrams, each to its sender; with -6 it has IPv6, and IPv4 by it.
  *
- *     cc echo.c $(pkg-config --cflags --libs handoff) -o echo && ./echo 7000
+ *     cc echo.c $(pkg-config --cflags --libs handoff) -o echo && ./echo [-u] [-6] 7000
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -30,18 +31,22 @@ static int must(int result, const char *what)
 	return result;
 }
 
+static int datagrams, ipv6;
+
 static int listening(int port)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(port) };
-	socklen_t length = sizeof(address);
-	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in four = { .sin_family = AF_INET, .sin_port = htons(port) };
+	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	struct sockaddr *address = ipv6 ? (struct sockaddr *)&six : (struct sockaddr *)&four;
+	socklen_t length = ipv6 ? sizeof(six) : sizeof(four);
+	int listener = socket(address->sa_family, datagrams ? SOCK_DGRAM : SOCK_STREAM, 0);
 
-	if (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 64) ||
-	    getsockname(listener, (struct sockaddr *)&address, &length)) {
+	if (bind(listener, address, length) || (!datagrams && listen(listener, 64)) ||
+	    getsockname(listener, address, &length)) {
 		perror("echo: listen");
 		exit(1);
 	}
-	printf("listening on port %d\n", ntohs(address.sin_port));
+	printf("listening on port %d\n", ntohs(ipv6 ? six.sin6_port : four.sin_port));
 	fflush(stdout);
 	return listener;
 }
@@ -68,6 +73,32 @@ static void end(struct connection *it)
 	memset(it, 0, sizeof(*it));
 }
 
+/* The first place is the socket that gets all datagrams. */
+static void begin_datagrams(handoff_driver driver, handoff_pool pool, int fd)
+{
+	must(handoff_socket_new(driver, fd, &connections[0].socket), "attach the socket");
+	must(handoff_pool_with_senders(pool, &pool), "keep senders");
+	must(handoff_receive(connections[0].socket, pool, 0, &connections[0].receiver), "receive");
+}
+
+static void answer_datagram(const struct handoff_event *event)
+{
+	struct sockaddr_storage sender;
+	struct handoff_send_options options = { .size = sizeof(options), .address = &sender };
+
+	if (event->kind == HANDOFF_EVENT_ENDED) {
+		fprintf(stderr, "echo: receive: %s\n", event->error_text);
+		exit(1);
+	}
+	/* Else an answer is over, and if it failed, it is lost as datagrams are. */
+	if (event->kind != HANDOFF_EVENT_RECEIVED)
+		return;
+	options.address_length = sizeof(sender);
+	must(handoff_span_sender(event->handle, &sender, &options.address_length, NULL), "look at the sender");
+	if (handoff_send(connections[0].socket, event->handle, &options, 0, NULL) < 0)
+		handoff_close(event->handle);
+}
+
 static void answer(const struct handoff_event *event)
 {
 	struct connection *it = &connections[event->user_data];
@@ -83,19 +114,30 @@ static void answer(const struct handoff_event *event)
 
 int main(int argc, char **argv)
 {
-	int listener = listening(argc > 1 ? atoi(argv[1]) : 0), loop = epoll_create1(0);
+	int option, listener, loop = epoll_create1(0);
 	handoff_driver driver;
 	handoff_region region;
 	handoff_pool pool;
 
+	while ((option = getopt(argc, argv, "u6")) != -1) {
+		datagrams |= option == 'u';
+		ipv6 |= option == '6';
+		if (option == '?')
+			exit(2);
+	}
+	listener = listening(optind < argc ? atoi(argv[optind]) : 0);
 	must(handoff_driver_new(NULL, &driver), "make a driver");
 	must(handoff_region_new(16 << 20, HANDOFF_PAGES_BASE, &region), "make a region");
 	if (handoff_register(driver, region) < 0)
 		fprintf(stderr, "echo: unregistered memory: %s\n", handoff_error_text());
-	must(handoff_pool_new(driver, region, 16 << 10, &pool), "make a pool");
+	/* A chunk has room for the longest datagram. */
+	must(handoff_pool_new(driver, region, datagrams ? HANDOFF_DATAGRAM_HEAD + (64 << 10) : 16 << 10, &pool),
+	     "make a pool");
+	if (datagrams)
+		begin_datagrams(driver, pool, listener);
 
-	int watched[] = { listener, handoff_driver_fd(driver) };
-	for (int i = 0; i < 2; i++)
+	int watched[] = { handoff_driver_fd(driver), listener };
+	for (int i = 0; i < 2 - datagrams; i++)
 		epoll_ctl(loop, EPOLL_CTL_ADD, watched[i],
 			  &(struct epoll_event){ .events = EPOLLIN, .data.fd = watched[i] });
 	for (;;) {
@@ -105,7 +147,7 @@ int main(int argc, char **argv)
 
 		while ((told = must(handoff_turn(driver, 0, events, 64), "turn")) > 0)
 			for (int i = 0; i < told; i++)
-				answer(&events[i]);
+				(datagrams ? answer_datagram : answer)(&events[i]);
 		if (epoll_wait(loop, &ready, 1, -1) > 0 && ready.data.fd == listener)
 			begin(driver, pool, accept(listener, NULL, NULL));
 	}

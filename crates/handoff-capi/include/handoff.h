@@ -177,6 +177,11 @@
 #define HANDOFF_RECEIVE_ALL 1
 
 /*
+ Bytes of each chunk that a pool with senders sets aside.
+ */
+#define HANDOFF_DATAGRAM_HEAD 64
+
+/*
  Tell when the kernel took the bytes, too: with `HANDOFF_EVENT_SENT`.
  */
 #define HANDOFF_SEND_TELL_SENT 1
@@ -224,6 +229,10 @@ typedef struct handoff_driver_options {
    1: rx queues of network cards may be bound.
    */
   uint32_t zero_copy_receive;
+  /*
+   Places of the completion queue.
+   */
+  uint32_t completions;
 } handoff_driver_options;
 
 /*
@@ -805,6 +814,18 @@ int handoff_pool_new(handoff_driver driver,
                      handoff_pool *pool);
 
 /*
+ Makes another handle for a pool of chunks, by which UDP sockets receive datagrams with their senders:
+ `handoff_span_sender` tells who sent one. Each chunk has `HANDOFF_DATAGRAM_HEAD` bytes less for the datagram then.
+ Both handles share the chunks, and may be used side by side.
+
+ Returns 0, or a negative error number.
+
+ Requires: `with_senders` can be written.
+ */
+int handoff_pool_with_senders(handoff_pool pool,
+                              handoff_pool *with_senders);
+
+/*
  Reserves address space for received pages of TCP sockets, which the kernel maps there: `places` of `place` bytes
  each, whole pages.
 
@@ -832,6 +853,18 @@ int handoff_rx_queue_new(handoff_driver driver,
                          handoff_pool *pool);
 
 /*
+ Makes another handle for an rx queue, by which a receiver gets `bytes` bytes and no more: it ends behind them as at
+ the end of a stream, and later bytes stay in the socket for the next receiver.
+
+ Returns 0, or a negative error number.
+
+ Requires: `begin` can be written.
+ */
+int handoff_rx_queue_take(handoff_pool queue,
+                          uint32_t bytes,
+                          handoff_pool *begin);
+
+/*
  Begins to receive on a socket: `HANDOFF_EVENT_RECEIVED` for each span that comes, then one
  `HANDOFF_EVENT_ENDED`. Closing the receiver ends it too, without an event; so does closing the driver.
 
@@ -850,7 +883,8 @@ int handoff_receive(handoff_socket socket,
  Begins to receive on a socket as `handoff_receive` does, but without events: after a turn of the driver,
  `handoff_visit` shows what came. That costs less for each span. Closing the receiver ends it.
 
- Returns 0, or a negative error number: `-EINVAL` where the socket is received on already.
+ Returns 0, or a negative error number: `-EINVAL` where the socket is received on already, and with a pool with
+ senders, of which a visitor is not told.
 
  Requires: `receiver` can be written.
  */
@@ -899,6 +933,23 @@ int handoff_receive_into(handoff_socket socket,
  Requires: `data` and `length` can be written; `length` may be NULL.
  */
 int handoff_span_data(handoff_span span, const void **data, size_t *length);
+
+/*
+ Who sent the datagram that a span is of: a `struct sockaddr_in` or `sockaddr_in6`.
+
+ `address_length` says how many bytes `address` has room for, and then how many the address takes; a
+ `struct sockaddr_storage` has room for both kinds. `datagram_length` may be NULL; else it gets the bytes of the
+ datagram as it was sent: more than the span has where the chunk had no room for all.
+
+ Returns 0, or a negative error number: `-ENODATA` for a span that was not received by a pool of
+ `handoff_pool_with_senders`, `-ENOSPC` where the address has no room. Nothing is written then.
+
+ Requires: `address` has as much room as `address_length` says; that and `datagram_length` can be written.
+ */
+int handoff_span_sender(handoff_span span,
+                        void *address,
+                        size_t *address_length,
+                        size_t *datagram_length);
 
 /*
  Begins to carry all bytes of a source to a sink, by the best engine that works. `HANDOFF_EVENT_CARRIED` tells the end.

@@ -46,6 +46,8 @@ pub struct handoff_driver_options {
     pub registered_files: u32,
     /// 1: rx queues of network cards may be bound.
     pub zero_copy_receive: u32,
+    /// Places of the completion queue.
+    pub completions: u32,
 }
 
 /// How often tasks that wake themselves go on between two turns.
@@ -290,6 +292,9 @@ pub unsafe extern "C" fn handoff_driver_new(
         }
         if options.registered_files != 0 {
             builder = builder.registered_files(options.registered_files);
+        }
+        if options.completions != 0 {
+            builder = builder.completions(options.completions);
         }
         if options.zero_copy_receive != 0 {
             builder = builder.zero_copy_receive(true);

@@ -59,8 +59,9 @@ pub use memory::{
 pub use operation::handoff_cancel;
 pub use probe::{HANDOFF_NO, HANDOFF_UNKNOWN, HANDOFF_YES, handoff_capability, handoff_probe};
 pub use receive::{
-    HANDOFF_RECEIVE_ALL, handoff_pool_new, handoff_receive, handoff_receive_in_bulk,
-    handoff_receive_into, handoff_rx_queue_new, handoff_span_data, handoff_visit,
+    HANDOFF_DATAGRAM_HEAD, HANDOFF_RECEIVE_ALL, handoff_pool_new, handoff_pool_with_senders,
+    handoff_receive, handoff_receive_in_bulk, handoff_receive_into, handoff_rx_queue_new,
+    handoff_rx_queue_take, handoff_span_data, handoff_span_sender, handoff_visit,
     handoff_window_new,
 };
 pub use route::{handoff_route, handoff_route_options};

@@ -2,11 +2,16 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::num::NonZeroU32;
+use std::ptr;
 use std::rc::{Rc, Weak};
 
-use handoff::{Buffer, Intake, Receiver, Region, RxBinding, Span, Transfer, Transferred};
+use handoff::{
+    Buffer, Intake, Pool, Receiver, Region, RxBinding, RxQueue, Span, Transfer, Transferred, Window,
+};
+use socket2::SockAddr;
 
-use crate::boundary::{Failure, enter, put_bytes};
+use crate::boundary::{Failure, check, enter, put, put_bytes};
 use crate::driver::{self, State, Stop};
 use crate::event::{
     HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_TRANSFERRED, handoff_event,
@@ -22,6 +27,11 @@ use crate::socket::Socket;
 /// Receive until the buffer is full.
 pub const HANDOFF_RECEIVE_ALL: u32 = 1;
 
+/// Bytes of each chunk that a pool with senders sets aside.
+pub const HANDOFF_DATAGRAM_HEAD: usize = 64;
+
+const _: () = assert!(HANDOFF_DATAGRAM_HEAD == handoff::DATAGRAM_HEAD);
+
 /// Receiving that ends when this goes.
 struct Receiving(#[expect(dead_code, reason = "its drop ends the task")] Stop);
 
@@ -30,11 +40,25 @@ impl Kind for Receiving {
 }
 
 /// What receiving draws on.
-pub(crate) struct Drawn(Box<dyn Fn() -> Intake>);
+pub(crate) enum Drawn {
+    Pool(Pool),
+    /// A pool that keeps the senders of datagrams.
+    Senders(Pool),
+    Window(Window),
+    Queue(RxQueue),
+    /// So many bytes of what comes by a queue.
+    Begin(RxQueue, NonZeroU32),
+}
 
 impl Drawn {
     pub(crate) fn intake(&self) -> Intake {
-        (self.0)()
+        match self {
+            Self::Pool(pool) => pool.into(),
+            Self::Senders(pool) => pool.with_senders(),
+            Self::Window(window) => window.into(),
+            Self::Queue(queue) => queue.into(),
+            Self::Begin(queue, bytes) => queue.take(*bytes),
+        }
     }
 }
 
@@ -60,11 +84,37 @@ pub unsafe extern "C" fn handoff_pool_new(
     enter(|| {
         let region = handles::remove::<Region>(region)?;
         let make = || {
-            let made = handles::get::<Rc<State>>(driver)?.driver.pool(region, chunk)?;
-            Ok(Rc::new(Drawn(Box::new(move || Intake::from(&made)))))
+            let state = handles::get::<Rc<State>>(driver)?;
+            Ok(Rc::new(Drawn::Pool(state.driver.pool(region, chunk)?)))
         };
         // SAFETY: the caller vouches for it.
         unsafe { handles::give(pool, make) }
+    })
+}
+
+/// Makes another handle for a pool of chunks, by which UDP sockets receive datagrams with their senders:
+/// `handoff_span_sender` tells who sent one. Each chunk has `HANDOFF_DATAGRAM_HEAD` bytes less for the datagram then.
+/// Both handles share the chunks, and may be used side by side.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `with_senders` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_pool_with_senders(
+    pool: handoff_pool,
+    with_senders: *mut handoff_pool,
+) -> c_int {
+    enter(|| {
+        let make = || match &*handles::get::<Rc<Drawn>>(pool)? {
+            Drawn::Pool(pool) => Ok(Rc::new(Drawn::Senders(pool.clone()))),
+            _ => Err(Failure::invalid(
+                "only pools of handoff_pool_new keep senders: the handle is another",
+            )),
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { handles::give(with_senders, make) }
     })
 }
 
@@ -85,8 +135,8 @@ pub unsafe extern "C" fn handoff_window_new(
 ) -> c_int {
     enter(|| {
         let make = || {
-            let window = handles::get::<Rc<State>>(driver)?.driver.window(places, place)?;
-            Ok(Rc::new(Drawn(Box::new(move || Intake::from(&window)))))
+            let state = handles::get::<Rc<State>>(driver)?;
+            Ok(Rc::new(Drawn::Window(state.driver.window(places, place)?)))
         };
         // SAFETY: the caller vouches for it.
         unsafe { handles::give(pool, make) }
@@ -122,11 +172,39 @@ pub unsafe extern "C" fn handoff_rx_queue_new(
         let make = || {
             let state = handles::get::<Rc<State>>(driver)?;
             let binding = RxBinding::new(interface, queue)?;
-            let bound = state.driver.rx_queue(region, &binding)?;
-            Ok(Rc::new(Drawn(Box::new(move || Intake::from(&bound)))))
+            Ok(Rc::new(Drawn::Queue(state.driver.rx_queue(region, &binding)?)))
         };
         // SAFETY: the caller vouches for it.
         unsafe { handles::give(pool, make) }
+    })
+}
+
+/// Makes another handle for an rx queue, by which a receiver gets `bytes` bytes and no more: it ends behind them as at
+/// the end of a stream, and later bytes stay in the socket for the next receiver.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `begin` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_rx_queue_take(
+    queue: handoff_pool,
+    bytes: u32,
+    begin: *mut handoff_pool,
+) -> c_int {
+    enter(|| {
+        let make = || {
+            let bytes = NonZeroU32::new(bytes).ok_or_else(|| Failure::invalid("bytes is 0"))?;
+            match &*handles::get::<Rc<Drawn>>(queue)? {
+                Drawn::Queue(queue) => Ok(Rc::new(Drawn::Begin(queue.clone(), bytes))),
+                _ => Err(Failure::invalid(
+                    "only handles of handoff_rx_queue_new serve: the handle is another",
+                )),
+            }
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { handles::give(begin, make) }
     })
 }
 
@@ -201,7 +279,8 @@ impl Kind for Rc<Bulk> {
 /// Begins to receive on a socket as `handoff_receive` does, but without events: after a turn of the driver,
 /// `handoff_visit` shows what came. That costs less for each span. Closing the receiver ends it.
 ///
-/// Returns 0, or a negative error number: `-EINVAL` where the socket is received on already.
+/// Returns 0, or a negative error number: `-EINVAL` where the socket is received on already, and with a pool with
+/// senders, of which a visitor is not told.
 ///
 /// # Safety
 ///
@@ -214,6 +293,11 @@ pub unsafe extern "C" fn handoff_receive_in_bulk(
 ) -> c_int {
     enter(|| {
         let begin = || {
+            if matches!(&*handles::get::<Rc<Drawn>>(pool)?, Drawn::Senders(_)) {
+                return Err(Failure::invalid(
+                    "a visitor is not told of senders: take handoff_receive, or the pool itself",
+                ));
+            }
             let (socket, begun) = received_on(socket, pool)?;
             Ok(Rc::new(Bulk { receiver: RefCell::new(begun), _state: Rc::clone(&socket.state) }))
         };
@@ -361,6 +445,54 @@ pub unsafe extern "C" fn handoff_span_data(
         let place = loan::with(span, |span: &mut Span| Ok((span.as_ptr().cast(), span.len())))?;
         // SAFETY: the caller vouches for it.
         unsafe { put_bytes(data, length, place) }?;
+        Ok(0)
+    })
+}
+
+/// Who sent the datagram that a span is of: a `struct sockaddr_in` or `sockaddr_in6`.
+///
+/// `address_length` says how many bytes `address` has room for, and then how many the address takes; a
+/// `struct sockaddr_storage` has room for both kinds. `datagram_length` may be NULL; else it gets the bytes of the
+/// datagram as it was sent: more than the span has where the chunk had no room for all.
+///
+/// Returns 0, or a negative error number: `-ENODATA` for a span that was not received by a pool of
+/// `handoff_pool_with_senders`, `-ENOSPC` where the address has no room. Nothing is written then.
+///
+/// # Safety
+///
+/// `address` has as much room as `address_length` says; that and `datagram_length` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_span_sender(
+    span: handoff_span,
+    address: *mut c_void,
+    address_length: *mut usize,
+    datagram_length: *mut usize,
+) -> c_int {
+    enter(|| {
+        check(address)?;
+        check(address_length)?;
+        let datagram = loan::with(span, |span: &mut Span| Ok(span.datagram()))?;
+        let datagram = datagram.ok_or_else(|| {
+            let text = "nobody kept who sent this: receive by a pool of handoff_pool_with_senders";
+            Failure::new(libc::ENODATA, text)
+        })?;
+        let sender = SockAddr::from(datagram.sender);
+        let bytes = sender.len() as usize;
+        // SAFETY: the caller vouches for it.
+        let room = unsafe { address_length.read() };
+        if room < bytes {
+            let text = format!("the address takes {bytes} bytes, and there is room for {room}");
+            return Err(Failure::new(libc::ENOSPC, text));
+        }
+        // SAFETY: the caller vouches for the room, and the address has so many bytes.
+        unsafe {
+            ptr::copy_nonoverlapping(sender.as_ptr().cast::<u8>(), address.cast(), bytes);
+            put(address_length, bytes)?;
+        }
+        if !datagram_length.is_null() {
+            // SAFETY: the caller vouches for it.
+            unsafe { put(datagram_length, datagram.len) }?;
+        }
         Ok(0)
     })
 }

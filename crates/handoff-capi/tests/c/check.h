@@ -34,6 +34,7 @@ struct handoff_event next_event(handoff_driver driver);
 void memory_cases(void);
 void frozen_cases(uint32_t ring);
 void socket_cases(uint32_t ring);
+void datagram_cases(uint32_t ring);
 void group_cases(uint32_t ring);
 void connection_cases(uint32_t ring);
 void visit_cases(uint32_t ring);

@@ -73,6 +73,8 @@ int main(void)
 	misuse_cases();
 	socket_cases(HANDOFF_RING_PREFER);
 	socket_cases(HANDOFF_RING_AVOID);
+	datagram_cases(HANDOFF_RING_PREFER);
+	datagram_cases(HANDOFF_RING_AVOID);
 	group_cases(HANDOFF_RING_PREFER);
 	group_cases(HANDOFF_RING_AVOID);
 	connection_cases(HANDOFF_RING_PREFER);

@@ -113,6 +113,7 @@ void misuse_cases(void)
 	CHECK(handoff_close(driver) == 0);
 	memset(&longer, 0, sizeof(longer));
 	longer.known.size = sizeof(longer);
+	longer.known.completions = 1000;
 	CHECK(handoff_driver_new(&longer.known, &driver) == 0);
 	CHECK(handoff_close(driver) == 0);
 	longer.unknown = 1;

@@ -1,10 +1,11 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use super::{library, package, run, sources};
 
@@ -129,6 +130,21 @@ fn the_program_of_the_page_sends_what_it_says() {
 }
 
 #[test]
+fn the_page_quotes_the_echo_server() {
+    let read =
+        |path: &str| fs::read_to_string(package().join("../..").join(path)).expect("is there");
+    let page = read("docs/embedding.md");
+    let quoted = page.split("  ```c\n").nth(1).and_then(|rest| rest.split("  ```").next());
+    let quoted: String = quoted
+        .expect("the page has a function")
+        .lines()
+        .map(|line| format!("{}\n", line.strip_prefix("  ").unwrap_or(line)))
+        .collect();
+    assert!(quoted.lines().count() > 10, "{quoted}");
+    assert!(read("examples/c/echo.c").contains(&quoted), "{quoted}");
+}
+
+#[test]
 fn the_echo_server_of_the_examples_echoes() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = example("echo", directory.path());
@@ -154,6 +170,47 @@ fn the_echo_server_of_the_examples_echoes() {
         })
         .collect();
     clients.into_iter().for_each(|client| client.join().expect("had its bytes back"));
+}
+
+#[test]
+fn the_echo_server_answers_each_sender_of_datagrams() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = example("echo", directory.path());
+    for options in [&["-u"][..], &["-u", "-6"]] {
+        let mut server = Command::new(&program);
+        let mut server =
+            Server(server.args(options).stdout(Stdio::piped()).spawn().expect("starts"));
+        let port = port_of(&mut BufReader::new(server.0.stdout.take().expect("is piped")));
+
+        // The socket of IPv6 has senders of both kinds, and each kind two of its own.
+        let hosts = ["127.0.0.1", "::1"].map(|host| host.parse::<IpAddr>().expect("is one"));
+        let hosts = hosts.into_iter().take(options.len());
+        let clients: Vec<_> = hosts
+            .flat_map(|host| [host, host])
+            .map(|host| {
+                let client = UdpSocket::bind((host, 0)).expect("binds");
+                client.connect((host, port)).expect("has an address");
+                client.set_read_timeout(Some(Duration::from_secs(30))).expect("can wait");
+                client
+            })
+            .collect();
+        assert_eq!(clients.len(), 2 * options.len());
+        let sent = |round: usize, client: usize| {
+            // An empty one, and the longest, too; one of these at a time, since several overrun the server's buffer.
+            let length = [0, 1, 1400, 65_507][(round + client) % 4];
+            vec![(round * 16 + client) as u8; length]
+        };
+        for round in 0..40 {
+            for (number, client) in clients.iter().enumerate() {
+                client.send(&sent(round, number)).expect("is sent");
+            }
+            for (number, client) in clients.iter().enumerate() {
+                let mut back = vec![0; 1 << 16];
+                let length = client.recv(&mut back).expect("comes back");
+                assert!(back[..length] == sent(round, number), "{options:?} {round} {number}");
+            }
+        }
+    }
 }
 
 /// An example, built with the sanitizers.
