@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Receives from an rx queue of a network card without a copy, and counts: what liburing's example zcrx does, with its
- * options as far as the library has them. Prepare the queue with `handoff nic prepare`, which also steers the port's
- * connections to it.
+ * options. Prepare the queue with `handoff nic prepare`, which also steers the port's connections to it.
  *
  *     cc zcrx.c $(pkg-config --cflags --libs handoff) -o zcrx && ./zcrx -i eth0 -q 3 -p 8000
+ *
+ * What is different:
+ *   -r 1  (the kernel makes the refill queue) is refused: the library has it in memory of its own always, as -r 0 says.
+ *   -R    (its entries) is refused: the library gives it an entry for each chunk, so -S is what counts.
+ *   -A 2  (a dma-buf) is refused: handoff.h has no such areas; Driver::dma_buf_queue in Rust has.
+ *   -c    without a processor of the socket's, or with one that this process may not use, is an error.
+ *   There are at most 64 connections; more are closed at once. An end before the bytes of -s is an error.
  */
 #include <arpa/inet.h>
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +37,9 @@ static unsigned int places;
 static const char *interface;
 static int queue = -1, port = 8000, verifies, huge;
 static size_t area = 256 << 20;
-static unsigned long long expected;
+static uint32_t expected, completions;
+/* Where to receive: anywhere, where the kernel handles the socket's packets, or on another processor. */
+static enum { ANYWHERE, SAME, DIFFERENT } affinity;
 
 static int must(int result, const char *what)
 {
@@ -51,8 +63,51 @@ static int listening(void)
 	return fd;
 }
 
+/* Moves to a processor for a connection. The first one decides: there is one thread for all. */
+static void pin(int fd)
+{
+	static int pinned = -1;
+	int cpu = -1;
+	socklen_t length = sizeof(cpu);
+	cpu_set_t set;
+
+	if (affinity == ANYWHERE)
+		return;
+	if (getsockopt(fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &length) || cpu < 0) {
+		fprintf(stderr, "zcrx: -c: the kernel does not tell the processor of the connection\n");
+		exit(1);
+	}
+	if (affinity == DIFFERENT)
+		cpu = pinned >= 0 && pinned != cpu ? pinned : cpu ^ 1;
+	if (pinned >= 0 && cpu != pinned) {
+		printf("a connection of another processor: the thread stays on processor %d\n", pinned);
+		return;
+	}
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set)) {
+		fprintf(stderr, "zcrx: -c: pin to processor %d: %s\n", cpu, strerror(errno));
+		exit(1);
+	}
+	pinned = cpu;
+}
+
+static void print_peer(unsigned int place, int fd)
+{
+	struct sockaddr_in6 peer;
+	socklen_t length = sizeof(peer);
+	char text[INET6_ADDRSTRLEN] = "?";
+
+	memset(&peer, 0, sizeof(peer));
+	if (getpeername(fd, (struct sockaddr *)&peer, &length) == 0)
+		inet_ntop(AF_INET6, &peer.sin6_addr, text, sizeof(text));
+	printf("connection %u accepted, of %s port %d\n", place, text, ntohs(peer.sin6_port));
+	fflush(stdout);
+}
+
 static void begin(handoff_socket accepted, handoff_pool pool)
 {
+	int fd = must(handoff_socket_fd(accepted), "look at a connection");
 	unsigned int place = 0;
 
 	while (place < CONNECTIONS && connections[place].socket)
@@ -61,12 +116,12 @@ static void begin(handoff_socket accepted, handoff_pool pool)
 		handoff_close(accepted);
 		return;
 	}
+	print_peer(place, fd);
+	pin(fd);
 	connections[place].socket = accepted;
 	must(handoff_receive_in_bulk(accepted, pool, &connections[place].receiver), "receive");
 	if (place == places)
 		places++;
-	printf("connection %u accepted\n", place);
-	fflush(stdout);
 }
 
 static void look(const void *data, size_t length, void *context)
@@ -91,7 +146,7 @@ static void visit(struct connection *it)
 	printf("connection ended: received %llu, spans %llu\n", it->received, it->spans);
 	fflush(stdout);
 	if (expected && it->received != expected) {
-		fprintf(stderr, "zcrx: %llu bytes were expected\n", expected);
+		fprintf(stderr, "zcrx: %u bytes were expected\n", expected);
 		exit(1);
 	}
 	handoff_close(it->receiver);
@@ -99,34 +154,80 @@ static void visit(struct connection *it)
 	memset(it, 0, sizeof(*it));
 }
 
-static void usage(void)
+static void usage(int status)
 {
-	puts("Usage: zcrx -i INTERFACE -q QUEUE [options]\n"
+	fputs("Usage: zcrx -i INTERFACE -q QUEUE [options]\n"
 	     "  -p PORT   listen on this port (8000)\n"
-	     "  -s BYTES  a connection must bring so many\n"
+	     "  -s BYTES  a connection brings so many, and ends behind them; 0: it ends as its peer says (0)\n"
 	     "  -S BYTES  memory for the card (268435456)\n"
-	     "  -A 0|1    1: of huge pages\n"
-	     "  -v        verify that the bytes are a to z again and again");
+	     "  -A 0|1    1: of huge pages (0; 2, a dma-buf, is refused)\n"
+	     "  -C NUMBER places of the completion queue (8192)\n"
+	     "  -c 0|1|2  receive anywhere, on the processor of the connection, or on another (0)\n"
+	     "  -r 0      the refill queue is in this program's memory, as always (1 is refused)\n"
+	     "  -R NUMBER is refused: the refill queue has an entry for each chunk\n"
+	     "  -v        verify that the bytes are a to z again and again\n", status ? stderr : stdout);
+	exit(status);
+}
+
+/* Ends for a command line that can't be followed. */
+static void refuse(const char *why)
+{
+	fprintf(stderr, "zcrx: %s\n", why);
 	exit(2);
+}
+
+static unsigned long number(int option, unsigned long least, unsigned long most)
+{
+	char *end;
+	unsigned long value;
+
+	errno = 0;
+	value = strtoul(optarg, &end, 0);
+	if (!isdigit((unsigned char)*optarg) || *end || errno || value < least || value > most) {
+		fprintf(stderr, "zcrx: -%c %s: give a number from %lu to %lu\n", option, optarg, least, most);
+		exit(2);
+	}
+	return value;
 }
 
 static void read_options(int argc, char **argv)
 {
 	int option;
 
-	while ((option = getopt(argc, argv, "vp:i:q:s:S:A:")) != -1)
+	if (argc < 2 || !strcmp(argv[1], "--help"))
+		usage(argc < 2 ? 2 : 0);
+	while ((option = getopt(argc, argv, "vp:i:q:s:r:A:S:C:R:c:")) != -1)
 		switch (option) {
-		case 'p': port = atoi(optarg); break;
+		case 'p': port = (int)number(option, 0, 65535); break;
 		case 'i': interface = optarg; break;
-		case 'q': queue = atoi(optarg); break;
-		case 's': expected = strtoull(optarg, NULL, 0); break;
-		case 'S': area = strtoul(optarg, NULL, 0); break;
-		case 'A': huge = atoi(optarg); break;
+		case 'q': queue = (int)number(option, 0, INT_MAX); break;
+		case 's': expected = (uint32_t)number(option, 0, UINT32_MAX); break;
+		case 'S': area = number(option, 1, SIZE_MAX); break;
+		case 'A':
+			huge = number(option, 0, 2) == 1;
+			if (!huge && strtoul(optarg, NULL, 0))
+				refuse("-A 2: handoff.h has no areas of dma-bufs; take 0 or 1, or "
+				       "Driver::dma_buf_queue in Rust");
+			break;
+		case 'C': completions = (uint32_t)number(option, 1, UINT32_MAX); break;
+		case 'c': affinity = number(option, 0, 2); break;
+		case 'r':
+			if (number(option, 0, 1))
+				refuse("-r 1: the library has the refill queue in memory of its own; take -r 0");
+			break;
+		case 'R':
+			refuse("-R: the library's refill queue has an entry for each chunk; give the card's "
+			       "memory with -S instead");
+			break;
 		case 'v': verifies = 1; break;
-		default: usage();
+		default: usage(2);
 		}
-	if (!interface || queue < 0 || optind != argc)
-		usage();
+	if (!interface)
+		refuse("give the interface: -i INTERFACE");
+	if (queue < 0)
+		refuse("give the queue: -q QUEUE");
+	if (optind != argc)
+		usage(2);
 }
 
 int main(int argc, char **argv)
@@ -138,9 +239,12 @@ int main(int argc, char **argv)
 	handoff_listener listener;
 
 	read_options(argc, argv);
+	options.completions = completions;
 	must(handoff_driver_new(&options, &driver), "make a driver");
 	must(handoff_region_new(area, huge ? HANDOFF_PAGES_HUGE : HANDOFF_PAGES_BASE, &region), "make a region");
 	must(handoff_rx_queue_new(driver, region, interface, (uint32_t)queue, &pool), "bind the queue");
+	if (expected)
+		must(handoff_rx_queue_take(pool, expected, &pool), "receive so many bytes");
 	must(handoff_listen(driver, listening(), 0, &listener), "listen");
 	for (;;) {
 		struct handoff_event event;
