@@ -16,6 +16,7 @@
  *   -z 0  copies, one send for each message.
  *   A broken connection is an error. Ctrl-C ends a receiver, too, and figures follow.
  */
+#define _GNU_SOURCE 1 /* sched_setaffinity() */
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
@@ -100,9 +101,11 @@ static void pin(void)
 {
 	cpu_set_t set;
 
+	if (options.cpu < 0)
+		return;
 	CPU_ZERO(&set);
 	CPU_SET(options.cpu, &set);
-	if (options.cpu >= 0 && sched_setaffinity(0, sizeof(set), &set))
+	if (sched_setaffinity(0, sizeof(set), &set))
 		die("pin to the processor");
 }
 

@@ -12,6 +12,7 @@
  *   -c    without a processor of the socket's, or with one that this process may not use, is an error.
  *   There are at most 64 connections; more are closed at once. An end before the bytes of -s is an error.
  */
+#define _GNU_SOURCE 1 /* sched_setaffinity() */
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
@@ -80,7 +81,7 @@ static void pin(int fd)
 	if (affinity == DIFFERENT)
 		cpu = pinned >= 0 && pinned != cpu ? pinned : cpu ^ 1;
 	if (pinned >= 0 && cpu != pinned) {
-		printf("a connection of another processor: the thread stays on processor %d\n", pinned);
+		printf("-c: the first connection decided: the thread stays on processor %d\n", pinned);
 		return;
 	}
 	CPU_ZERO(&set);
@@ -192,6 +193,7 @@ static unsigned long number(int option, unsigned long least, unsigned long most)
 
 static void read_options(int argc, char **argv)
 {
+	unsigned long kind;
 	int option;
 
 	if (argc < 2 || !strcmp(argv[1], "--help"))
@@ -204,8 +206,9 @@ static void read_options(int argc, char **argv)
 		case 's': expected = (uint32_t)number(option, 0, UINT32_MAX); break;
 		case 'S': area = number(option, 1, SIZE_MAX); break;
 		case 'A':
-			huge = number(option, 0, 2) == 1;
-			if (!huge && strtoul(optarg, NULL, 0))
+			kind = number(option, 0, 2);
+			huge = kind == 1;
+			if (kind == 2)
 				refuse("-A 2: handoff.h has no areas of dma-bufs; take 0 or 1, or "
 				       "Driver::dma_buf_queue in Rust");
 			break;

@@ -16,9 +16,14 @@ const BESIDE: [&str; 4] = ["-lpthread", "-ldl", "-lm", "-lgcc_s"];
 #[derive(Clone, Copy)]
 struct Build {
     compiler: &'static str,
-    standard: &'static str,
+    standard: &'static [&'static str],
     sanitized: bool,
 }
+
+const C11: &[&str] = &["-std=c11", "-D_GNU_SOURCE"];
+const CXX17: &[&str] = &["-std=c++17", "-x", "c++"];
+/// What a reader compiles: by the command that the program's text gives, which names no standard and defines nothing.
+const AS_TOLD: Build = Build { compiler: "gcc", standard: &[], sanitized: true };
 
 fn build_and_run(build: Build) {
     let there = Command::new(build.compiler).arg("--version").output();
@@ -36,13 +41,7 @@ fn build_and_run(build: Build) {
 
 fn compile(build: Build, sources: &[PathBuf], link: &[OsString], program: &Path) {
     let mut command = Command::new(build.compiler);
-    command.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1"]).arg(build.standard);
-    if build.standard.contains("c++") {
-        command.args(["-x", "c++"]);
-    } else {
-        // C++ compilers set it themselves.
-        command.arg("-D_GNU_SOURCE");
-    }
+    command.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1"]).args(build.standard);
     command.arg("-I").arg(package().join("include")).args(sources).args(["-x", "none"]);
     command.args(link);
     if build.sanitized {
@@ -79,7 +78,7 @@ fn the_shared_library_exports_the_interface_with_versions() {
     }
 
     let program = directory.path().join("cases");
-    let build = Build { compiler: "gcc", standard: "-std=c11", sanitized: false };
+    let build = Build { compiler: "gcc", standard: C11, sanitized: false };
     let place = directory.path().as_os_str().to_owned();
     let link = ["-L".into(), place.clone(), "-lhandoff".into(), "-lpthread".into()];
     compile(build, &cases(), &link, &program);
@@ -88,22 +87,22 @@ fn the_shared_library_exports_the_interface_with_versions() {
 
 #[test]
 fn c11_by_gcc_under_the_address_sanitizer() {
-    build_and_run(Build { compiler: "gcc", standard: "-std=c11", sanitized: true });
+    build_and_run(Build { compiler: "gcc", standard: C11, sanitized: true });
 }
 
 #[test]
 fn cxx17_by_gcc() {
-    build_and_run(Build { compiler: "g++", standard: "-std=c++17", sanitized: false });
+    build_and_run(Build { compiler: "g++", standard: CXX17, sanitized: false });
 }
 
 #[test]
 fn c11_by_clang() {
-    build_and_run(Build { compiler: "clang", standard: "-std=c11", sanitized: false });
+    build_and_run(Build { compiler: "clang", standard: C11, sanitized: false });
 }
 
 #[test]
 fn cxx17_by_clang() {
-    build_and_run(Build { compiler: "clang++", standard: "-std=c++17", sanitized: false });
+    build_and_run(Build { compiler: "clang++", standard: CXX17, sanitized: false });
 }
 
 #[test]
@@ -114,8 +113,7 @@ fn the_program_of_the_page_sends_what_it_says() {
     let source = directory.path().join("page.c");
     fs::write(&source, text.expect("the page has a program")).expect("writes");
     let program = directory.path().join("page");
-    let build = Build { compiler: "gcc", standard: "-std=c11", sanitized: true };
-    compile(build, &[source], &statically(), &program);
+    compile(AS_TOLD, &[source], &statically(), &program);
 
     let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
     let port = listener.local_addr().expect("has an address").port().to_string();
@@ -225,8 +223,7 @@ fn has_ipv6() -> bool {
 fn example(name: &str, directory: &Path) -> PathBuf {
     let program = directory.join(name);
     let source = package().join(format!("../../examples/c/{name}.c"));
-    let build = Build { compiler: "gcc", standard: "-std=c11", sanitized: true };
-    compile(build, &[source], &statically(), &program);
+    compile(AS_TOLD, &[source], &statically(), &program);
     program
 }
 
