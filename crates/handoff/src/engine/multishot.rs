@@ -51,8 +51,9 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
     let Completion { result, flags, .. } = *completion;
     let pool = pool(op);
     if let Some(chunk) = cqueue::buffer_select(flags) {
+        // One that failed has filled nothing, and its chunk goes back.
         let span = span(op, &pool, chunk, result.max(0) as usize);
-        if result > 0 || !op.socket.stream {
+        if result > 0 || (result == 0 && !op.socket.stream) {
             op.copied += span.len() as u64;
             op.arrivals.push(span);
         }
@@ -169,5 +170,47 @@ fn unreadable() -> Error {
         reason: "the connection's bytes are in the memory of an rx queue that is bound to a ring: \
                  receive from that queue"
             .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use handoff_sys::ring_setup::CQE_F_BUFFER;
+
+    use super::*;
+    use crate::core::Core;
+    use crate::lease::{Intake, Pool};
+    use crate::memory::{Backed, Region};
+    use crate::op::chooser::Chooser;
+    use crate::op::{Op, SocketShared};
+    use crate::ring::{Epoll, Io};
+
+    /// Stands in for a kernel that names a chunk with an error.
+    #[test]
+    fn a_receive_that_failed_is_no_datagram() {
+        for with_senders in [false, true] {
+            let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
+            let core = Core::new(io, 16).unwrap();
+            let (near, _far) = UnixDatagram::pair().unwrap();
+            let chooser = Chooser::new(Err(String::new()), true);
+            let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
+            let backing = Region::anonymous(4096).unwrap().backing().clone();
+            let shared = Rc::new(PoolShared::of_list(&core.io, &core.due, backing, 1024, 4));
+            let pool = Pool { shared: Rc::clone(&shared) };
+            let intake = Intake { with_senders, ..Intake::from(&pool) };
+            let op = Op::Receive(ReceiveOp::new(socket, intake));
+            let key = core.records.borrow_mut().insert(|| op);
+            let (chunk, ..) = shared.take_chunk().unwrap();
+
+            let flags = CQE_F_BUFFER | u32::from(chunk) << 16;
+            let completion = Completion { data: 0, result: -libc::EIO, flags, spans: 0..0 };
+            let mut records = core.records.borrow_mut();
+            let op = records.receive(key);
+            assert!(!completed(key, op, &completion));
+            assert!(op.has_ended() && op.arrivals.is_empty());
+            assert_eq!(shared.held(), 0);
+        }
     }
 }
