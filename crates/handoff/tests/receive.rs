@@ -465,6 +465,60 @@ fn parts_of_a_datagram_know_its_sender_and_go_back_to_it() {
 }
 
 #[test]
+fn receivers_of_senders_come_and_go_beside_others_and_lose_no_chunk() {
+    with_each_driver(LONG, |driver| {
+        let pool = pool(&driver, 4, 1024);
+        let (kept, kept_at) = bound(&driver, "127.0.0.1");
+        let (plain, plain_at) = bound(&driver, "127.0.0.1");
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = peer.local_addr().unwrap();
+        let mut others = plain.receive(&pool).unwrap();
+        let (mut held, mut seen) = (Vec::new(), 0);
+        for round in 0..200 {
+            let mut receiver = kept.receive(pool.with_senders()).unwrap();
+            for len in [0, 5, 0, round % 3] {
+                peer.send_to(&pattern(round, len), kept_at).unwrap();
+                peer.send_to(&pattern(round, 9 + len), plain_at).unwrap();
+            }
+            // Some rounds end before anything has come, others with spans that nobody has taken, or with kept ones.
+            for _ in 0..round % 4 {
+                driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
+                if round % 8 < 4 {
+                    held.extend(receiver.try_next_span().flatten().map(Result::unwrap));
+                }
+                while let Some(Some(span)) = others.try_next_span() {
+                    assert_eq!(span.unwrap().datagram(), None);
+                }
+            }
+            seen += held.len();
+            held.drain(..held.len().saturating_sub(2));
+            for span in &held {
+                let len = span.len();
+                assert!(len <= 5);
+                assert_eq!(span.datagram(), Some(Datagram { sender, len }));
+            }
+        }
+        assert!(seen > 100, "{seen}");
+        drop((held, others));
+        while pool.held() > 0 || driver.in_flight() > 0 {
+            driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
+        }
+        // All four chunks serve, each for one datagram.
+        let (last, last_at) = bound(&driver, "127.0.0.1");
+        let mut receiver = last.receive(pool.with_senders()).unwrap();
+        for seed in 0..4 {
+            peer.send_to(&pattern(seed, 960), last_at).unwrap();
+        }
+        let spans = next_spans(&driver, &mut receiver, 4);
+        for (seed, span) in spans.iter().enumerate() {
+            assert!(span[..] == pattern(seed, 960), "{seed}");
+            assert_eq!(span.datagram(), Some(Datagram { sender, len: 960 }));
+        }
+        assert_eq!(pool.held(), 4);
+    });
+}
+
+#[test]
 fn senders_are_refused_where_there_are_none() {
     with_each_driver(LONG, |driver| {
         let tight = pool(&driver, 64, DATAGRAM_HEAD);

@@ -34,6 +34,9 @@ enum Origin {
     Shared(Rc<Ticket>),
 }
 
+// Spans are many, and are moved often.
+const _: () = assert!(size_of::<Origin>() == 3 * size_of::<u64>());
+
 impl Origin {
     /// Drops the ticket, which is not a queue's.
     #[inline(never)]
