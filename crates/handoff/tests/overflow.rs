@@ -12,9 +12,9 @@ use traffic::{pattern, tcp, udp_pair, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// A driver whose queues hold 2 requests and 8 completions.
+/// A driver whose queues hold 2 requests and 2 completions.
 fn tiny(test: &str) -> Option<Driver> {
-    let driver = Driver::builder().entries(2).in_flight(10_000).build().unwrap();
+    let driver = Driver::builder().entries(2).completions(1).in_flight(10_000).build().unwrap();
     match driver.ring_unavailable() {
         Some(reason) => {
             traffic::skip(test, reason);

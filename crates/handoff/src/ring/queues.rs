@@ -150,13 +150,13 @@ impl Queues {
     /// Queues for one thread. 0 completions: as many places as the shape needs.
     pub(crate) fn new(entries: u32, completions: u32, shape: Shape) -> io::Result<Self> {
         workers::keep()?;
-        // The queue's indirection is useless here, and costs a look for each request (Linux 6.6).
         let places = match (completions, shape) {
             (0, Shape::Narrow) => entries.saturating_mul(4),
             (0, _) => entries.saturating_mul(4).max(SPANS),
             // The kernel rounds the entries up, and refuses fewer places than that.
             _ => completions.max(entries.checked_next_power_of_two().unwrap_or(u32::MAX)),
         };
+        // The queue's indirection is useless here, and costs a look for each request (Linux 6.6).
         let build = |no_indirection| Self::build((entries, places), shape, no_indirection);
         build(true).or_else(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => build(false),

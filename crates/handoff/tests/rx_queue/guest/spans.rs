@@ -117,6 +117,31 @@ fn spans_go_on_to_a_socket_and_to_a_file() {
     });
 }
 
+/// A receive ends whenever there is no place for a completion, and starts again where it was.
+#[test]
+fn a_completion_queue_of_one_place_loses_nothing() {
+    const LEN: usize = 256 << 10;
+    within(LONG, || {
+        for mixed in [false, true] {
+            let bed = Bed::new(1_500);
+            let driver = Driver::builder().entries(1).completions(1);
+            let driver = driver.zero_copy_receive(true).mixed_completions(mixed);
+            let driver = driver.build().expect("a ring");
+            let queue = bound(&bed, &driver, 2_048);
+            let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let mut receiver = receiver(&driver, far, &queue);
+            let sender = send(left, LEN);
+            let mut got = Vec::new();
+            while let Some(span) = driver.block_on(receiver.next_span()).expect("runs") {
+                got.extend_from_slice(&span.expect("goes on"));
+            }
+            assert!(got == stream_of(LEN), "{} bytes, or others", got.len());
+            assert_eq!(receiver.tally(), whole(LEN));
+            sender.join().expect("ends");
+        }
+    });
+}
+
 /// Visitors that keep some, leave others, and sometimes panic; with completions of both shapes.
 #[test]
 fn visits_give_back_what_they_do_not_keep() {
