@@ -137,12 +137,13 @@ static void fill(handoff_buffer buffer, unsigned long long before)
 		((char *)data)[at] = (char)('a' + (before + at) % LETTERS);
 }
 
-/* Fills a buffer that goes next, if its letters are to follow those of the last: `sent` bytes went before. */
-static void follow_on(handoff_buffer buffer, unsigned long long *sent)
+/* Fills the buffers that go next, if their letters are to follow those of the last one: `sent` bytes went before. */
+static void follow_on(const handoff_buffer *buffers, unsigned int count, unsigned long long *sent)
 {
-	if (options.verifies && options.type == SOCK_STREAM)
-		fill(buffer, *sent);
-	*sent += options.bytes;
+	if (!options.verifies || options.type != SOCK_STREAM)
+		return;
+	for (unsigned int place = 0; place < count; place++, *sent += options.bytes)
+		fill(buffers[place], *sent);
 }
 
 static int is_over(double end)
@@ -168,8 +169,7 @@ static void lend(struct worker *it, handoff_driver driver, handoff_socket sender
 			unsigned int next = free < options.requests ? free : options.requests;
 			int lent;
 
-			for (unsigned int place = free - next; place < free; place++)
-				follow_on(buffers[place], &sent);
+			follow_on(buffers + free - next, next, &sent);
 			lent = handoff_lane_push(lane, buffers + free - next, next, 0);
 			/* A stream that broke takes no more, and what comes back says why. */
 			if (lent < 0 && on_loan)
@@ -206,7 +206,7 @@ static void copy(struct worker *it, handoff_driver driver, handoff_socket sender
 		int told, over = is_over(end);
 
 		for (unsigned int request = 0; request < options.requests && free && !over; request++) {
-			follow_on(buffers[free - 1], &sent);
+			follow_on(buffers + free - 1, 1, &sent);
 			must(handoff_send(sender, buffers[--free], NULL, 0, NULL), "send");
 			on_loan++;
 		}
