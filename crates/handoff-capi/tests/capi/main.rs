@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 mod header;
+mod lab;
 mod programs;
 
 fn package() -> &'static Path {

@@ -14,7 +14,7 @@ const BESIDE: [&str; 4] = ["-lpthread", "-ldl", "-lm", "-lgcc_s"];
 
 /// How a program is built.
 #[derive(Clone, Copy)]
-struct Build {
+pub(super) struct Build {
     compiler: &'static str,
     standard: &'static [&'static str],
     sanitized: bool,
@@ -24,6 +24,8 @@ const C11: &[&str] = &["-std=c11", "-D_GNU_SOURCE"];
 const CXX17: &[&str] = &["-std=c++17", "-x", "c++"];
 /// What a reader compiles: by the command that the program's text gives, which names no standard and defines nothing.
 const AS_TOLD: Build = Build { compiler: "gcc", standard: &[], sanitized: true };
+/// The same for a machine that may lack the sanitizers.
+pub(super) const UNSANITIZED: Build = Build { sanitized: false, ..AS_TOLD };
 
 fn build_and_run(build: Build) {
     let there = Command::new(build.compiler).arg("--version").output();
@@ -145,7 +147,7 @@ fn the_page_quotes_the_echo_server() {
 #[test]
 fn the_echo_server_of_the_examples_echoes() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = example("echo", directory.path());
+    let program = example("echo", AS_TOLD, directory.path());
 
     let mut server = Server(Command::new(&program).stdout(Stdio::piped()).spawn().expect("starts"));
     let port = port_of(&mut BufReader::new(server.0.stdout.take().expect("is piped")));
@@ -173,7 +175,7 @@ fn the_echo_server_of_the_examples_echoes() {
 #[test]
 fn the_echo_server_answers_each_sender_of_datagrams() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = example("echo", directory.path());
+    let program = example("echo", AS_TOLD, directory.path());
     for options in [&["-u"][..], &["-u", "-6"]] {
         if options.len() > 1 && !has_ipv6() {
             println!("SKIPPED: no IPv6");
@@ -219,18 +221,18 @@ fn has_ipv6() -> bool {
     UdpSocket::bind("[::1]:0").is_ok()
 }
 
-/// An example, built with the sanitizers.
-fn example(name: &str, directory: &Path) -> PathBuf {
+/// An example, built in this way.
+pub(super) fn example(name: &str, build: Build, directory: &Path) -> PathBuf {
     let program = directory.join(name);
     let source = package().join(format!("../../examples/c/{name}.c"));
-    compile(AS_TOLD, &[source], &statically(), &program);
+    compile(build, &[source], &statically(), &program);
     program
 }
 
 #[test]
 fn what_the_example_sends_its_receiver_counts() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = example("send_zerocopy", directory.path());
+    let program = example("send_zerocopy", AS_TOLD, directory.path());
     // Lent by a lane, and copied; in batches, by two threads; on letters that go on, with a receive that waits; at an
     // address, by a device; on huge pages, or what there is; pinned.
     let pinned = format!("-4 -v -l 1 -C {} tcp", a_processor());
@@ -294,7 +296,7 @@ fn what_the_example_sends_its_receiver_counts() {
 #[test]
 fn a_receiver_sees_letters_and_lengths_that_are_wrong() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = example("send_zerocopy", directory.path());
+    let program = example("send_zerocopy", AS_TOLD, directory.path());
     let abc: Vec<_> = (0..1000).map(|at| b'a' + at as u8 % 26).collect();
     // The letters of the second message do not follow those of the first.
     for (options, messages, said) in [
@@ -327,7 +329,7 @@ fn a_receiver_sees_letters_and_lengths_that_are_wrong() {
 #[test]
 fn a_sender_that_is_interrupted_says_how_far_it_came() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = example("send_zerocopy", directory.path());
+    let program = example("send_zerocopy", AS_TOLD, directory.path());
     let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
     let port = listener.local_addr().expect("has an address").port().to_string();
     let mut sender = Command::new(&program);
@@ -369,7 +371,7 @@ fn names_options(program: &Path, all: &str) {
 #[test]
 fn a_sender_refuses_what_it_cannot_follow() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = example("send_zerocopy", directory.path());
+    let program = example("send_zerocopy", AS_TOLD, directory.path());
     names_options(&program, "46DpstnzIbldCTRyv");
     for (options, why) in [
         ("-4 -n 0 tcp", "-n 0: give a number from 1 to 512"),
@@ -411,7 +413,7 @@ fn port_of(output: &mut impl BufRead) -> u16 {
 #[test]
 fn the_example_of_rx_queues_says_why_it_has_none() {
     let directory = tempfile::tempdir().expect("a directory");
-    let program = example("zcrx", directory.path());
+    let program = example("zcrx", AS_TOLD, directory.path());
     let output = Command::new(&program).args(["-i", "lo", "-q", "0", "-S", "1048576"]).output();
     let output = output.expect("runs");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
