@@ -230,7 +230,7 @@ typedef struct handoff_driver_options {
    */
   uint32_t zero_copy_receive;
   /*
-   Places of the completion queue.
+   Places of the completion queue, at least.
    */
   uint32_t completions;
 } handoff_driver_options;
@@ -856,7 +856,8 @@ int handoff_rx_queue_new(handoff_driver driver,
  Makes another handle for an rx queue, by which a receiver gets `bytes` bytes and no more: it ends behind them as at
  the end of a stream, and later bytes stay in the socket for the next receiver.
 
- Returns 0, or a negative error number.
+ Returns 0, or a negative error number: `-EINVAL` for 0 bytes, and for a handle that `handoff_rx_queue_new` did not
+ make.
 
  Requires: `begin` can be written.
  */

@@ -46,7 +46,7 @@ pub struct handoff_driver_options {
     pub registered_files: u32,
     /// 1: rx queues of network cards may be bound.
     pub zero_copy_receive: u32,
-    /// Places of the completion queue.
+    /// Places of the completion queue, at least.
     pub completions: u32,
 }
 

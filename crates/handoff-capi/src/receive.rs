@@ -182,7 +182,8 @@ pub unsafe extern "C" fn handoff_rx_queue_new(
 /// Makes another handle for an rx queue, by which a receiver gets `bytes` bytes and no more: it ends behind them as at
 /// the end of a stream, and later bytes stay in the socket for the next receiver.
 ///
-/// Returns 0, or a negative error number.
+/// Returns 0, or a negative error number: `-EINVAL` for 0 bytes, and for a handle that `handoff_rx_queue_new` did not
+/// make.
 ///
 /// # Safety
 ///
@@ -199,7 +200,7 @@ pub unsafe extern "C" fn handoff_rx_queue_take(
             match &*handles::get::<Rc<Drawn>>(queue)? {
                 Drawn::Queue(queue) => Ok(Rc::new(Drawn::Begin(queue.clone(), bytes))),
                 _ => Err(Failure::invalid(
-                    "only handles of handoff_rx_queue_new serve: the handle is another",
+                    "only handles of handoff_rx_queue_new have a beginning: the handle is another",
                 )),
             }
         };

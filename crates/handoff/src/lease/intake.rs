@@ -104,7 +104,7 @@ impl From<&Window> for Intake {
 }
 
 impl Intake {
-    /// For what fills it in.
+    /// Draws on nothing, until a maker puts something in.
     fn nothing() -> Self {
         Self { queue: None, most: None, window: None, pool: None, with_senders: false }
     }
@@ -113,7 +113,7 @@ impl Intake {
         Self { queue: Some(Rc::clone(queue)), ..Self::nothing() }
     }
 
-    /// Why it serves no socket of this kind.
+    /// Why a socket of this kind cannot receive by it, if so.
     pub(crate) fn unfit(&self, stream: bool, udp: bool) -> Option<&'static str> {
         if !stream && self.window.is_some() && self.pool.is_none() && self.queue.is_none() {
             // It has no place for what comes in no pages.
