@@ -8,9 +8,11 @@
 //! - the machine's own package lists and packages are not touched.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result, Trying};
+use crate::progress::Progress;
 use crate::tool::{self, StopFlag};
 
 /// Debian's release keys, from the package debian-archive-keyring.
@@ -81,7 +83,7 @@ impl Archive {
         scripts: Scripts,
         target: &Path,
         stop: &StopFlag,
-        line: impl Fn(&str),
+        progress: &Progress,
     ) -> Result<()> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::NotPossible(
@@ -108,7 +110,22 @@ impl Archive {
         command.args(self.settings.iter().map(|setting| format!("--aptopt={setting}")));
         command.arg(suites[0]).arg(target);
         command.args(suites.iter().map(|suite| self.source(suite)));
-        tool::run(command, stop, line).map(drop)
+        tool::run(command, stop, |line| progress.step(line)).map(drop)
+    }
+
+    /// Makes a tree of a compiler and headers in `target`, with a mount point for each build's scratch space.
+    pub(crate) fn compiler(
+        &self,
+        suites: &[&str],
+        packages: &[&str],
+        target: &Path,
+        stop: &StopFlag,
+        progress: &Progress,
+    ) -> Result<()> {
+        self.bootstrap(suites, packages, Scripts::Left, target, stop, progress)?;
+        fs::create_dir(target.join("build")).trying("build directory")?;
+        // A script of the package would make it, and we run no scripts.
+        symlink("gawk", target.join("usr/bin/awk")).trying("awk")
     }
 
     /// The lists of one suite, fetched into `directory`.
@@ -177,18 +194,19 @@ impl Lists {
         packages: &[String],
         target: &Path,
         stop: &StopFlag,
-        line: impl Fn(&str),
+        progress: &Progress,
     ) -> Result<()> {
+        let line = |line: &str| progress.step(line);
         let store = self.directory.join("packages");
         fs::create_dir_all(&store).trying(store.display())?;
         let mut download = self.apt("apt-get");
         download.arg("download").args(packages).current_dir(&store);
-        tool::run(download, stop, &line)?;
+        tool::run(download, stop, line)?;
         for package in fs::read_dir(&store).trying(store.display())? {
             let package = package.trying(store.display())?.path();
             let mut extract = tool::command("dpkg-deb");
             extract.arg("--extract").arg(&package).arg(target);
-            tool::run(extract, stop, &line)?;
+            tool::run(extract, stop, line)?;
         }
         fs::remove_dir_all(&store).trying(store.display())
     }

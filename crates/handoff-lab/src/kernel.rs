@@ -128,13 +128,7 @@ impl Kernel {
 
     /// The modules for the initramfs, in the order in which they must be loaded.
     pub(crate) fn boot_modules(&self) -> Result<Vec<PathBuf>> {
-        let directory = self.directory.join("boot");
-        let mut modules = Vec::new();
-        for entry in fs::read_dir(&directory).trying(directory.display())? {
-            modules.push(entry.trying(directory.display())?.path());
-        }
-        modules.sort();
-        Ok(modules)
+        files_in(&self.directory.join("boot"))
     }
 
     /// The kernel's build configuration (`CONFIG_…` lines).
@@ -156,7 +150,7 @@ fn fetch(
     let (release, packages) = packages(&lists, series, stop)?;
     progress.step(&format!("downloading {release}"));
     let tree = work.join("tree");
-    lists.extract(&packages, &tree, stop, |line| progress.step(line))?;
+    lists.extract(&packages, &tree, stop, progress)?;
     // A package that splits the kernel's parts has them all below usr/lib/modules; others have the
     // kernel in boot and the modules below lib/modules.
     let modules = [tree.join("usr/lib/modules"), tree.join("lib/modules")]
@@ -293,6 +287,16 @@ pub(crate) fn install_modules(
     mke2fs.arg(format!("{}k", (bytes + bytes / 10 + (32 << 20)) >> 10));
     tool::run(mke2fs, stop, |_| {})?;
     fs::remove_dir_all(&base).trying(base.display())
+}
+
+/// What lies in a directory, sorted.
+pub(crate) fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).trying(directory.display())? {
+        files.push(entry.trying(directory.display())?.path());
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// Regular files below `directory` whose names end with `.` and `extension`, or all of them.

@@ -25,32 +25,19 @@ use crate::userland::Userland;
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
 
 /// How a guest's instructions are executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Acceleration {
-    /// KVM where a trial boot works, else software emulation.
+    /// KVM if a trial boot works, otherwise software emulation
     #[default]
     Auto,
-    /// By this machine's processor.
+    /// This machine's processor executes them
     Kvm,
-    /// By QEMU, in software.
+    /// QEMU emulates them in software
+    #[value(name = "tcg")]
     Emulation,
-    /// By QEMU, in software, on one processor whose clock is the number of instructions that it
-    /// has executed; see [`crate::instructions`].
+    /// QEMU emulates and counts them: one processor, and a clock that advances one nanosecond for each
+    #[value(name = "icount")]
     InstructionCounting,
-}
-
-impl FromStr for Acceleration {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "kvm" => Ok(Self::Kvm),
-            "tcg" => Ok(Self::Emulation),
-            "icount" => Ok(Self::InstructionCounting),
-            _ => Err("expected auto, kvm, tcg or icount".to_owned()),
-        }
-    }
 }
 
 impl Acceleration {

@@ -10,10 +10,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::archive::{Archive, Scripts};
+use crate::archive::Archive;
 use crate::cache::{Cache, Layer};
 use crate::error::{Error, Result, Trying};
-use crate::kernel::{BACKPORTS, Kernel, KernelChoice};
+use crate::kernel::{BACKPORTS, Kernel, KernelChoice, files_in};
 use crate::machine::Put;
 use crate::sanitizer;
 use crate::tool::{self, StopFlag};
@@ -153,13 +153,7 @@ fn headers(
         let packages: Vec<&str> = PACKAGES.lines().chain([own.as_str()]).collect();
         let tree = work.join("tree");
         let suites = [release_suite, kernel_suite];
-        archive.bootstrap(&suites, &packages, Scripts::Left, &tree, stop, |line| {
-            progress.step(line);
-        })?;
-        // A mount point for each build's scratch space.
-        fs::create_dir(tree.join("build")).trying("build directory")?;
-        // A script of the package would make it, and we run no scripts.
-        std::os::unix::fs::symlink("gawk", tree.join("usr/bin/awk")).trying("awk")?;
+        archive.compiler(&suites, &packages, &tree, stop, progress)?;
         for unneeded in ["usr/share/doc", "usr/share/locale", "usr/share/man", "var/cache/apt"] {
             let path = tree.join(unneeded);
             if path.exists() {
@@ -183,13 +177,4 @@ fn contents(source: &Path) -> Result<Vec<String>> {
         }
     }
     Ok(contents)
-}
-
-fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).trying(directory.display())? {
-        files.push(entry.trying(directory.display())?.path());
-    }
-    files.sort();
-    Ok(files)
 }

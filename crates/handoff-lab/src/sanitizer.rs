@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::archive::{Archive, Scripts};
+use crate::archive::Archive;
 use crate::cache::{Cache, Layer};
 use crate::error::{Result, Trying};
 use crate::kernel::{BACKPORTS, Kernel, install_modules};
@@ -35,12 +35,7 @@ pub(crate) fn kernel(cache: &Cache, stop: &StopFlag) -> Result<Kernel> {
         let archive = Archive::of_this_machine(stop)?;
         let packages: Vec<&str> = PACKAGES.lines().chain([SOURCE]).collect();
         let tree = tree(work);
-        archive.bootstrap(&[SUITE, BACKPORTS], &packages, Scripts::Left, &tree, stop, |line| {
-            progress.step(line);
-        })?;
-        fs::create_dir(tree.join("build")).trying("build directory")?;
-        // A script of the package would make it, and we run no scripts.
-        std::os::unix::fs::symlink("gawk", tree.join("usr/bin/awk")).trying("awk")?;
+        archive.compiler(&[SUITE, BACKPORTS], &packages, &tree, stop, progress)?;
         let fragment = work.join("fragment");
         fs::write(&fragment, CONFIGURATION).trying(fragment.display())?;
         let mut make = tool::enclosed("sh");

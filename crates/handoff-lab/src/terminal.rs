@@ -22,11 +22,6 @@ impl Screen {
         tcsetattr(input.as_fd(), OptionalActions::Now, &raw).trying("terminal")?;
         Ok(Self { before })
     }
-
-    /// Rows and columns.
-    pub(crate) fn size(&self) -> (u16, u16) {
-        size()
-    }
 }
 
 impl Drop for Screen {

@@ -94,12 +94,10 @@ fn small(cache: &Cache, stop: &StopFlag) -> Result<PathBuf> {
         let archive = Archive::of_this_machine(stop)?;
         let packages: Vec<&str> = PACKAGES.lines().collect();
         let tree = work.join("tree");
-        archive.bootstrap(&[SUITE], &packages, Scripts::Left, &tree, stop, |line| {
-            progress.step(line);
-        })?;
+        archive.bootstrap(&[SUITE], &packages, Scripts::Left, &tree, stop, progress)?;
         let newer: Vec<String> = NEWER.lines().map(str::to_owned).collect();
         let lists = archive.lists(NEWER_SUITE, &work.join("apt"), stop)?;
-        lists.extract(&newer, &tree, stop, |line| progress.step(line))?;
+        lists.extract(&newer, &tree, stop, progress)?;
         fs::remove_dir_all(work.join("apt")).trying("package lists")?;
         finish(FINISH, &tree, work, stop, progress)
     })
@@ -119,9 +117,7 @@ fn full(choice: &KernelChoice, kernel: &Kernel, cache: &Cache, stop: &StopFlag) 
         let packages: Vec<&str> = FULL_PACKAGES.lines().chain([headers.as_str()]).collect();
         let tree = work.join("tree");
         let suites = [SUITE, BACKPORTS];
-        archive.bootstrap(&suites, &packages, Scripts::Run, &tree, stop, |line| {
-            progress.step(line);
-        })?;
+        archive.bootstrap(&suites, &packages, Scripts::Run, &tree, stop, progress)?;
         finish(FULL_FINISH, &tree, work, stop, progress)
     })
 }

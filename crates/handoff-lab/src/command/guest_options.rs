@@ -14,10 +14,10 @@ use crate::userland::Userland;
 /// Files and programs to carry into a guest.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Carried {
-    /// Copy a file or directory into the guest; without a target, to /root
+    /// Copy a file or directory into the guest, to TARGET or to /root; may be repeated
     #[arg(long, value_name = "PATH[:TARGET]", value_parser = parse_put)]
     pub put: Vec<Put>,
-    /// Put this program on the guest's path; may be given several times
+    /// Put this program on the guest's path; may be repeated
     #[arg(long, value_name = "PATH")]
     pub program: Vec<PathBuf>,
 }
@@ -69,8 +69,8 @@ pub struct GuestOptions {
     /// $HANDOFF_MODULES has it
     #[arg(long, value_name = "DIRECTORY")]
     pub module: Vec<PathBuf>,
-    /// How instructions are executed: auto, kvm, tcg or icount
-    #[arg(long, default_value = "auto", value_name = "HOW")]
+    /// How instructions are executed
+    #[arg(long, value_enum, default_value_t, value_name = "HOW")]
     pub accel: Acceleration,
     /// Count instructions: one processor, and a clock that advances one nanosecond for each
     /// instruction; the same as --accel icount

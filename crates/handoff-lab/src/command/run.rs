@@ -36,13 +36,13 @@ pub struct RunArgs {
     /// The guest.
     #[command(flatten)]
     pub guest: GuestOptions,
-    /// Copy a file or directory of the guest to the host afterwards; without a target, here
+    /// Copy a file or directory of the guest to the host at the end, to TARGET or to here; may be repeated
     #[arg(long, value_name = "PATH[:TARGET]")]
     pub get: Vec<String>,
-    /// An environment variable for the command
+    /// Set an environment variable for the command; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// End the command after so many seconds, and show where the guest's tasks stood
+    /// End the command after this many seconds, and show where the guest's tasks stood
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
     /// After a failure, open a shell in the guest before it is switched off

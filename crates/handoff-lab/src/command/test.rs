@@ -30,20 +30,20 @@ Exit code 0: all passed or were skipped as declared; 1: some failed.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct TestArgs {
-    /// Where tests run, and which; may be given several times
+    /// Where tests run, and which, as described below; may be repeated
     #[arg(long, required = true, value_name = "WHERE:NEEDS[:NAMES]")]
     pub stage: Vec<Stage>,
-    /// The skips that are foreseen; any other is a failure
+    /// File of the skips that are foreseen; any other skip is a failure
     #[arg(long, value_name = "FILE")]
     pub may_skip: Option<PathBuf>,
-    /// How many seconds one test may take; of one that takes longer in a guest, the reason has where
-    /// its tasks stood
+    /// Seconds that one test may take; if a test in a guest takes longer, the reason shows where its tasks
+    /// stood
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub timeout: u64,
-    /// Run each test so often
+    /// Run each test this many times
     #[arg(long, value_name = "TIMES", default_value_t = 1)]
     pub repeat: usize,
-    /// Write all that is known of each test that fails to a file of its own in this directory
+    /// For each test that fails, write all that is known to a file in this directory
     #[arg(long, value_name = "DIRECTORY")]
     pub keep: Option<PathBuf>,
     /// Write the report as one JSON object to this file

@@ -56,7 +56,7 @@ impl Guest {
         let screen = if terminal { Some(terminal::Screen::take()?) } else { None };
         let start = Start {
             number,
-            terminal: screen.as_ref().map(terminal::Screen::size),
+            terminal: screen.as_ref().map(|_| terminal::size()),
             tracks: job.tracks,
             directory: b"/root".to_vec(),
             environment: self.environment(job),

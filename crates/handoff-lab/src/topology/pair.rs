@@ -134,7 +134,7 @@ impl PairEnd {
     ///
     /// If the kernel has no classifiers that change packets, or there is no tc(8).
     pub fn redirect(&self, port: u16, other: u16) -> Result<(), TopologyError> {
-        redirect::apply(&self.namespace, self.device(), port, other)
+        redirect::apply(self, port, other)
     }
 
     /// Bytes that the DMA engine of a software NIC has moved to this end ([`Pair::wire`]).

@@ -5,20 +5,15 @@
 //! cls_flower, act_pedit and act_csum, and tc(8).
 
 use std::io;
-use std::process::Command;
 
-use super::{Namespace, TopologyError, asked, load};
+use super::{PairEnd, TopologyError, asked, load};
 
 const MODULES: [&str; 4] = ["sch_ingress", "cls_flower", "act_pedit", "act_csum"];
 
-/// Makes TCP over IPv4 that comes in by `device` for `port` arrive at `other`, and answers leave from
+/// Makes TCP over IPv4 that comes in at this end for `port` arrive at `other`, and answers leave from
 /// `port`.
-pub(super) fn apply(
-    namespace: &Namespace,
-    device: &str,
-    port: u16,
-    other: u16,
-) -> Result<(), TopologyError> {
+pub(super) fn apply(end: &PairEnd, port: u16, other: u16) -> Result<(), TopologyError> {
+    let device = end.device();
     for module in MODULES {
         load(module, &[])?;
     }
@@ -33,13 +28,8 @@ pub(super) fn apply(
         filter("ingress", &format!("dst_port {port}"), &format!("dport set {other}")),
         filter("egress", &format!("src_port {other}"), &format!("sport set {port}")),
     ] {
-        let wrong = |reason: String| asked(format!("tc {line}"))(io::Error::other(reason));
-        let mut tc = Command::new("tc");
-        let output = namespace.attach(tc.args(line.split(' '))).output();
-        let output = output.map_err(|error| wrong(error.to_string()))?;
-        if !output.status.success() {
-            return Err(wrong(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-        }
+        let failed = |reason| asked("redirect a port")(io::Error::other(reason));
+        end.shell(&format!("tc {line}")).map_err(failed)?;
     }
     Ok(())
 }

@@ -8,13 +8,13 @@ use std::{io, net::IpAddr, os::fd::AsFd as _};
 use handoff_sys::{ethtool, netlink::Netlink};
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage,
+    RouteNetlinkMessage,
     address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
     link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
-    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
+    neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState},
     tc::{TcAttribute, TcHandle, TcMessage},
 };
-use rustix::net::{AddressFamily as Domain, SocketType, netdevice, socket};
+use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use super::{TopologyError, asked};
 
@@ -106,7 +106,7 @@ impl Rtnetlink {
         let mut message = AddressMessage::default();
         message.header.index = index_of(name)?;
         message.header.prefix_len = prefix_len;
-        message.header.family = family(address);
+        message.header.family = address.into();
         if address.is_ipv6() {
             message.header.flags = AddressHeaderFlags::Nodad;
         }
@@ -124,15 +124,11 @@ impl Rtnetlink {
         mac: [u8; 6],
     ) -> Result<(), TopologyError> {
         let mut message = NeighbourMessage::default();
-        message.header.family = family(address);
+        message.header.family = address.into();
         message.header.ifindex = index_of(name)?;
         message.header.state = NeighbourState::Permanent;
-        let destination = match address {
-            IpAddr::V4(address) => NeighbourAddress::Inet(address),
-            IpAddr::V6(address) => NeighbourAddress::Inet6(address),
-        };
         message.attributes = vec![
-            NeighbourAttribute::Destination(destination),
+            NeighbourAttribute::Destination(address.into()),
             NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
         ];
         self.request(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
@@ -169,15 +165,9 @@ impl Rtnetlink {
     }
 }
 
-fn family(address: IpAddr) -> AddressFamily {
-    match address {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
-    }
-}
-
 fn index_of(name: &str) -> Result<u32, TopologyError> {
-    let probe = socket(Domain::INET, SocketType::DGRAM, None).map_err(asked("open a socket"))?;
+    let probe =
+        socket(AddressFamily::INET, SocketType::DGRAM, None).map_err(asked("open a socket"))?;
     netdevice::name_to_index(probe.as_fd(), name).map_err(asked(format!("find {name}")))
 }
 
@@ -199,7 +189,7 @@ pub(super) fn enable_zero_copy_offloads(name: &str) -> Result<(), TopologyError>
 }
 
 fn ethtool_value(name: &str, cmd: u32, data: u32) -> io::Result<u32> {
-    let probe = socket(Domain::INET, SocketType::DGRAM, None)?;
+    let probe = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     let mut value = ethtool::Value { cmd, data };
     // SAFETY: the four commands read or write an ethtool_value.
     unsafe { ethtool::ioctl(&probe, name, &mut value) }?;

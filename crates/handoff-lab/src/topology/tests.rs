@@ -24,6 +24,14 @@ fn devices() -> Vec<String> {
     names
 }
 
+/// A datagram socket at this address of an end, which waits for no more than five seconds.
+fn datagrams(end: &PairEnd, address: impl Into<IpAddr>) -> UdpSocket {
+    let address = (address.into(), 0);
+    let socket = end.namespace().run(|| UdpSocket::bind(address)).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket
+}
+
 fn counter(device: &str, name: &str) -> u64 {
     // The counters of /proc/net/dev: 8 of reception, then 8 of transmission.
     let list = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -161,9 +169,7 @@ fn carries_tcp_and_udp(pair: &Pair) {
         drop(stream);
         assert_eq!(server.join().unwrap(), ("over the cable".to_owned(), left));
 
-        let receiver = pair.right.namespace().run(|| UdpSocket::bind((right, 0))).unwrap().unwrap();
-        receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        let sender = pair.left.namespace().run(|| UdpSocket::bind((left, 0))).unwrap().unwrap();
+        let (receiver, sender) = (datagrams(&pair.right, right), datagrams(&pair.left, left));
         sender.send_to(&[3; 20_000], receiver.local_addr().unwrap()).unwrap();
         let mut buffer = [0; 30_000];
         assert_eq!(receiver.recv(&mut buffer).unwrap(), 20_000);
@@ -179,12 +185,8 @@ fn needs_root_the_first_datagram_over_a_pair_arrives() {
                 (IpAddr::V4(near.v4()), IpAddr::V4(far.v4())),
                 (IpAddr::V6(near.v6()), IpAddr::V6(far.v6())),
             ] {
-                let bind = |end: &PairEnd, address| {
-                    end.namespace().run(|| UdpSocket::bind((address, 0))).unwrap().unwrap()
-                };
-                let (sender, receiver) = (bind(near, from), bind(far, to));
+                let (sender, receiver) = (datagrams(near, from), datagrams(far, to));
                 sender.send_to(b"at once", receiver.local_addr().unwrap()).unwrap();
-                receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
                 assert_eq!(receiver.recv(&mut [0; 16]).unwrap(), 7);
             }
         }
@@ -196,11 +198,7 @@ fn needs_root_pair_keeps_the_asked_mtu() {
     for mtu in [1_500, 65_535] {
         let pair = topology_or_skip!(Pair::new(mtu));
         for end in [&pair.left, &pair.right] {
-            let socket = end
-                .namespace()
-                .run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))
-                .unwrap()
-                .unwrap();
+            let socket = datagrams(end, Ipv4Addr::UNSPECIFIED);
             let far = if end.v4() == pair.left.v4() { pair.right.v4() } else { pair.left.v4() };
             socket.connect((far, 9)).unwrap();
             assert_eq!(rustix::net::sockopt::ip_mtu(&socket).unwrap(), mtu);
@@ -213,11 +211,8 @@ fn needs_root_netem_delays_or_says_why_not() {
     let pair = topology_or_skip!(Pair::new(1_500));
     let netem = Netem { delay: Duration::from_millis(120), ..Netem::default() };
     topology_or_skip!(pair.left.set_netem(&netem));
-    let receiver =
-        pair.right.namespace().run(|| UdpSocket::bind((pair.right.v4(), 0))).unwrap().unwrap();
-    receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    let sender =
-        pair.left.namespace().run(|| UdpSocket::bind((pair.left.v4(), 0))).unwrap().unwrap();
+    let receiver = datagrams(&pair.right, pair.right.v4());
+    let sender = datagrams(&pair.left, pair.left.v4());
     let start = Instant::now();
     sender.send_to(b"late", receiver.local_addr().unwrap()).unwrap();
     receiver.recv(&mut [0; 16]).unwrap();

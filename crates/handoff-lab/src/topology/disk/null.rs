@@ -4,10 +4,12 @@
 //! Minimum kernel: 4.14 (made through configfs).
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
 };
+
+use rustix::mount::{MountFlags, mount};
 
 use super::{Disk, load};
 use crate::topology::{TopologyError, asked};
@@ -48,7 +50,10 @@ impl NullDisk {
     fn with(mib: u64, block: u32, special: &[(&str, u64)]) -> Result<Self, TopologyError> {
         load("null_blk", &["nr_devices=0"])?;
         if !Path::new(CONFIGURATION).exists() {
-            mount_configfs().map_err(|error| TopologyError::Unavailable {
+            // At the usual place, where it stays.
+            let none = MountFlags::empty();
+            let mounted = mount("configfs", "/sys/kernel/config", "configfs", none, None);
+            mounted.map_err(|error| TopologyError::Unavailable {
                 what: "a disk of null_blk".into(),
                 reason: format!("no {CONFIGURATION}, and configfs cannot be mounted: {error}"),
             })?;
@@ -88,21 +93,6 @@ impl NullDisk {
         fs::write(self.configuration.join(attribute), value.to_string())
             .map_err(asked(format!("set {attribute} of a disk of null_blk to {value}")))
     }
-}
-
-/// The usual place; it stays mounted.
-fn mount_configfs() -> io::Result<()> {
-    // SAFETY: all are terminated strings, and configfs takes no data.
-    let answer = unsafe {
-        libc::mount(
-            c"configfs".as_ptr(),
-            c"/sys/kernel/config".as_ptr(),
-            c"configfs".as_ptr(),
-            0,
-            std::ptr::null(),
-        )
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 impl Disk for NullDisk {

@@ -4,9 +4,10 @@
 
 use std::{
     ffi::CStr,
-    io,
     path::{Path, PathBuf},
 };
+
+use rustix::system::delete_module;
 
 use super::{Disk, load};
 use crate::topology::TopologyError;
@@ -47,11 +48,7 @@ impl Disk for RamDisk {
 
 impl Drop for RamDisk {
     fn drop(&mut self) {
-        // SAFETY: the name is a terminated string; the kernel takes no other pointer.
-        let answer =
-            unsafe { libc::syscall(libc::SYS_delete_module, DRIVER.as_ptr(), libc::O_NONBLOCK) };
-        if answer < 0 {
-            let error = io::Error::last_os_error();
+        if let Err(error) = delete_module(DRIVER, libc::O_NONBLOCK) {
             tracing::warn!("the driver brd stays, somebody has its disk open: {error}");
         }
     }
