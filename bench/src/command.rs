@@ -3,13 +3,14 @@
 use clap::{Args, Subcommand};
 
 use crate::{
-    block::{self, BlockArgs},
+    block::BlockArgs,
     context::{BenchError, Context},
-    http::{self, HttpArgs},
-    rds::{self, RdsArgs},
+    http::HttpArgs,
+    rds::RdsArgs,
     recv::{self, RecvArgs},
+    run,
     send::{self, SendArgs},
-    splice::{self, SpliceArgs},
+    splice::SpliceArgs,
 };
 
 /// Measures handoff beside its baselines, on this machine
@@ -46,10 +47,10 @@ pub fn run(args: &BenchArgs, context: &mut Context<'_>) -> Result<(), BenchError
     match &args.bench {
         Bench::Send(args) => send::run(args, context),
         Bench::Recv(args) => recv::run(args, context),
-        Bench::Splice(args) => splice::run(args, context),
-        Bench::Rds(args) => rds::run(args, context),
-        Bench::Block(args) => block::run(args, context),
-        Bench::Http(args) => http::run(args, context),
+        Bench::Splice(args) => run::run(&**args, context),
+        Bench::Rds(args) => run::run(&**args, context),
+        Bench::Block(args) => run::run(&**args, context),
+        Bench::Http(args) => run::run(&**args, context),
     }
 }
 

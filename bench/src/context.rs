@@ -2,7 +2,7 @@
 
 use std::io;
 
-use handoff_lab::StopFlag;
+use handoff_lab::{StopFlag, topology::TopologyError};
 
 /// How the command was called.
 pub struct Context<'a> {
@@ -32,4 +32,13 @@ pub enum BenchError {
     /// The results could not be written to `out`.
     #[error("the result could not be written: {0}")]
     Output(#[source] io::Error),
+}
+
+impl From<TopologyError> for BenchError {
+    fn from(error: TopologyError) -> Self {
+        match error.is_unavailable() {
+            true => Self::NotPossible(error.to_string()),
+            false => Self::Failed(error.to_string()),
+        }
+    }
 }

@@ -46,7 +46,7 @@ pub(crate) fn load_in_guest(module: &str) -> Result<(), BenchError> {
     if !is_guest() {
         return Ok(());
     }
-    topology::load(module, &[]).map_err(|error| BenchError::NotPossible(error.to_string()))
+    Ok(topology::load(module, &[])?)
 }
 
 /// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in, and so

@@ -49,7 +49,7 @@ const START_UP: Duration = Duration::from_millis(300);
 /// The options of benches that run other programs beside their rows.
 #[derive(Debug, Args)]
 pub struct ProgramOptions {
-    /// Another program to run in turns with the rows, as below
+    /// Run another program in turns with the rows, as described below
     #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named)]
     pub peer: Vec<(String, String)>,
 

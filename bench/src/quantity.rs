@@ -1,24 +1,34 @@
 //! Sizes and rates as people write them.
 
-/// Reads a size in bytes: a number with an optional `k`, `m` or `g`, which are powers of 1,024.
+/// Reads a number of bytes, with an optional `k`, `m`, `g` or `t`, which are powers of 1,024.
 ///
 /// # Errors
 ///
 /// A line that says what is wrong, for the command line's parser.
-pub fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 10),
         Some((at, 'm' | 'M')) => (&text[..at], 20),
         Some((at, 'g' | 'G')) => (&text[..at], 30),
+        Some((at, 't' | 'T')) => (&text[..at], 40),
         _ => (text, 0),
     };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| format!("'{text}' is not a size: write a number, with k, m or g after it"))?;
-    number
-        .checked_mul(1 << shift)
-        .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| format!("'{text}' is out of range"))
+    let number: u64 = digits.parse().map_err(|_| {
+        format!("'{text}' is not a size: write a number, with k, m, g or t after it")
+    })?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is out of range"))
+}
+
+/// The same, but not 0.
+///
+/// # Errors
+///
+/// As [`parse_bytes`].
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err(format!("'{text}' is out of range")),
+        bytes => Ok(bytes),
+    }
 }
 
 /// Reads a count: a number from 1, with an optional `k` for a thousand.
@@ -110,6 +120,8 @@ mod tests {
         assert_eq!(parse_size("64K"), Ok(65_536));
         assert_eq!(parse_size("3m"), Ok(3 << 20));
         assert_eq!(parse_size("1g"), Ok(1 << 30));
+        assert_eq!(parse_size("8T"), Ok(8 << 40));
+        assert_eq!(parse_bytes("0"), Ok(0));
         for wrong in ["", "k", "0", "-1", "1.5k", "1kk", "64kB", "99999999999g", "é"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }

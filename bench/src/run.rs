@@ -27,30 +27,30 @@ use crate::{
 /// The options of every bench.
 #[derive(Debug, Args)]
 pub struct RunOptions {
-    /// Only rows whose name matches, and the rows that their ratios refer to
+    /// Run only rows whose name matches, and the rows that their ratios refer to
     #[arg(long, value_name = "REGEX")]
     pub only: Option<Regex>,
 
-    /// Length of one slot in seconds; where instructions are counted, in units of 10^9. The table says
-    /// which it was [default: 0.05 to 0.3]
+    /// Length of a slot in seconds; where instructions are counted, in 10^9 instructions. The table shows it
+    /// [default: 0.05 to 0.3]
     #[arg(long, value_name = "SECONDS", value_parser = parse_slot)]
     pub time: Option<f64>,
 
-    /// How many slots each row gets [default: 3 to 15]
+    /// Number of slots for each row [default: 3 to 15]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rounds: Option<u32>,
 
-    /// End in under 30 seconds (plus the time of peers), in the lab in 3 minutes, with wider spread
+    /// Finish in under 30 seconds (plus the time of peers), in the lab in 3 minutes; figures spread wider
     #[arg(long, conflicts_with_all = ["time", "rounds"])]
     pub quick: bool,
 
-    /// Count what the kernel copies, too, by the copy meter in a run of its own: a column beside the
-    /// reports, and the disagreements below the table. Needs what `handoff meter` needs
+    /// Also count what the kernel copies, by the copy meter, in a run of its own. The table gets a column for
+    /// it; the lines below show where it disagrees with the reports. Needs what `handoff meter` needs
     #[arg(long)]
     pub meter: bool,
 
-    /// Run in the lab's guest, on a stock kernel, counting instructions instead of time, with --meter.
-    /// After 2 hours, or 10 minutes with --quick, the run is ended and shows where its tasks stood
+    /// Run in the lab's guest, on a stock kernel, with --meter, and count instructions instead of time. A run
+    /// of more than 2 hours, or 10 minutes with --quick, is ended, and shows where its tasks stood
     #[arg(long)]
     pub lab: bool,
 
@@ -58,7 +58,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "FILE")]
     pub json_file: Option<PathBuf>,
 
-    /// Show each ratio beside that in the JSON of an earlier run
+    /// Show each ratio beside the one in this file, the JSON of an earlier run
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
 }
@@ -217,6 +217,12 @@ impl RunOptions {
         serde_json::from_str(&text)
             .map_err(|error| usage(format!("not the JSON of a bench of this version: {error}")))
     }
+}
+
+/// An option for the guest's bench with a list of values; none for an empty list.
+pub(crate) fn list<T: ToString>(option: &str, values: &[T]) -> Option<String> {
+    let values: Vec<String> = values.iter().map(T::to_string).collect();
+    (!values.is_empty()).then(|| format!("--{option}={}", values.join(",")))
 }
 
 /// What follows `handoff` on the guest's command line.

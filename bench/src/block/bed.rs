@@ -52,13 +52,7 @@ impl Bed {
     }
 
     fn disks() -> Result<Self, BenchError> {
-        let disk = || {
-            NullDisk::new(DISK, 512, 1).map_err(|error| match error.is_unavailable() {
-                true => BenchError::NotPossible(error.to_string()),
-                false => BenchError::Failed(error.to_string()),
-            })
-        };
-        let disks = [disk()?, disk()?];
+        let disks = [NullDisk::new(DISK, 512, 1)?, NullDisk::new(DISK, 512, 1)?];
         let paths = [0, 1].map(|index: usize| disks[index].path().to_owned());
         Ok(Self { paths, kind: WITHOUT_MEMORY, _made: Made::Disks { _disks: disks } })
     }

@@ -36,7 +36,7 @@ use crate::{
     peer::{Placeholders, ProgramOptions},
     quantity::format_size,
     report::{self, Config, Report},
-    run::{self, Bench, RunOptions, Slots},
+    run::{Bench, RunOptions, Slots},
     witness,
 };
 
@@ -82,12 +82,12 @@ pub struct BlockArgs {
     #[command(flatten)]
     pub run: RunOptions,
 
-    /// A block device to serve from, to be overwritten; say it twice [default: files; where instructions
-    /// are counted, disks without memory]
+    /// A block device to serve from; it is overwritten. Give it twice [default: files; where instructions are
+    /// counted, disks without memory]
     #[arg(long, value_name = "PATH", conflicts_with = "lab")]
     pub backing: Vec<PathBuf>,
 
-    /// Where to make files to serve from
+    /// Directory for the files to serve from
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp", conflicts_with = "lab")]
     pub directory: PathBuf,
 
@@ -153,28 +153,15 @@ impl Job {
     }
 }
 
-/// Runs the bench.
-///
-/// # Errors
-///
-/// See [`BenchError`].
-pub fn run(args: &BlockArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
-    run::run(&Block { args }, context)
-}
-
-struct Block<'a> {
-    args: &'a BlockArgs,
-}
-
-impl Bench for Block<'_> {
+impl Bench for BlockArgs {
     const NAME: &'static str = report::BLOCK;
 
     fn options(&self) -> &RunOptions {
-        &self.args.run
+        &self.run
     }
 
     fn programs(&self) -> Option<&ProgramOptions> {
-        Some(&self.args.programs)
+        Some(&self.programs)
     }
 
     fn slots(&self) -> Slots {
@@ -191,8 +178,8 @@ impl Bench for Block<'_> {
         lab::load_in_guest("ublk_drv")?;
         let not_possible = |error: handoff_block::Error| BenchError::NotPossible(error.to_string());
         handoff_block::Control::open().map_err(not_possible)?;
-        let bed = Bed::new(self.args)?;
-        let subjects = subjects(self.args, &bed, context.stop);
+        let bed = Bed::new(self)?;
+        let subjects = subjects(self, &bed, context.stop);
         let counted = instructions::counting();
         // A file or device serves only one at a time.
         let plan = self.plan(subjects.len());
@@ -208,7 +195,7 @@ impl Bench for Block<'_> {
                 (row.bytes_per_s, row.ops_per_s) = (None, None);
             }
         }
-        witness::attest(&subjects, &mut measured.rows, self.args.run.meter, context.stop)?;
+        witness::attest(&subjects, &mut measured.rows, self.run.meter, context.stop)?;
         Ok((measured, format!("served from {}\n", bed.kind)))
     }
 

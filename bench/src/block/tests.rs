@@ -46,8 +46,7 @@ fn a_limit_spreads_requests() {
 #[test]
 fn other_programs_go_into_the_guest() {
     let given = args("--lab --program ./kublk --peer kublk=kublk").unwrap();
-    let bench = Block { args: &given };
-    assert!(arguments_in_guest(&bench).contains(&"--peer=kublk=kublk".to_owned()));
+    assert!(arguments_in_guest(&given).contains(&"--peer=kublk=kublk".to_owned()));
     assert!(!given.programs.carried.is_empty());
 }
 
@@ -63,6 +62,6 @@ fn what_cannot_be_meant_is_refused() {
 #[test]
 fn the_guest_is_told_all_but_what_stays_here() {
     let given = args("--lab --quick --only loop --json-file a --compare b").unwrap();
-    let words = run::arguments_in_guest(&Block { args: &given });
+    let words = arguments_in_guest(&given);
     assert_eq!(words, ["bench", "block", "--json", "--meter", "--only=loop", "--quick"]);
 }

@@ -9,8 +9,7 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
-    os::fd::AsRawFd as _,
-    ptr, thread,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -18,7 +17,7 @@ use handoff_lab::topology::Namespace;
 use rustix::net::{RecvFlags, recv};
 
 use super::bed::Bed;
-use crate::network::PATIENCE;
+use crate::network::{PATIENCE, drain::take};
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 /// More than any head has.
@@ -106,13 +105,9 @@ fn take_head(stream: &mut TcpStream, size: u64) -> Result<u64, String> {
 fn discard(stream: &TcpStream, mut left: u64) -> io::Result<()> {
     while left > 0 {
         let most = left.min(1 << 20) as usize;
-        // SAFETY: with MSG_TRUNC, TCP writes nothing, so no buffer is needed.
-        let taken =
-            unsafe { libc::recv(stream.as_raw_fd(), ptr::null_mut(), most, libc::MSG_TRUNC) };
-        match u64::try_from(taken) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(taken) => left -= taken,
-            Err(_) => return Err(io::Error::last_os_error()),
+        match take(stream, most)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            taken => left -= taken,
         }
     }
     Ok(())

@@ -14,6 +14,7 @@ use crate::{
     context::BenchError,
     network::{
         bed::{self, Load},
+        far::Network as _,
         pattern::Pattern,
         queues::OwnQueue,
     },

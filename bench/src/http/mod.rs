@@ -34,8 +34,9 @@ use crate::{
     context::{BenchError, Context},
     lab,
     measure::{Compare, Measured, Plan, Subject},
+    network::far::Network as _,
     processor::Pinned,
-    quantity::{format_size, parse_count, parse_size},
+    quantity::{parse_count, parse_size},
     report::{self, Config, Report},
     run::{self, Bench, RunOptions, Slots},
 };
@@ -87,11 +88,11 @@ pub struct HttpArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_size)]
     pub sizes: Vec<u64>,
 
-    /// How many connections send requests at a time [default: 1,64]
+    /// Number of connections that send requests at the same time; may be a list [default: 1,64]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse_connections)]
     pub connections: Vec<u32>,
 
-    /// The processor to serve on [default: the last one]
+    /// Processor to serve on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 }
@@ -111,22 +112,9 @@ struct Job {
     connections: u32,
 }
 
-/// Runs the bench.
-///
-/// # Errors
-///
-/// See [`BenchError`].
-pub fn run(args: &HttpArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
-    run::run(&HttpBench { args }, context)
-}
-
-struct HttpBench<'a> {
-    args: &'a HttpArgs,
-}
-
-impl HttpBench<'_> {
+impl HttpArgs {
     fn jobs(&self) -> Vec<Job> {
-        let HttpArgs { run, sizes, connections, .. } = self.args;
+        let HttpArgs { run, sizes, connections, .. } = self;
         let sizes = match (&sizes[..], run.quick) {
             ([], true) => &QUICK_SIZES[..],
             ([], false) => &SIZES,
@@ -138,21 +126,16 @@ impl HttpBench<'_> {
     }
 }
 
-impl Bench for HttpBench<'_> {
+impl Bench for HttpArgs {
     const NAME: &'static str = report::HTTP;
 
     fn options(&self) -> &RunOptions {
-        &self.args.run
+        &self.run
     }
 
     fn arguments(&self) -> Vec<String> {
-        let HttpArgs { sizes, connections, .. } = self.args;
-        let list = |name: &str, words: Vec<String>| {
-            (!words.is_empty()).then(|| format!("--{name}={}", words.join(",")))
-        };
-        let sizes = list("sizes", sizes.iter().map(|&size| format_size(size)).collect());
-        let connections = connections.iter().map(u32::to_string).collect();
-        sizes.into_iter().chain(list("connections", connections)).collect()
+        let sizes = run::list("sizes", &self.sizes);
+        sizes.into_iter().chain(run::list("connections", &self.connections)).collect()
     }
 
     fn slots(&self) -> Slots {
@@ -168,10 +151,10 @@ impl Bench for HttpBench<'_> {
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
         lab::load_in_guest("getbuf")?;
         wrk::must_be_there().map_err(BenchError::NotPossible)?;
-        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
+        let pinned = Pinned::to(self.cpu).map_err(BenchError::Usage)?;
         let jobs = self.jobs();
         let bed = Bed::new(&jobs, pinned.others())?;
-        let subjects = subjects(&self.args.run, &jobs, &bed, context.stop);
+        let subjects = subjects(&self.run, &jobs, &bed, context.stop);
         // There are fewer ports than rows.
         let plan = Plan { compare: Compare::Cost, ..self.plan(subjects.len()) };
         let mut measured = self.measure_rows(&subjects, plan, context.stop)?;

@@ -1,10 +1,8 @@
 //! Tests of the HTTP bench. Tests of its rows are beside the command's.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::{
-    run::arguments_in_guest,
+    run::{self, arguments_in_guest},
     testing::{self, report_of, report_or_skip},
 };
 
@@ -14,7 +12,7 @@ fn args(line: &str) -> Result<HttpArgs, clap::Error> {
 
 fn jobs(line: &str) -> Vec<(u64, u32)> {
     let args = args(line).unwrap();
-    let jobs = HttpBench { args: &args }.jobs();
+    let jobs = args.jobs();
     jobs.into_iter().map(|job| (job.size, job.connections)).collect()
 }
 
@@ -32,8 +30,8 @@ fn sizes_and_connections_are_those_that_were_given() {
 #[test]
 fn the_guest_is_asked_for_the_same() {
     let args = args("--lab --sizes 64k,1m --connections 8 --only nginx").unwrap();
-    let words = arguments_in_guest(&HttpBench { args: &args });
-    let same = ["--only=nginx", "--sizes=64k,1m", "--connections=8"];
+    let words = arguments_in_guest(&args);
+    let same = ["--only=nginx", "--sizes=65536,1048576", "--connections=8"];
     assert_eq!(words, [&["bench", "http", "--json", "--meter"][..], &same].concat());
 }
 
@@ -43,8 +41,8 @@ fn needs_root_rows_serve_what_is_asked_for() {
     let args = args(
         "--sizes 1k,128k --connections 3 --time 0.05 --rounds 1 --only ^connections=3.(file|bytes|hyper)",
     );
-    let args = Arc::new(args.unwrap());
-    let report = report_of(false, move |context| run(&args, context));
+    let args = args.unwrap();
+    let report = report_of(false, move |context| run::run(&args, context));
     let report = report_or_skip!(report);
     assert_eq!(report.bench, "http");
     let names: Vec<&str> = report.rows.iter().map(|row| row.engine.as_str()).collect();

@@ -6,30 +6,9 @@ use std::{
 };
 
 use super::engine::{Cpu, Engine, Reaped, Slot, Time};
-use crate::{processor::kept_waiting, report::Latency};
+use crate::{processor::kept_waiting, report::Row};
 
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Figures {
-    pub(super) time: Time,
-    pub(super) bytes_per_s: f64,
-    pub(super) ops_per_s: Option<f64>,
-    pub(super) cpu_ns_per_byte: Option<f64>,
-    pub(super) cpu_ns_per_op: Option<f64>,
-    pub(super) cpu_ns_per_op_all: Option<f64>,
-    pub(super) cpu_share: Option<f64>,
-    pub(super) lends_per_op: Option<f64>,
-    pub(super) switches_per_op: Option<f64>,
-    pub(super) copied_share: Option<f64>,
-    pub(super) simulated_dma_share: Option<f64>,
-    pub(super) busy_share: Option<f64>,
-    pub(super) softirq_share: Option<f64>,
-    pub(super) latency: Option<Latency>,
-    pub(super) user_ns_per_op: Option<f64>,
-    pub(super) reap_calls: Option<f64>,
-    pub(super) reap_ns: Option<f64>,
-}
-
-/// Runs an engine for one slot; none if it moved nothing.
+/// Runs an engine for one slot: its time, and its figures as a row has them; none if it moved nothing.
 ///
 /// # Errors
 ///
@@ -39,7 +18,7 @@ pub(super) fn timed(
     length: Duration,
     stop: &AtomicBool,
     far_end_cpu: &dyn Fn() -> Duration,
-) -> Result<Option<Figures>, String> {
+) -> Result<Option<(Time, Row)>, String> {
     let cpu_before = process_cpu().saturating_sub(far_end_cpu());
     let (begin, waited) = (Instant::now(), kept_waiting());
     let tally = engine.run(&Slot::new(length, stop))?;
@@ -63,9 +42,8 @@ pub(super) fn timed(
     let reaped = tally.reaped.filter(|reaped| reaped.completions > 0);
     let per_completion =
         |sum: fn(&Reaped) -> f64| reaped.map(|it| sum(&it) / it.completions as f64);
-    Ok(Some(Figures {
-        time,
-        bytes_per_s: bytes / elapsed.as_secs_f64(),
+    let figures = Row {
+        bytes_per_s: Some(bytes / elapsed.as_secs_f64()),
         ops_per_s: operations.map(|count| count / elapsed.as_secs_f64()),
         cpu_ns_per_byte: cpu_ns.map(|ns| ns / bytes),
         cpu_ns_per_op: per_operation(cpu_ns),
@@ -77,11 +55,13 @@ pub(super) fn timed(
         simulated_dma_share: tally.simulated_dma.map(|moved| moved as f64 / bytes),
         busy_share: tally.busy.map(|it| it.busy),
         softirq_share: tally.busy.map(|it| it.softirq),
-        latency: tally.latency,
+        latency_us: tally.latency,
         user_ns_per_op: per_operation(tally.user.map(|time| time.as_nanos() as f64)),
         reap_calls: per_completion(|reaped| reaped.calls as f64),
         reap_ns: per_completion(|reaped| reaped.time.as_nanos() as f64),
-    }))
+        ..Row::default()
+    };
+    Ok(Some((time, figures)))
 }
 
 fn process_cpu() -> Duration {

@@ -19,7 +19,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub use self::engine::{Cpu, Engine, MakeEngine, Reaped, Slot, Subject, Tally, Time};
-use self::figures::{Figures, timed};
+use self::figures::timed;
 use crate::{
     report::{Growth, Latency, Row},
     statistics::Spread,
@@ -84,7 +84,7 @@ impl Measured {
 #[derive(Default)]
 struct Track<'a> {
     engine: Option<Box<dyn Engine + 'a>>,
-    slots: Vec<Option<Figures>>,
+    slots: Vec<Option<(Time, Row)>>,
     growth: Vec<Growth>,
     skipped: Option<String>,
     failed: bool,
@@ -123,7 +123,7 @@ pub fn measure(
         .filter(|(subject, track)| track.failed && !subject.peer)
         .map(|(subject, _)| subject.name.clone())
         .collect();
-    let times = || tracks.iter().flat_map(|track| &track.slots).flatten().map(|slot| slot.time);
+    let times = || tracks.iter().flat_map(|track| &track.slots).flatten().map(|(time, _)| time);
     let elapsed: Duration = times().map(|time| time.elapsed).sum();
     let kept_waiting: Duration = times().map(|time| time.kept_waiting).sum();
     let kept_waiting = kept_waiting.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -143,7 +143,7 @@ impl<'a> Track<'a> {
         plan: Plan,
         stop: &AtomicBool,
         far_end_cpu: &dyn Fn() -> Duration,
-    ) -> Option<Figures> {
+    ) -> Option<(Time, Row)> {
         if self.skipped.is_some() {
             return None;
         }
@@ -178,13 +178,13 @@ impl<'a> Track<'a> {
 }
 
 fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>], compare: Compare) -> Vec<Row> {
-    let compared = |figures: Figures| match compare {
-        Compare::Speed => Some(figures.bytes_per_s),
-        Compare::Cost => figures.cpu_ns_per_byte.map(f64::recip),
+    let compared = |slot: &Option<(Time, Row)>| match (slot, compare) {
+        (None, _) => None,
+        (Some((_, figures)), Compare::Speed) => figures.bytes_per_s,
+        (Some((_, figures)), Compare::Cost) => figures.cpu_ns_per_byte.map(f64::recip),
     };
-    let speeds = |track: &Track<'_>| -> Vec<Option<f64>> {
-        track.slots.iter().map(|slot| slot.and_then(compared)).collect()
-    };
+    let speeds =
+        |track: &Track<'_>| -> Vec<Option<f64>> { track.slots.iter().map(compared).collect() };
     subjects
         .iter()
         .zip(tracks)
@@ -195,18 +195,20 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>], compare: Compare) -> Vec
                 .find(|(other, _)| other.baseline && other.config.same_work(&subject.config));
             let ratio =
                 baseline.and_then(|(_, base)| Spread::of_ratios(&speeds(track), &speeds(base)));
-            let median = |of: &dyn Fn(&Figures) -> Option<f64>| {
-                Spread::of(track.slots.iter().flatten().filter_map(of)).map(|it| it.median)
+            let median = |of: &dyn Fn(&Row) -> Option<f64>| {
+                let slots = track.slots.iter().flatten();
+                Spread::of(slots.filter_map(|(_, slot)| of(slot))).map(|it| it.median)
             };
-            let bytes_per_s = median(&|slot| Some(slot.bytes_per_s));
-            let latency = |of: fn(&Latency) -> f64| median(&|slot| slot.latency.as_ref().map(of));
+            let bytes_per_s = median(&|slot| slot.bytes_per_s);
+            let latency =
+                |of: fn(&Latency) -> f64| median(&|slot| slot.latency_us.as_ref().map(of));
             let latency_us = || {
                 Some(Latency {
                     p50: latency(|it| it.p50)?,
                     p90: latency(|it| it.p90)?,
                     p99: latency(|it| it.p99)?,
                     p999: latency(|it| it.p999)?,
-                    simulated_dma: median(&|slot| slot.latency.and_then(|it| it.simulated_dma)),
+                    simulated_dma: median(&|slot| slot.latency_us.and_then(|it| it.simulated_dma)),
                 })
             };
             let none = || "nothing was moved in any of its slots".to_owned();

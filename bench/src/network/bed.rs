@@ -7,12 +7,14 @@ use std::{
     sync::Arc,
 };
 
-use handoff_lab::topology::{Pair, PairEnd, TopologyError};
+use handoff_lab::topology::{Namespace, Pair, PairEnd, TopologyError};
 use handoff_nic::Prepared;
 use rustix::thread::CpuSet;
 
 use super::{
+    account::Account,
     drain::Drain,
+    far::{Connection, FarEnd, Network},
     nic,
     pattern::Pattern,
     queues::{OwnQueue, Queues},
@@ -99,10 +101,8 @@ impl Bed {
     ) -> Result<Self, BenchError> {
         let (joint, pair) = match Pair::wire(load.mtu) {
             Ok(pair) => (Joint::Wire, pair),
-            Err(TopologyError::Unavailable { .. }) => {
-                (Joint::Veth, Pair::new(load.mtu).map_err(topology)?)
-            }
-            Err(error) => return Err(topology(error)),
+            Err(TopologyError::Unavailable { .. }) => (Joint::Veth, Pair::new(load.mtu)?),
+            Err(error) => return Err(error.into()),
         };
         Self::of(joint, pair, load, pattern, others)
     }
@@ -117,7 +117,7 @@ impl Bed {
         pattern: &Arc<Pattern>,
         others: CpuSet,
     ) -> Result<Self, BenchError> {
-        let pair = Pair::virtio(mtu).map_err(topology)?;
+        let pair = Pair::virtio(mtu)?;
         Self::of(Joint::VirtioNet, pair, Load { mtu, gro: false }, pattern, others)
     }
 
@@ -129,7 +129,7 @@ impl Bed {
     /// See [`BenchError`].
     pub(crate) fn onward(&self) -> Result<Self, BenchError> {
         let Self { pair, joint, load, pattern, others, .. } = self;
-        Self::of(*joint, pair.onward(load.mtu).map_err(topology)?, *load, pattern, *others)
+        Self::of(*joint, pair.onward(load.mtu)?, *load, pattern, *others)
     }
 
     fn of(
@@ -160,14 +160,6 @@ impl Bed {
 
     pub(crate) fn joint(&self) -> Joint {
         self.joint
-    }
-
-    pub(crate) fn load(&self) -> Load {
-        self.load
-    }
-
-    pub(crate) fn pattern(&self) -> Arc<Pattern> {
-        Arc::clone(&self.pattern)
     }
 
     /// The threads that handle packets arriving at the connecting end, as their directories in `/proc`;
@@ -213,57 +205,6 @@ impl Bed {
     /// The processors of the threads at far ends.
     pub(crate) fn others(&self) -> CpuSet {
         self.others
-    }
-
-    /// The name of the receiving device, for those [`inside`](Self::inside).
-    pub(crate) fn device(&self) -> &'static str {
-        self.pair.right.device()
-    }
-
-    /// Runs something in the receiver's namespace.
-    ///
-    /// # Errors
-    ///
-    /// If the thread cannot go there, in one line.
-    pub(crate) fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
-        self.pair.right.namespace().run(work).map_err(|error| error.to_string())
-    }
-
-    /// A queue for one user.
-    ///
-    /// # Errors
-    ///
-    /// Why there is none, in one line.
-    pub(crate) fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
-        if self.joint != Joint::Wire {
-            let joint = self.joint.name();
-            return Err(format!(
-                "no NIC: {joint} has no queues that take a program's memory, the software NIC of the lab \
-                 does (--lab)"
-            ));
-        }
-        self.own_port()
-    }
-
-    /// A port for one user; if the NIC has queues, with the queue that its packets come by.
-    ///
-    /// # Errors
-    ///
-    /// When all are taken, in one line.
-    pub(crate) fn own_port(&self) -> Result<OwnQueue<'_>, String> {
-        self.queues.take()
-    }
-
-    /// What to tell a program that receives at this port of its own.
-    pub(crate) fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders {
-        let queue = if self.joint == Joint::Wire { own.number() } else { 0 };
-        Placeholders(vec![
-            ("addr", self.pair.right.v4().to_string()),
-            ("port", own.port().to_string()),
-            ("iface", self.device().to_owned()),
-            ("queue", queue.to_string()),
-            ("cpu", cpu.to_string()),
-        ])
     }
 
     /// A new connection to receive from, whose packets come by this queue: its receiving end, and the
@@ -368,9 +309,76 @@ impl Bed {
     }
 }
 
-fn topology(error: TopologyError) -> BenchError {
-    match error.is_unavailable() {
-        true => BenchError::NotPossible(error.to_string()),
-        false => BenchError::Failed(error.to_string()),
+impl Network for Bed {
+    fn load(&self) -> Load {
+        self.load
+    }
+
+    fn kind(&self) -> &str {
+        self.joint().name()
+    }
+
+    fn pattern(&self) -> Arc<Pattern> {
+        Arc::clone(&self.pattern)
+    }
+
+    fn device(&self) -> &str {
+        self.pair.right.device()
+    }
+
+    fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
+        self.pair.right.namespace().run(work).map_err(|error| error.to_string())
+    }
+
+    fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
+        if self.joint != Joint::Wire {
+            let joint = self.joint.name();
+            return Err(format!(
+                "no NIC: {joint} has no queues that take a program's memory, the software NIC of the lab \
+                 does (--lab)"
+            ));
+        }
+        self.own_port()
+    }
+
+    fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String> {
+        let (near, sender) = Bed::connect(self, queue.map_or(SHARED, OwnQueue::number))?;
+        Ok((near, Box::new(sender)))
+    }
+
+    fn own_port(&self) -> Result<OwnQueue<'_>, String> {
+        self.queues.take()
+    }
+
+    fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders {
+        let queue = if self.joint == Joint::Wire { own.number() } else { 0 };
+        Placeholders(vec![
+            ("addr", self.pair.right.v4().to_string()),
+            ("port", own.port().to_string()),
+            ("iface", self.device().to_owned()),
+            ("queue", queue.to_string()),
+            ("cpu", cpu.to_string()),
+        ])
+    }
+
+    fn namespace(&self) -> Option<&Namespace> {
+        Some(self.connected().namespace())
+    }
+
+    fn reach(&self, own: &OwnQueue<'_>) -> Result<Option<Box<dyn FarEnd>>, String> {
+        let Some(connecting) = Bed::reach(self, own.number())? else { return Ok(None) };
+        Ok(Some(Box::new(self.sender(connecting)?)))
+    }
+
+    fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String> {
+        Ok(queue.map_or(SHARED, OwnQueue::number).into())
+    }
+
+    fn account(&self) -> Account<'_> {
+        Account::new(self.napi_of_connected().to_vec(), vec![self])
+    }
+
+    fn copies_of_lent(&self) -> f64 {
+        self.joint().copies_of_lent()
     }
 }

@@ -20,7 +20,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::arrivals::Arrivals;
 
 /// The most bytes of a call.
-const AT_ONCE: usize = 1 << 21;
+pub(crate) const AT_ONCE: usize = 1 << 21;
 
 /// The thread's handle.
 pub(crate) struct Drain {
@@ -33,23 +33,31 @@ struct Shared {
     arrivals: Arrivals,
 }
 
+/// Takes some bytes without copying them to user memory; 0 at the end.
+///
+/// # Errors
+///
+/// As recv(2).
+pub(crate) fn take(stream: &TcpStream, most: usize) -> io::Result<u64> {
+    loop {
+        // SAFETY: with MSG_TRUNC, TCP writes nothing, so no buffer is needed.
+        let taken =
+            unsafe { libc::recv(stream.as_raw_fd(), ptr::null_mut(), most, libc::MSG_TRUNC) };
+        match u64::try_from(taken).map_err(|_| io::Error::last_os_error()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            taken => return taken,
+        }
+    }
+}
+
 impl Shared {
     fn serve(&self) -> String {
         loop {
-            // SAFETY: with MSG_TRUNC, TCP writes nothing, so no buffer is needed.
-            let taken = unsafe {
-                libc::recv(self.stream.as_raw_fd(), ptr::null_mut(), AT_ONCE, libc::MSG_TRUNC)
-            };
-            let Ok(taken) = u64::try_from(taken) else {
-                match io::Error::last_os_error() {
-                    error if error.kind() == io::ErrorKind::Interrupted => continue,
-                    error => return format!("the receiver failed: {error}"),
-                }
-            };
-            if taken == 0 {
-                return "the connection has ended".to_owned();
+            match take(&self.stream, AT_ONCE) {
+                Ok(0) => return "the connection has ended".to_owned(),
+                Ok(taken) => self.arrivals.add(taken),
+                Err(error) => return format!("the receiver failed: {error}"),
             }
-            self.arrivals.add(taken);
         }
     }
 }

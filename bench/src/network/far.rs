@@ -5,13 +5,7 @@ use std::{net::TcpStream, sync::Arc, time::Duration};
 
 use handoff_lab::topology::Namespace;
 
-use super::{
-    account::Account,
-    bed::{Bed, Load, SHARED},
-    pattern::Pattern,
-    queues::OwnQueue,
-    sender::Sender,
-};
+use super::{account::Account, bed::Load, pattern::Pattern, queues::OwnQueue};
 use crate::peer::Placeholders;
 
 /// The end of a connection that sends. Dropping it ends the connection.
@@ -43,29 +37,6 @@ pub(crate) trait FarEnd {
 
     /// Why it has ended, if it has.
     fn failure(&self) -> Option<String>;
-}
-
-impl FarEnd for Sender {
-    fn begin(&self) -> Result<(), String> {
-        Sender::begin(self);
-        Ok(())
-    }
-
-    fn rest(&self) -> Result<u64, String> {
-        Ok(Sender::rest(self))
-    }
-
-    fn acknowledged(&self) -> Result<u64, String> {
-        Sender::acknowledged(self)
-    }
-
-    fn kept_waiting(&self) -> Duration {
-        Sender::kept_waiting(self)
-    }
-
-    fn failure(&self) -> Option<String> {
-        Sender::failure(self)
-    }
 }
 
 /// A connection: the receiving end, and the other.
@@ -136,64 +107,4 @@ pub(crate) trait Network {
 
     /// How often the kernel copies each byte lent at the other end before it arrives.
     fn copies_of_lent(&self) -> f64;
-}
-
-impl Network for Bed {
-    fn load(&self) -> Load {
-        Bed::load(self)
-    }
-
-    fn kind(&self) -> &str {
-        self.joint().name()
-    }
-
-    fn pattern(&self) -> Arc<Pattern> {
-        Bed::pattern(self)
-    }
-
-    fn device(&self) -> &str {
-        Bed::device(self)
-    }
-
-    fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String> {
-        Bed::inside(self, work)
-    }
-
-    fn own_queue(&self) -> Result<OwnQueue<'_>, String> {
-        Bed::own_queue(self)
-    }
-
-    fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String> {
-        let (near, sender) = Bed::connect(self, queue.map_or(SHARED, OwnQueue::number))?;
-        Ok((near, Box::new(sender)))
-    }
-
-    fn own_port(&self) -> Result<OwnQueue<'_>, String> {
-        Bed::own_port(self)
-    }
-
-    fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders {
-        Bed::placeholders(self, own, cpu)
-    }
-
-    fn namespace(&self) -> Option<&Namespace> {
-        Some(self.connected().namespace())
-    }
-
-    fn reach(&self, own: &OwnQueue<'_>) -> Result<Option<Box<dyn FarEnd>>, String> {
-        let Some(connecting) = Bed::reach(self, own.number())? else { return Ok(None) };
-        Ok(Some(Box::new(self.sender(connecting)?)))
-    }
-
-    fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String> {
-        Ok(queue.map_or(SHARED, OwnQueue::number).into())
-    }
-
-    fn account(&self) -> Account<'_> {
-        Account::new(self.napi_of_connected().to_vec(), vec![self])
-    }
-
-    fn copies_of_lent(&self) -> f64 {
-        self.joint().copies_of_lent()
-    }
 }

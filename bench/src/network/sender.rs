@@ -30,7 +30,10 @@ use rustix::{
     thread::{CpuSet, gettid, sched_setaffinity},
 };
 
-use super::pattern::{PERIOD, Pattern};
+use super::{
+    far::FarEnd,
+    pattern::{PERIOD, Pattern},
+};
 use crate::processor::kept_waiting_of;
 
 /// How long it waits for lent memory before it looks again.
@@ -119,25 +122,29 @@ impl Sender {
         // The peer may have ended the connection.
         let _ = self.shared.stream.shutdown(Shutdown::Write);
     }
+}
 
-    /// How much of what it sent the other end's TCP has acknowledged.
-    ///
-    /// # Errors
-    ///
-    /// The kernel's error, in one line.
-    pub(crate) fn acknowledged(&self) -> Result<u64, String> {
+impl FarEnd for Sender {
+    fn begin(&self) -> Result<(), String> {
+        Sender::begin(self);
+        Ok(())
+    }
+
+    fn rest(&self) -> Result<u64, String> {
+        Ok(Sender::rest(self))
+    }
+
+    fn acknowledged(&self) -> Result<u64, String> {
         let count = tcp::bytes_acked(self.shared.stream.as_fd());
         let count = count.map_err(|error| format!("what has arrived is not known: {error}"))?;
         Ok(count - self.base)
     }
 
-    /// Why it has ended, if it has.
-    pub(crate) fn failure(&self) -> Option<String> {
+    fn failure(&self) -> Option<String> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How long it was ready to run so far, and others ran instead.
-    pub(crate) fn kept_waiting(&self) -> Duration {
+    fn kept_waiting(&self) -> Duration {
         kept_waiting_of(&self.shared.task.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -45,7 +45,7 @@ use crate::{
     },
     processor::Pinned,
     report::{self, Report, Row},
-    run::{self, Bench, RunOptions, Slots},
+    run::{Bench, RunOptions, Slots},
     tasks,
 };
 
@@ -94,29 +94,16 @@ pub struct RdsArgs {
     #[command(flatten)]
     pub run: RunOptions,
 
-    /// The processor to send on [default: the last one]
+    /// Processor to send on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 }
 
-/// Runs the bench.
-///
-/// # Errors
-///
-/// See [`BenchError`].
-pub fn run(args: &RdsArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
-    run::run(&Rds { args }, context)
-}
-
-struct Rds<'a> {
-    args: &'a RdsArgs,
-}
-
-impl Bench for Rds<'_> {
+impl Bench for RdsArgs {
     const NAME: &'static str = report::RDS;
 
     fn options(&self) -> &RunOptions {
-        &self.args.run
+        &self.run
     }
 
     fn slots(&self) -> Slots {
@@ -130,7 +117,7 @@ impl Bench for Rds<'_> {
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
+        let pinned = Pinned::to(self.cpu).map_err(BenchError::Usage)?;
         let mut bed = Bed::new(LOAD, &Pattern::new(), pinned.others())?;
         bed.receive_at_both_ends()?;
         // An address has room for one engine.
@@ -138,8 +125,8 @@ impl Bench for Rds<'_> {
             self.measure_rows(subjects, self.plan(subjects.len()), context.stop)
         };
         let of_kernel = |subject: &Subject<'_>| subject.engine.starts_with(KERNEL);
-        let mut first = subjects(self.args, &bed);
-        let mut second = subjects(self.args, &bed);
+        let mut first = subjects(self, &bed);
+        let mut second = subjects(self, &bed);
         first.retain(|subject| !of_kernel(subject));
         second.retain(|subject| of_kernel(subject) || subject.baseline);
         let mut measured = run(&first)?;

@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     measure::{Engine as _, Slot},
     report::{Config, Latency},
+    run,
     testing::{self, report_or_skip},
 };
 
@@ -16,7 +17,7 @@ fn args(line: &str) -> RdsArgs {
 }
 
 fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
-    testing::report_of(stopped, move |context| run(&args(line), context))
+    testing::report_of(stopped, move |context| run::run(&args(line), context))
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn needs_root_what_does_not_arrive_ends_a_row() {
 #[test]
 fn the_guest_is_told_all_but_what_stays_here() {
     let given = args("--lab --time 0.5 --rounds 2 --only ask --json-file a --compare b");
-    let words = run::arguments_in_guest(&Rds { args: &given });
+    let words = run::arguments_in_guest(&given);
     assert_eq!(
         words,
         ["bench", "rds", "--json", "--meter", "--only=ask", "--time=0.5", "--rounds=2"]
@@ -104,7 +105,7 @@ fn quick_fits_its_time() {
     let args = args("--quick");
     // TCP again beside the kernel's.
     let rows = JOBS.len() as u32 * 6;
-    let (slot, rounds) = Rds { args: &args }.wanted_slots(rows as usize, false);
+    let (slot, rounds) = args.wanted_slots(rows as usize, false);
     assert!(slot * rounds * rows <= Duration::from_secs(30));
 }
 

@@ -29,7 +29,7 @@ use rustix::{
 
 use super::RecvArgs;
 use crate::{
-    measure::{Engine, MakeEngine, Slot, Subject, Tally},
+    measure::{Engine, Slot, Subject, Tally},
     network::{account::Account, descriptors},
     quantity::format_count,
     report::Config,
@@ -45,24 +45,21 @@ const CHUNKS: usize = 64;
 /// The rows, for each wanted number of connections.
 pub(super) fn subjects<'a>(args: &'a RecvArgs, others: CpuSet) -> Vec<Subject<'a>> {
     let rows = args.sockets.iter().flat_map(move |&sockets| {
-        let row = |engine: &str, make: MakeEngine<'a>| Subject {
-            name: format!("sockets={} {engine}", format_count(sockets)),
-            engine: engine.to_owned(),
-            config: Config {
-                op: Some("recv".to_owned()),
-                proto: Some("tcp".to_owned()),
-                target: Some("loopback".to_owned()),
-                bytes: Some(BYTES as u64),
-                sockets: Some(sockets),
-                ..Config::default()
-            },
-            baseline: engine == "epoll",
-            peer: false,
-            make,
+        let name = |engine: &str| format!("sockets={} {engine}", format_count(sockets));
+        let config = || Config {
+            op: Some("recv".to_owned()),
+            proto: Some("tcp".to_owned()),
+            target: Some("loopback".to_owned()),
+            bytes: Some(BYTES as u64),
+            sockets: Some(sockets),
+            ..Config::default()
         };
-        let epoll = move || Ok(Box::new(Turns::new(sockets, others, Epoll::new)?) as _);
-        let pool = move || Ok(Box::new(Turns::new(sockets, others, Pool::new)?) as _);
-        [row("epoll", Box::new(epoll)), row("multishot", Box::new(pool))]
+        let epoll = move || Turns::new(sockets, others, Epoll::new);
+        let pool = move || Turns::new(sockets, others, Pool::new);
+        [
+            Subject::new(name("epoll"), "epoll", config(), epoll).baseline(),
+            Subject::new(name("multishot"), "multishot", config(), pool),
+        ]
     });
     let mut subjects: Vec<_> = rows.collect();
     args.run.keep_wanted(&mut subjects);

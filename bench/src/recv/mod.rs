@@ -24,7 +24,7 @@ mod several;
 
 use std::{
     fmt::Write as _,
-    iter, slice,
+    slice,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -59,9 +59,9 @@ Rows (the ratio is to epoll, of the same wire and check):
   zcrx                  the same with a NIC, which puts payload into chunks of our memory; a
                         visitor looks at each span, or owns it where the row says so
 
-  sockets=4             four connections: by epoll, and by one queue of the NIC that one ring receives
-                        from (rings=1), or two in threads of their own (rings=2); --connections
-                        has other numbers
+  sockets=4             four connections: by epoll, and by one queue of the NIC, from which one
+                        ring receives (rings=1), or two, each in its own thread (rings=2);
+                        --connections has other numbers
 
 Wires: MTU 1500; MTU 4148, whose packets carry 4096 bytes; and MTU 1500 whose frames arrive whole,
 as the sender passed them on (gro=yes: hardware GRO in the lab, segmentation offload of veth
@@ -72,9 +72,10 @@ and of its NIC's NAPI threads. Elsewhere it is a pair of veth devices, over whic
 in the sender's thread: the speed is that of the slower thread, the CPU time the receiver's.
 
 A peer is another program that listens and receives one connection, or as many as --connections
-says. It has a row for each wire, with check=no. In its command {addr} and {port} are where it must listen, {iface} and {queue} the
-NIC and the queue that {port} is steered to and nobody else uses, {cpu} its processor. Its costs
-are those of all its threads and of its NIC. Only the witness (--meter) knows what it copied.
+says. It has a row for each wire, with check=no. In its command {addr} and {port} are where it must
+listen, {iface} and {queue} the NIC and the queue that {port} is steered to and nobody else uses,
+{cpu} its processor. Its costs are those of all its threads and of its NIC. Only the witness
+(--meter) knows what it copied.
 
 With --nic the wire is a NIC of this host, with its MTU and its hardware GRO unchanged, and the
 sender is another host, where you run --send-to. Queues are set aside as by `handoff nic prepare`,
@@ -128,7 +129,7 @@ pub struct RecvArgs {
     #[arg(long, conflicts_with = "sockets")]
     pub grow: bool,
 
-    /// The processor to receive on [default: the last one]
+    /// Processor to receive on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 
@@ -146,12 +147,13 @@ pub struct RecvArgs {
     #[arg(long, value_name = "PLACES", value_delimiter = ',', conflicts_with = "cpu")]
     pub placement: Vec<Placement>,
 
-    /// Have rows of so many connections by one queue on every wire; may be a list [default: 4, on one]
+    /// Also receive this many connections by one queue, on every wire; may be a list [default: 4, on one
+    /// wire]
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64),
           conflicts_with = "sockets")]
     pub connections: Vec<u32>,
 
-    /// Receive messages from so many connections that take turns, over loopback; may be a list
+    /// Receive messages from this many connections that take turns, over loopback; may be a list
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = parse_count,
           conflicts_with_all = ["nic", "placement", "peer"])]
     pub sockets: Vec<u32>,
@@ -198,40 +200,31 @@ pub fn run(args: &RecvArgs, context: &mut Context<'_>) -> Result<(), BenchError>
         let cause = "--nic is a NIC of this host, and the lab's guest has its own: leave --nic or --lab out";
         return Err(BenchError::Usage(cause.to_owned()));
     }
-    run::run(&Recv { args }, context)
+    run::run(args, context)
 }
 
-struct Recv<'a> {
-    args: &'a RecvArgs,
-}
-
-impl Bench for Recv<'_> {
+impl Bench for RecvArgs {
     const NAME: &'static str = report::RECV;
 
     fn options(&self) -> &RunOptions {
-        &self.args.run
+        &self.run
     }
 
     fn arguments(&self) -> Vec<String> {
-        let chunks: Vec<String> = self.args.chunks.iter().map(u64::to_string).collect();
-        let chunks = format!("--chunks={}", chunks.join(","));
-        let counts = [("connections", &self.args.connections), ("sockets", &self.args.sockets)];
-        let counts = counts.into_iter().filter(|(_, counts)| !counts.is_empty());
-        let counts = counts.map(|(name, counts)| {
-            let counts: Vec<String> = counts.iter().map(u32::to_string).collect();
-            format!("--{name}={}", counts.join(","))
-        });
-        let grow = self.args.grow.then(|| "--grow".to_owned());
-        iter::once(chunks).chain(grow).chain(counts).collect()
+        let grow = self.grow.then(|| "--grow".to_owned());
+        let counts = run::list("connections", &self.connections)
+            .into_iter()
+            .chain(run::list("sockets", &self.sockets));
+        run::list("chunks", &self.chunks).into_iter().chain(grow).chain(counts).collect()
     }
 
     fn programs(&self) -> Option<&ProgramOptions> {
-        Some(&self.args.programs)
+        Some(&self.programs)
     }
 
     fn slots(&self) -> Slots {
         // The use of all processors is counted in ticks of 10 ms.
-        let of_card = self.args.nic.is_some();
+        let of_card = self.nic.is_some();
         Slots {
             whole: if of_card { (1_000, 9) } else { (200, 15) },
             quick: (if of_card { 250 } else { 100 }, 7),
@@ -243,9 +236,9 @@ impl Bench for Recv<'_> {
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
         let pattern = Pattern::new();
-        let (measured, mut remarks) = match &self.args.nic {
+        let (measured, mut remarks) = match &self.nic {
             Some(device) => self.over_card(device, &pattern, context)?,
-            None if !self.args.sockets.is_empty() => self.of_crowds(context)?,
+            None if !self.sockets.is_empty() => self.of_crowds(context)?,
             None => self.over_beds(&pattern, context)?,
         };
         let busy = measured.busy("one of the two processors", "figures are low and spread wide");
@@ -256,17 +249,17 @@ impl Bench for Recv<'_> {
     fn subject(&self, report: &Report) -> String {
         let target = report.rows.first().and_then(|row| row.config.target.clone());
         let target = target.unwrap_or_default();
-        if !self.args.sockets.is_empty() {
+        if !self.sockets.is_empty() {
             return format!("receive messages of many TCP connections over {target}");
         }
-        match &self.args.nic {
+        match &self.nic {
             Some(device) => format!("receive one TCP connection on {device} ({target})"),
             None => format!("receive one TCP connection over {target}"),
         }
     }
 
     fn conditions(&self, report: &Report) -> String {
-        if self.args.nic.is_some() {
+        if self.nic.is_some() {
             return "CPU is that of the receiving thread; busy and softirq are of all processors of this \
                     host, in % of one\n"
                 .to_owned();
@@ -296,7 +289,7 @@ impl Bench for Recv<'_> {
     }
 }
 
-impl Recv<'_> {
+impl RecvArgs {
     /// Over software NICs, or veth, for each load; with remarks, as below.
     fn over_beds(
         &self,
@@ -307,20 +300,20 @@ impl Recv<'_> {
         let cpu = pinned.cpu();
         let bed = |load| Bed::new(load, pattern, pinned.others());
         let beds = LOADS.into_iter().map(bed).collect::<Result<Vec<_>, _>>()?;
-        let measured = self.over(&subjects(self.args, &beds, cpu, context.stop), context.stop)?;
+        let measured = self.over(&subjects(self, &beds, cpu, context.stop), context.stop)?;
         Ok((measured, format!("received on processor {cpu}\n")))
     }
 
     /// Of many connections.
     fn of_crowds(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
         let pinned = self.pinned()?;
-        let subjects = crowd::subjects(self.args, pinned.others());
+        let subjects = crowd::subjects(self, pinned.others());
         let measured = self.over(&subjects, context.stop)?;
         Ok((measured, format!("received on processor {}\n", pinned.cpu())))
     }
 
     fn pinned(&self) -> Result<Pinned, BenchError> {
-        Pinned::to(self.args.cpu).map_err(BenchError::Usage)
+        Pinned::to(self.cpu).map_err(BenchError::Usage)
     }
 
     /// On a NIC of this host.
@@ -331,11 +324,11 @@ impl Recv<'_> {
         context: &Context<'_>,
     ) -> Result<(Measured, String), BenchError> {
         // Placed rows find their processors themselves.
-        let pinned = self.args.placement.is_empty().then(|| self.pinned()).transpose()?;
+        let pinned = self.placement.is_empty().then(|| self.pinned()).transpose()?;
         let cpu = pinned.as_ref().map_or(0, Pinned::cpu);
-        let own = |load| own_queues(self.args, load);
-        let card = Card::new(device, self.args.port, own, pattern, context.stop)?;
-        let subjects = subjects(self.args, slice::from_ref(&card), cpu, context.stop);
+        let own = |load| own_queues(self, load);
+        let card = Card::new(device, self.port, own, pattern, context.stop)?;
+        let subjects = subjects(self, slice::from_ref(&card), cpu, context.stop);
         let mut measured = self.over(&subjects, context.stop);
         drop(subjects);
         if let (Ok(measured), Some(lost)) = (&mut measured, card.lost()) {

@@ -16,6 +16,7 @@ use crate::{
     network::{
         PATIENCE,
         card::DEFAULT_PORT,
+        far::FarEnd as _,
         pattern::Pattern,
         sender::Sender,
         talk::{Answer, Hello, Order, Silence, Talk},

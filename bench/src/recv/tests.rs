@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     measure::{Engine as _, Slot},
-    network::pattern::Stream,
+    network::{far::Network as _, pattern::Stream},
     report::Row,
     testing::{self, report_or_skip},
 };
@@ -136,7 +136,7 @@ fn the_guest_is_told_all_but_what_stays_here() {
     let given = "--lab --time 0.5 --only epoll --chunks 8k,2m --json-file a --compare b --peer x=y \
                  --connections 1,8";
     let given = args(given);
-    let words = run::arguments_in_guest(&Recv { args: &given });
+    let words = run::arguments_in_guest(&given);
     let chunks = "--chunks=8192,2097152";
     let kept = ["bench", "recv", "--json", "--meter", "--only=epoll", "--time=0.5", chunks];
     assert_eq!(words, [&kept[..], &["--connections=1,8", "--peer=x=y"]].concat());
@@ -181,7 +181,7 @@ fn quick_fits_its_time() {
     let other_host = self::args("--quick --nic eth0");
     for rows in [1, 12, 40] {
         for args in [&args, &other_host] {
-            let (slot, rounds) = Recv { args }.wanted_slots(rows, false);
+            let (slot, rounds) = args.wanted_slots(rows, false);
             assert!(rounds >= 1);
             let total = slot * rounds * rows as u32;
             assert!(total <= Duration::from_secs(20), "{rows} rows take {total:?}");

@@ -2,13 +2,10 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    os::{
-        fd::{AsRawFd as _, OwnedFd},
-        unix::thread::JoinHandleExt as _,
-    },
+    net::{IpAddr, SocketAddr, TcpListener},
+    os::{fd::OwnedFd, unix::thread::JoinHandleExt as _},
     sync::{Arc, Mutex, PoisonError},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -16,7 +13,10 @@ use handoff_lab::topology::{Discard, Namespace, NamespaceGuard, Pair, TopologyEr
 use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
 use super::Protocol;
-use crate::network::descriptors;
+use crate::network::{
+    descriptors,
+    drain::{AT_ONCE, take},
+};
 
 /// The discard protocol's port. Nothing listens there, and nothing answers.
 const DISCARD_PORT: u16 = 9;
@@ -32,13 +32,9 @@ pub(super) struct Bed {
     device: String,
     namespace: Namespace,
     far: Option<Namespace>,
-    drains: Arc<Mutex<Vec<Drain>>>,
+    /// The threads that take what arrives, one for each connection, which it ends with.
+    drains: Arc<Mutex<Vec<JoinHandle<()>>>>,
     _inside: NamespaceGuard,
-}
-
-/// A thread that takes what one connection sends. Ends with the connection.
-struct Drain {
-    thread: thread::JoinHandle<()>,
 }
 
 impl Bed {
@@ -141,7 +137,7 @@ impl Bed {
     /// CPU time so far of the threads that take what arrives.
     pub(super) fn far_end_cpu(&self) -> Duration {
         let drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
-        drains.iter().filter_map(|drain| thread_cpu(&drain.thread)).sum()
+        drains.iter().filter_map(thread_cpu).sum()
     }
 }
 
@@ -151,7 +147,7 @@ fn failed(action: &'static str) -> impl FnOnce(io::Error) -> TopologyError {
 
 /// Lives as long as the process: nothing can tell a listener that nobody will come. A connection that finds no
 /// descriptor is not the last one.
-fn accept(listener: &TcpListener, drains: &Mutex<Vec<Drain>>) {
+fn accept(listener: &TcpListener, drains: &Mutex<Vec<JoinHandle<()>>>) {
     const STACK: usize = 64 << 10;
     loop {
         let Ok((stream, _)) = listener.accept() else {
@@ -159,30 +155,12 @@ fn accept(listener: &TcpListener, drains: &Mutex<Vec<Drain>>) {
             continue;
         };
         let thread = thread::Builder::new().name("bench-drain".into()).stack_size(STACK);
-        let spawned = thread.spawn(move || drain(&stream));
-        if let Ok(thread) = spawned {
-            drains.lock().unwrap_or_else(PoisonError::into_inner).push(Drain { thread });
-        }
+        let spawned = thread.spawn(move || while let Ok(1..) = take(&stream, AT_ONCE) {});
+        drains.lock().unwrap_or_else(PoisonError::into_inner).extend(spawned);
     }
 }
 
-/// Takes everything without copying it to user memory (MSG_TRUNC of tcp(7)).
-fn drain(stream: &TcpStream) {
-    const AT_ONCE: usize = 1 << 21;
-    loop {
-        // SAFETY: with MSG_TRUNC, TCP writes nothing, so no buffer is needed.
-        let taken = unsafe {
-            libc::recv(stream.as_raw_fd(), std::ptr::null_mut(), AT_ONCE, libc::MSG_TRUNC)
-        };
-        if taken == 0
-            || taken < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted
-        {
-            return;
-        }
-    }
-}
-
-fn thread_cpu(thread: &thread::JoinHandle<()>) -> Option<Duration> {
+fn thread_cpu(thread: &JoinHandle<()>) -> Option<Duration> {
     if thread.is_finished() {
         return None;
     }

@@ -119,7 +119,7 @@ pub struct SendArgs {
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub fan_out: Vec<u32>,
 
-    /// Send each message as datagrams of so many bytes, and compare with copying
+    /// Send each message as datagrams of this many bytes, and compare with copying
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1..=65_507))]
     pub segment: Option<u16>,
 
@@ -137,7 +137,7 @@ pub struct SendArgs {
     #[command(flatten)]
     pub run: RunOptions,
 
-    /// The processor to send from [default: the last one]
+    /// Processor to send from [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 
@@ -182,27 +182,19 @@ impl Bench for Send<'_> {
     }
 
     fn arguments(&self) -> Vec<String> {
-        let sizes: Vec<String> = self.args.sizes.iter().map(u64::to_string).collect();
         let args = self.args;
-        let sockets: Vec<String> = args.sockets.iter().map(u32::to_string).collect();
-        let own = [
-            format!("--sizes={}", sizes.join(",")),
-            format!("--proto={}", args.proto.name()),
-            format!("--working-set={}", args.working_set),
-            format!("--sockets={}", sockets.join(",")),
-        ];
         let named = |option: &str, list: &[(String, String)]| {
-            let one = |(name, value): &(_, _)| format!("{option}={name}={value}");
+            let one = |(name, value): &(_, _)| format!("--{option}={name}={value}");
             list.iter().map(one).collect::<Vec<String>>()
         };
-        let fan_out: Vec<String> = args.fan_out.iter().map(u32::to_string).collect();
-        let fan_out = (!fan_out.is_empty()).then(|| format!("--fan-out={}", fan_out.join(",")));
-        let segment = args.segment.map(|bytes| format!("--segment={bytes}"));
-        own.into_iter()
-            .chain(fan_out)
-            .chain(segment)
-            .chain(named("--peer-regex", &args.peer_regex))
-            .chain(named("--peer-unit", &args.peer_unit))
+        [format!("--proto={}", args.proto.name()), format!("--working-set={}", args.working_set)]
+            .into_iter()
+            .chain(run::list("sizes", &args.sizes))
+            .chain(run::list("sockets", &args.sockets))
+            .chain(run::list("fan-out", &args.fan_out))
+            .chain(args.segment.map(|bytes| format!("--segment={bytes}")))
+            .chain(named("peer-regex", &args.peer_regex))
+            .chain(named("peer-unit", &args.peer_unit))
             .collect()
     }
 
@@ -222,10 +214,7 @@ impl Bench for Send<'_> {
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
         let args = self.args;
-        let bed = Bed::new(args.proto).map_err(|error| match error.is_unavailable() {
-            true => BenchError::NotPossible(error.to_string()),
-            false => BenchError::Failed(error.to_string()),
-        })?;
+        let bed = Bed::new(args.proto)?;
         // Only now: the threads of the far end stay free to run elsewhere.
         let pinned = Pinned::to(args.cpu).map_err(BenchError::Usage)?;
         let stock = rows::Stock::new(args.working_set);

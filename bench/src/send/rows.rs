@@ -3,6 +3,7 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
+    io,
     rc::{Rc, Weak},
 };
 
@@ -18,7 +19,7 @@ use super::{
     segments::{CopySegments, Cut},
 };
 use crate::{
-    measure::{Engine, MakeEngine, Subject},
+    measure::Subject,
     peer::{Figure, Peer, Placeholders, Receiver},
     quantity::{format_count, format_size},
     report::Config,
@@ -54,6 +55,10 @@ impl Stock {
         payloads.insert(key, Rc::downgrade(&payload));
         Ok(payload)
     }
+}
+
+fn line(error: io::Error) -> String {
+    error.to_string()
 }
 
 /// A row's name: the engine, then its difference from that engine's other rows.
@@ -114,32 +119,15 @@ pub(super) fn subjects<'a>(
 
 fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>> {
     let config = Config { batch: Some(1), registered: Some(false), ..config(bed, bytes) };
-    let msg_zerocopy = |engine: &str, kind: Loop, pages: Pages| Subject {
-        name: name_of(engine, pages),
-        engine: engine.into(),
-        config: config.clone(),
-        baseline: kind == Loop::Seed,
-        peer: false,
-        make: Box::new(move || {
-            let payload = stock.payload(bytes, pages)?;
-            let engine = MsgZerocopy::new(bed, payload, kind).map_err(|error| error.to_string())?;
-            Ok(Box::new(engine) as Box<dyn Engine>)
-        }),
+    let msg_zerocopy = |engine: &str, kind: Loop, pages: Pages| {
+        Subject::new(name_of(engine, pages), engine, config.clone(), move || {
+            MsgZerocopy::new(bed, stock.payload(bytes, pages)?, kind).map_err(line)
+        })
     };
+    let copy = move || Copy::new(bed, stock.payload(bytes, Pages::Small)?).map_err(line);
     vec![
-        Subject {
-            name: "copy".into(),
-            engine: "copy".into(),
-            config: config.clone(),
-            baseline: false,
-            peer: false,
-            make: Box::new(move || {
-                let payload = stock.payload(bytes, Pages::Small)?;
-                let engine = Copy::new(bed, payload).map_err(|error| error.to_string())?;
-                Ok(Box::new(engine) as Box<dyn Engine>)
-            }),
-        },
-        msg_zerocopy(SEED, Loop::Seed, Pages::Small),
+        Subject::new("copy".to_owned(), "copy", config.clone(), copy),
+        msg_zerocopy(SEED, Loop::Seed, Pages::Small).baseline(),
         msg_zerocopy("msg-zerocopy-tuned", Loop::Tuned, Pages::Small),
         msg_zerocopy("msg-zerocopy-tuned", Loop::Tuned, Pages::Huge),
     ]
@@ -158,31 +146,14 @@ fn fan_out<'a>(
         registered: Some(registered),
         ..config(bed, bytes)
     };
-    let copy = Subject {
-        name: format!("copy fan-out={sockets}"),
-        engine: "copy".into(),
-        config: config(false),
-        baseline: true,
-        peer: false,
-        make: Box::new(move || {
-            let payload = stock.payload(bytes, Pages::Small)?;
-            let engine = CopyToAll::new(bed, payload, sockets);
-            Ok(Box::new(engine.map_err(|error| error.to_string())?) as Box<dyn Engine>)
-        }),
-    };
+    let name = |engine: &str| format!("{engine} fan-out={sockets}");
+    let copy =
+        move || CopyToAll::new(bed, stock.payload(bytes, Pages::Small)?, sockets).map_err(line);
+    let copy = Subject::new(name("copy"), "copy", config(false), copy).baseline();
     let lent = |registered| {
         let engine = if registered { "uring-zc-fixed" } else { "uring-zc" };
-        Subject {
-            name: format!("{engine} fan-out={sockets}"),
-            engine: engine.into(),
-            config: config(registered),
-            baseline: false,
-            peer: false,
-            make: Box::new(move || {
-                let engine = LendToAll::new(bed, bytes, working_set, registered, sockets)?;
-                Ok(Box::new(engine) as Box<dyn Engine>)
-            }),
-        }
+        let make = move || LendToAll::new(bed, bytes, working_set, registered, sockets);
+        Subject::new(name(engine), engine, config(registered), make)
     };
     vec![copy, lent(false), lent(true)]
 }
@@ -197,17 +168,12 @@ fn segmented<'a>(
 ) -> Vec<Subject<'a>> {
     let config = config(bed, bytes);
     let config = Config { segment: Some(segment), registered: Some(false), ..config };
-    let copy = |how: &str, cut: Cut| Subject {
-        name: format!("copy {how}"),
-        engine: "copy".into(),
-        config: Config { batch: Some(1), ..config.clone() },
-        baseline: cut == Cut::ByKernel,
-        peer: false,
-        make: Box::new(move || {
+    let copy = |how: &str, cut: Cut| {
+        let config = Config { batch: Some(1), ..config.clone() };
+        Subject::new(format!("copy {how}"), "copy", config, move || {
             let payload = stock.payload(bytes, Pages::Small)?;
-            let engine = CopySegments::new(bed, payload, segment, cut);
-            Ok(Box::new(engine.map_err(|error| error.to_string())?) as Box<dyn Engine>)
-        }),
+            CopySegments::new(bed, payload, segment, cut).map_err(line)
+        })
     };
     let ways = handoff_rows::ways(1).filter(|way| !way.huge && !way.flush);
     let ours = ways.map(|way| {
@@ -215,31 +181,26 @@ fn segmented<'a>(
         let config = Config { segment: Some(segment), ..subject.config };
         Subject { name: format!("{} gso", subject.name), config, ..subject }
     });
-    [copy("sendmmsg", Cut::ByCaller), copy("gso", Cut::ByKernel)].into_iter().chain(ours).collect()
+    let copies = [copy("sendmmsg", Cut::ByCaller), copy("gso", Cut::ByKernel).baseline()];
+    copies.into_iter().chain(ours).collect()
 }
 
 fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
     let Way { registered, flush, batch, huge, sockets, .. } = way;
     let pages = if huge { Pages::Huge } else { Pages::Small };
     let flush_word = if flush { "yes" } else { "no" };
-    Subject {
-        name: name_of(
-            &format!("{} flush={flush_word} batch={batch}{}", way.engine(), named(sockets)),
-            pages,
-        ),
-        engine: way.engine().into(),
-        config: Config {
-            batch: Some(batch),
-            flush: Some(flush),
-            registered: Some(registered),
-            api: Some("message".into()),
-            sockets: (sockets > 1).then_some(sockets),
-            ..config(bed, bytes)
-        },
-        baseline: false,
-        peer: false,
-        make: Box::new(move || Ok(Box::new(UringZc::new(bed, bytes, working_set, way)?))),
-    }
+    let engine = way.engine();
+    let name = format!("{engine} flush={flush_word} batch={batch}{}", named(sockets));
+    let config = Config {
+        batch: Some(batch),
+        flush: Some(flush),
+        registered: Some(registered),
+        api: Some("message".into()),
+        sockets: (sockets > 1).then_some(sockets),
+        ..config(bed, bytes)
+    };
+    let make = move || UringZc::new(bed, bytes, working_set, way);
+    Subject::new(name_of(&name, pages), engine, config, make)
 }
 
 /// The sockets in a row's name.
@@ -249,21 +210,17 @@ fn named(sockets: u32) -> String {
 
 fn bulk(bed: &Bed, bytes: u64, working_set: u64, batch: u32, sockets: u32) -> Subject<'_> {
     let engine = "uring-zc-fixed";
-    Subject {
-        name: format!("{engine} bulk batch={batch}{}", named(sockets)),
-        engine: engine.into(),
-        config: Config {
-            batch: Some(batch),
-            flush: Some(true),
-            registered: Some(true),
-            api: Some("bulk".into()),
-            sockets: (sockets > 1).then_some(sockets),
-            ..config(bed, bytes)
-        },
-        baseline: false,
-        peer: false,
-        make: Box::new(move || Ok(Box::new(Bulk::new(bed, bytes, working_set, batch, sockets)?))),
-    }
+    let name = format!("{engine} bulk batch={batch}{}", named(sockets));
+    let config = Config {
+        batch: Some(batch),
+        flush: Some(true),
+        registered: Some(true),
+        api: Some("bulk".into()),
+        sockets: (sockets > 1).then_some(sockets),
+        ..config(bed, bytes)
+    };
+    let make = move || Bulk::new(bed, bytes, working_set, batch, sockets);
+    Subject::new(name, engine, config, make)
 }
 
 /// The peers of all sizes: those of the command line (`figures` belongs to `args.programs.peer`), and
@@ -283,27 +240,25 @@ pub(super) fn peers<'a>(
             ("cpu", cpu.to_string()),
         ])
     };
-    let subject = |bytes, name: &str, engine: &str, make| Subject {
-        name: name.to_owned(),
-        engine: engine.to_owned(),
-        config: config(bed, bytes),
-        baseline: false,
+    let subject = |bytes,
+                   name: &str,
+                   engine: &str,
+                   make: Box<dyn Fn() -> Result<Peer, String> + 'a>| Subject {
         peer: true,
-        make,
+        ..Subject::new(name.to_owned(), engine, config(bed, bytes), make)
     };
     let given = |bytes: u64| {
         args.programs.peer.iter().zip(figures).map(move |((name, command), figure)| {
             let make = move || {
-                let peer = Peer {
+                Ok(Peer {
                     command: command.clone(),
                     figure: figure.clone(),
                     placeholders: placeholders(bytes, bed.target().port()),
                     namespace: bed.namespace().clone(),
                     receiver: None,
-                };
-                Ok(Box::new(peer) as Box<dyn Engine>)
+                })
             };
-            subject(bytes, name, name, Box::new(make) as MakeEngine<'a>)
+            subject(bytes, name, name, Box::new(make))
         })
     };
     let iperf3 = |bytes: u64| {
@@ -311,16 +266,15 @@ pub(super) fn peers<'a>(
         let wanted = args.run.wants(IPERF3) && args.fan_out.is_empty();
         bed.far().filter(|_| wanted).map(move |far| {
             let make = move || {
-                let peer = Peer {
+                Ok(Peer {
                     command: IPERF3_CLIENT.into(),
                     figure: Figure::new(None, None)?,
                     placeholders: placeholders(bytes, IPERF3_PORT),
                     namespace: bed.namespace().clone(),
                     receiver: Some(Receiver::start(IPERF3_SERVER, far)?),
-                };
-                Ok(Box::new(peer) as Box<dyn Engine>)
+                })
             };
-            subject(bytes, IPERF3, "sendfile", Box::new(make) as MakeEngine<'a>)
+            subject(bytes, IPERF3, "sendfile", Box::new(make))
         })
     };
     sizes.iter().flat_map(|&bytes| given(bytes).chain(iperf3(bytes))).collect()

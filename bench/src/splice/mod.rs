@@ -47,7 +47,7 @@ use crate::{
     peer::ProgramOptions,
     processor::Pinned,
     report::{self, Config, PASS, Report},
-    run::{self, Bench, RunOptions, Slots},
+    run::{Bench, RunOptions, Slots},
 };
 
 /// What rows also do, in the words of their configuration.
@@ -119,7 +119,7 @@ pub struct SpliceArgs {
     #[command(flatten)]
     pub run: RunOptions,
 
-    /// The processor to work on [default: the last one]
+    /// Processor to work on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 
@@ -128,29 +128,16 @@ pub struct SpliceArgs {
     pub programs: ProgramOptions,
 }
 
-/// Runs the bench.
-///
-/// # Errors
-///
-/// See [`BenchError`].
-pub fn run(args: &SpliceArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
-    run::run(&SpliceBench { args }, context)
-}
-
-struct SpliceBench<'a> {
-    args: &'a SpliceArgs,
-}
-
-impl Bench for SpliceBench<'_> {
+impl Bench for SpliceArgs {
     const NAME: &'static str = report::SPLICE;
     const VIRTIO_NET: u8 = streams::VIRTIO_NET;
 
     fn options(&self) -> &RunOptions {
-        &self.args.run
+        &self.run
     }
 
     fn programs(&self) -> Option<&ProgramOptions> {
-        Some(&self.args.programs)
+        Some(&self.programs)
     }
 
     fn slots(&self) -> Slots {
@@ -165,12 +152,12 @@ impl Bench for SpliceBench<'_> {
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
         lab::load_in_guest("getbuf")?;
-        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
-        let streams = Over::ALL.map(|over| match streams_wanted(self.args, over) {
+        let pinned = Pinned::to(self.cpu).map_err(BenchError::Usage)?;
+        let streams = Over::ALL.map(|over| match streams_wanted(self, over) {
             true => Streams::new(over, pinned.others()),
             false => Err("not asked for".to_owned()),
         });
-        let subjects = subjects(self.args, &streams, pinned.cpu(), context.stop);
+        let subjects = subjects(self, &streams, pinned.cpu(), context.stop);
         // A thread has places for 16 rings.
         let measured = self.measure_rows(&subjects, self.plan(subjects.len()), context.stop)?;
         Ok((measured, format!("on processor {}\n", pinned.cpu())))

@@ -5,7 +5,13 @@ use std::sync::atomic::AtomicBool;
 use super::{Drain, Sender, streams::Streams};
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, bed::SHARED, program::Program, queues::OwnQueue},
+    network::{
+        account::Account,
+        bed::SHARED,
+        far::{FarEnd as _, Network as _},
+        program::Program,
+        queues::OwnQueue,
+    },
 };
 
 pub(super) struct Passed<'a> {

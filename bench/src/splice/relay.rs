@@ -21,6 +21,7 @@ use crate::{
         account::Account,
         bed::SHARED,
         binding::{self, bind},
+        far::{FarEnd as _, Network as _},
         queues::OwnQueue,
     },
     quantity::format_size,

@@ -25,6 +25,7 @@ use crate::{
     measure::{Engine, Subject},
     network::{
         bed::{Bed, Joint, Load},
+        far::Network as _,
         pattern::Pattern,
     },
     report::Config,
@@ -152,7 +153,7 @@ pub(super) fn subjects<'a>(
     };
     let relay = |way: relay::Way, connections: u32| {
         let relay = rows.subject(RELAY, &way.name(), None, move |streams| {
-            Ok(Box::new(Relay::new(streams, way, connections)?))
+            Relay::new(streams, way, connections)
         });
         let sockets = (connections > 1).then_some(connections);
         let name = match sockets {
@@ -168,9 +169,8 @@ pub(super) fn subjects<'a>(
         subjects.extend(of_nic.iter().chain(&RELAYS).map(|&way| relay(way, CONNECTIONS)));
     }
     subjects.extend(peers.iter().map(|(name, command)| {
-        let relay = rows.subject(RELAY, name, None, move |streams| {
-            Ok(Box::new(Passed::new(streams, command, cpu, stop)?))
-        });
+        let relay = rows
+            .subject(RELAY, name, None, move |streams| Passed::new(streams, command, cpu, stop));
         Subject { peer: true, ..relay }
     }));
     subjects
@@ -189,16 +189,16 @@ impl<'a> Rows<'a> {
     ) -> Subject<'a> {
         self.subject(FILE_SEND, engine, Some(PIECE), move |streams| {
             let (socket, drain) = streams.sink.connect_to_drain()?;
-            Ok(Box::new(FileSend::new(make(streams, socket)?, drain, &streams.sink)))
+            Ok(FileSend::new(make(streams, socket)?, drain, &streams.sink))
         })
     }
 
-    fn subject(
+    fn subject<E: Engine + 'a>(
         &self,
         operation: &str,
         engine: &str,
         bytes: Option<u64>,
-        make: impl Fn(&'a Streams) -> Result<Box<dyn Engine + 'a>, String> + 'a,
+        make: impl Fn(&'a Streams) -> Result<E, String> + 'a,
     ) -> Subject<'a> {
         let streams = self.streams;
         let sink = streams.as_ref().ok().map(|streams| &streams.sink);
@@ -206,21 +206,17 @@ impl<'a> Rows<'a> {
             Over::SoftwareNics => sink.map(|sink| sink.joint().name()),
             Over::VirtioNet => Some(Joint::VirtioNet.name()),
         };
-        Subject {
-            name: format!("{operation} {}{engine}", self.over.named()),
-            engine: engine.to_owned(),
-            config: Config {
-                bytes,
-                op: Some(operation.to_owned()),
-                proto: Some("tcp".to_owned()),
-                target: target.map(str::to_owned),
-                mtu: Some(MTU),
-                gro: sink.map(|sink| sink.load().gro),
-                ..Config::default()
-            },
-            baseline: false,
-            peer: false,
-            make: Box::new(move || make(streams.as_ref().map_err(String::clone)?)),
-        }
+        let config = Config {
+            bytes,
+            op: Some(operation.to_owned()),
+            proto: Some("tcp".to_owned()),
+            target: target.map(str::to_owned),
+            mtu: Some(MTU),
+            gro: sink.map(|sink| sink.load().gro),
+            ..Config::default()
+        };
+        let name = format!("{operation} {}{engine}", self.over.named());
+        let make = move || make(streams.as_ref().map_err(String::clone)?);
+        Subject::new(name, engine, config, make)
     }
 }

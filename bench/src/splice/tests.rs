@@ -3,14 +3,14 @@
 use std::{path::Path, sync::atomic::AtomicBool};
 
 use super::*;
-use crate::testing;
+use crate::{run, testing};
 
 fn args(line: &str) -> Result<SpliceArgs, clap::Error> {
     testing::parse(line)
 }
 
 fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
-    testing::report_of(stopped, move |context| run(&args(line).unwrap(), context))
+    testing::report_of(stopped, move |context| run::run(&args(line).unwrap(), context))
 }
 
 fn names(line: &str) -> Vec<String> {
@@ -126,7 +126,7 @@ fn the_guest_is_told_all_but_what_stays_here() {
     let given =
         "--lab --quick --only get --json-file a --compare b --peer x=y=z --program /bin/true";
     let given = args(given).unwrap();
-    let words = run::arguments_in_guest(&SpliceBench { args: &given });
+    let words = run::arguments_in_guest(&given);
     let kept = ["bench", "splice", "--json", "--meter", "--only=get", "--quick", "--peer=x=y=z"];
     assert_eq!(words, kept);
     assert!(!given.programs.carried.is_empty());
