@@ -14,15 +14,18 @@ Examples:
   handoff doctor --iface eth0     the same with this interface only
   handoff doctor --json           a list of {mechanism, state, reason, remedy, needs_kernel}
 
-The states: yes, it was tried or the kernel says so; no, with the reason and what would help
-(->); unknown, with what prevented an answer. The kernel version is the first mainline version
-that has it; no version decides anything.";
+States:
+  yes      it was tried and works, or the kernel says that it has it
+  no       the line gives the reason, and the line below (->) what would help
+  unknown  the line says what prevented an answer
+
+The kernel version is the first mainline version that has the mechanism. It decides nothing.";
 
 /// Arguments of `handoff doctor`.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Look at this network interface only
+    /// Check only this network interface
     #[arg(long, value_name = "NAME")]
     pub iface: Option<String>,
 }

@@ -51,8 +51,8 @@ Exit codes:
   1    failed; the line on stderr says why
   2    usage: the command line or an address is wrong
   3    not possible on this machine; the line on stderr says why and what would help
-  130  stopped by SIGINT after cleaning up, 143 by SIGTERM, 129 by SIGHUP, when the session ends;
-       a second SIGINT or SIGTERM ends it at once
+  130  stopped by SIGINT after cleaning up, 143 by SIGTERM, 129 by SIGHUP (the session ended);
+       a second SIGINT or SIGTERM ends the command at once
 
 Examples:
   handoff doctor                  what this kernel, these limits and these interfaces can do
@@ -70,27 +70,30 @@ Examples:
   handoff meter -- cp one two     the bytes that the kernel copies for a command
   handoff tour --lab              a file through all of it, and who copied it on the way";
 
+/// Where help lists the options of all commands: below those of one.
+const GLOBAL: &str = "Options of all commands";
+
 /// Moves bytes between memory, sockets, files and block devices without the CPU copying them.
 #[derive(Debug, Parser)]
 #[command(
     name = "handoff",
     version,
     about,
-    long_about = "Moves bytes between user memory, sockets, files and block devices on Linux \
-                  without the CPU copying them, on stock kernels, and says how many bytes the \
-                  kernel copied all the same.",
+    long_about = "Moves bytes between user memory, sockets, files and block devices on stock \
+                  Linux kernels without the CPU copying them, and says how many bytes the kernel \
+                  copied nevertheless.",
     after_help = AFTER_HELP,
     disable_help_subcommand = true
 )]
 pub struct Cli {
-    /// Print one JSON value on stdout instead of text; on failure {"error": ..., "exit_code": ...}
-    #[arg(long, global = true)]
+    /// Print the result as one JSON value instead of text; on failure {"error": ..., "exit_code": ...}
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
 
-    /// Log to stderr; -vv logs every step, -vvv everything
+    /// Log to standard error; -vv logs every step, -vvv everything
     ///
-    /// The variable HANDOFF_LOG selects by module instead, such as handoff_probe=debug.
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    /// To log some modules only, set HANDOFF_LOG instead, for example HANDOFF_LOG=handoff_probe=debug.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = GLOBAL)]
     pub verbose: u8,
 
     /// What to do
@@ -109,7 +112,7 @@ pub enum Command {
     Relay(relay::Args),
     /// Serve the files of a directory over HTTP, from the page cache's pages
     Serve(serve::Args),
-    /// Measure beside baselines, on this machine
+    /// Measure handoff beside its baselines, on this machine
     Bench(handoff_bench::command::BenchArgs),
     /// Write one page of what handoff can do on this machine
     Report(handoff_report::ReportArgs),

@@ -1,7 +1,7 @@
 //! `handoff man`: man pages, made from the definition of the command line.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap_mangen::Man;
 
@@ -18,10 +18,10 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Subcommand to print the page of [default: `handoff` itself]
+    /// Subcommand whose page to print [default: `handoff` itself]
     pub subcommand: Vec<String>,
 
-    /// Write every page into this directory instead; it is made if it does not exist
+    /// Write all pages into this directory instead; it is made if it does not exist
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "subcommand")]
     pub all: Option<PathBuf>,
 }
@@ -32,52 +32,28 @@ pub struct Args {
 ///
 /// [`Failure::Usage`] for an unknown subcommand, else only those of writing.
 pub fn run(args: &Args, _context: &Context) -> Result<(), Failure> {
-    if let Some(directory) = &args.all {
-        return write_all(directory);
-    }
-    let wanted = ["handoff"].into_iter().chain(args.subcommand.iter().map(String::as_str));
-    let wanted = wanted.collect::<Vec<_>>().join("-");
-    let Some((_, page)) = pages().into_iter().find(|(name, _)| *name == wanted) else {
-        let name = args.subcommand.join(" ");
-        return Err(Failure::usage(format!(
-            "no subcommand \"{name}\"; `handoff --help` lists them"
-        )));
-    };
-    output::bytes(&page)
-}
-
-fn write_all(directory: &Path) -> Result<(), Failure> {
-    let failed = |path: &Path, error| Failure::failed(format!("{}: {error}", path.display()));
-    fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
-    for (name, page) in pages() {
-        let path = directory.join(format!("{name}.1"));
-        fs::write(&path, page).map_err(|error| failed(&path, error))?;
-    }
-    Ok(())
-}
-
-/// Every page: its name without the section (`handoff-doctor`), and its roff.
-fn pages() -> Vec<(String, Vec<u8>)> {
     let mut root = crate::definition();
+    if let Some(directory) = &args.all {
+        let written = fs::create_dir_all(directory);
+        let written = written.and_then(|()| clap_mangen::generate_to(root, directory));
+        return written
+            .map_err(|error| Failure::failed(format!("{}: {error}", directory.display())));
+    }
+    output::bytes(&page(&mut root, &args.subcommand)?)
+}
+
+/// The page of a subcommand, in roff.
+fn page(root: &mut clap::Command, path: &[String]) -> Result<Vec<u8>, Failure> {
     // Hands the global flags down to the subcommands and names them `handoff-...`.
     root.build();
-    let mut pages = Vec::new();
-    collect(&root, &mut pages);
-    pages
-}
-
-fn collect(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) {
-    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
-    pages.push((name.to_owned(), roff(command.clone())));
-    for subcommand in command.get_subcommands() {
-        collect(subcommand, pages);
-    }
-}
-
-fn roff(command: clap::Command) -> Vec<u8> {
+    let found = path.iter().try_fold(&*root, |command, name| command.find_subcommand(name));
+    let command = found.ok_or_else(|| {
+        let name = path.join(" ");
+        Failure::usage(format!("no subcommand \"{name}\"; `handoff --help` lists them"))
+    })?;
     let mut page = Vec::new();
-    Man::new(command).render(&mut page).expect("writing to a Vec does not fail");
-    page
+    Man::new(command.clone()).render(&mut page).expect("writing to a Vec does not fail");
+    Ok(page)
 }
 
 #[cfg(test)]
@@ -86,14 +62,14 @@ mod tests {
 
     #[test]
     fn pages_carry_exit_codes_and_examples() {
-        let pages = pages();
-        let text = |wanted: &str| {
-            let (_, page) = pages.iter().find(|(name, _)| name == wanted).expect("page exists");
-            String::from_utf8(page.clone()).expect("roff is UTF-8")
+        let text = |path: &[&str]| {
+            let path: Vec<String> = path.iter().map(ToString::to_string).collect();
+            let page = page(&mut crate::definition(), &path).expect("page exists");
+            String::from_utf8(page).expect("roff is UTF-8")
         };
-        assert!(text("handoff").contains("not possible on this machine"));
-        assert!(text("handoff-doctor").contains("Examples:"));
-        assert!(text("handoff-doctor").contains("json"));
-        assert!(text("handoff-bench-send").contains("quick"));
+        assert!(text(&[]).contains("not possible on this machine"));
+        assert!(text(&["doctor"]).contains("Examples:"));
+        assert!(text(&["doctor"]).contains("json"));
+        assert!(text(&["bench", "send"]).contains("quick"));
     }
 }

@@ -58,7 +58,7 @@ pub struct MeterArgs {
     /// below /sys/fs/cgroup
     #[arg(short, long, value_name = "GROUP", conflicts_with_all = ["command", "pid"])]
     pub cgroup: Option<PathBuf>,
-    /// Print the sums so far on standard error, this often
+    /// Print the sums so far on standard error, at this interval, such as 1s
     #[arg(long, value_name = "TIME", value_parser = parse_pause)]
     pub every: Option<Duration>,
     /// Show on the terminal what is copied, lately and in all, and where: once a second, or as --every
@@ -71,7 +71,7 @@ pub struct MeterArgs {
     /// Fail if more than this share of the moved bytes was copied, such as 0.01
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub fail_above: Option<f64>,
-    /// Leave out call paths, which makes counting several times cheaper
+    /// Leave out call paths; counting then costs several times less
     #[arg(long)]
     pub no_paths: bool,
     /// Count what the C library copies in user space, too (memcpy, memmove, mempcpy); this slows down

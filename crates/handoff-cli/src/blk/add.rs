@@ -2,9 +2,8 @@
 
 use std::fmt::Debug;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::path::{self, Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -31,10 +30,10 @@ fn after_help() -> String {
         text.push_str(&format!("  {:6}  {}\n", kind.name(), kind.about()));
     }
     text.push_str(
-        "\nEngines, best first; the best possible is taken, and show says why not a better one:\n",
+        "\nEngines, best first; the best possible one is taken, and `blk show` says why not a better one:\n",
     );
     for engine in Engine::ALL {
-        text.push_str(&format!("  {:9}  {}\n", engine.name(), engine.about()));
+        text.push_str(&format!("  {:10}  {}\n", engine.name(), engine.about()));
     }
     format!("{text}\n{EXAMPLES}")
 }
@@ -59,22 +58,22 @@ pub struct AddArgs {
     /// Files or block devices
     pub files: Vec<PathBuf>,
     /// Number of the device [default: the driver chooses a free one]
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub id: Option<u32>,
-    /// Bytes of a null device [default: 1g] or of one with a policy [default: its files together]
-    #[arg(long, value_parser = parse_size)]
+    /// Bytes of a null device [default: 1g], or of a device with a policy [default: its files together]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// The BPF object with the mapping, for the target policy
+    /// BPF object with the mapping, for the target policy
     #[arg(long, value_name = "OBJECT")]
     pub policy: Option<PathBuf>,
-    /// How many places a device with a policy writes to
-    #[arg(long, default_value_t = 1)]
+    /// Number of places that a device with a policy writes to
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub copies: u32,
     /// Logical block size in bytes: 512 or 4096
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, value_name = "BYTES", default_value_t = 512)]
     pub block_size: u32,
-    /// Bytes of a stripe's chunk, and of what a mirror reads from one leg
-    #[arg(long, default_value = "64k", value_parser = parse_size)]
+    /// Bytes of a stripe's chunk, or of what a mirror reads from one leg (k, m)
+    #[arg(long, value_name = "SIZE", default_value = "64k", value_parser = parse_size)]
     pub chunk: u64,
     /// Use the page cache, which copies, instead of O_DIRECT
     #[arg(long)]
@@ -82,20 +81,20 @@ pub struct AddArgs {
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
-    /// Queues, each with a thread of its own
-    #[arg(long, default_value_t = 1)]
+    /// Number of queues, each with its own thread
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u16,
-    /// Requests under way in each queue
-    #[arg(long, default_value_t = 64)]
+    /// Most requests under way in each queue
+    #[arg(long, value_name = "N", default_value_t = 64)]
     pub depth: u16,
-    /// Bytes of the largest request
-    #[arg(long, default_value = "512k", value_parser = parse_size)]
+    /// Bytes of the largest request (k, m)
+    #[arg(long, value_name = "SIZE", default_value = "512k", value_parser = parse_size)]
     pub max_request: u64,
     /// Pieces of memory in a lent request. More than 32 cost less where memory is scattered, but then the
     /// server takes memory for each such request, and may wait for itself when memory is short
     #[arg(long, value_name = "N", default_value_t = SEGMENTS_KEPT, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_segments: u16,
-    /// Use this engine, or fail
+    /// Engine to use, or fail [default: the best possible]
     #[arg(long, value_parser = one_of::<Engine>(Engine::ALL.map(Engine::name)))]
     pub engine: Option<Engine>,
     /// Compare the files of a mirror first, and refuse files that differ
@@ -156,9 +155,7 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
 
 pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failure> {
     let id = args.id;
-    if Control::open()?.find(id)?.is_none() {
-        return Err(Failure::usage(format!("there is no device {id}: handoff blk list")));
-    }
+    super::device(&mut Control::open()?, id)?;
     let record = Directory::of(id).read().map_err(|error| {
         Failure::usage(format!(
             "what device {id} was made of is not known here: {error}; another program made it"
@@ -178,17 +175,15 @@ fn compare(paths: &[PathBuf], context: &Context) -> Result<(), Failure> {
         files.push((path, File::open(path).map_err(failed)?));
     }
     let Some(((first, file), others)) = files.split_first_mut() else { return Ok(()) };
-    let (mut one, mut other) = (vec![0; STEP], vec![0; STEP]);
+    let (mut one, mut other) = (Vec::new(), Vec::new());
     let mut position = 0u64;
     loop {
         context.stop.check()?;
-        let read = read(first, file, &mut one)?;
-        let mut least = read;
+        read(first, file, &mut one)?;
+        let mut least = one.len();
         for (path, file) in &mut *others {
-            let len = self::read(path, file, &mut other)?.min(read);
-            let differs =
-                one[..len].iter().zip(&other[..len]).position(|(one, other)| one != other);
-            if let Some(at) = differs {
+            read(path, file, &mut other)?;
+            if let Some(at) = one.iter().zip(&other).position(|(one, other)| one != other) {
                 return Err(Failure::failed(format!(
                     "{} and {} differ from byte {} on: copy the good one over the other",
                     first.display(),
@@ -196,7 +191,7 @@ fn compare(paths: &[PathBuf], context: &Context) -> Result<(), Failure> {
                     position + at as u64
                 )));
             }
-            least = least.min(len);
+            least = least.min(other.len());
         }
         if least < STEP {
             return Ok(());
@@ -205,18 +200,11 @@ fn compare(paths: &[PathBuf], context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Fills the buffer, as much as the file has.
-fn read(path: &Path, file: &mut File, buffer: &mut [u8]) -> Result<usize, Failure> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(len) => filled += len,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failure::failed(format!("{}: {error}", path.display()))),
-        }
-    }
-    Ok(filled)
+/// As much as the file has, but no more than a step.
+fn read(path: &Path, file: &mut File, bytes: &mut Vec<u8>) -> Result<(), Failure> {
+    bytes.clear();
+    let read = file.take(STEP as u64).read_to_end(bytes).map(drop);
+    read.map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
 }
 
 fn start(task: &Task, foreground: bool, context: &Context) -> Result<(), Failure> {
@@ -243,10 +231,9 @@ fn load_driver() {
     if Path::new(handoff_block::CONTROL).exists() {
         return;
     }
-    let loading = Command::new("modprobe").arg("ublk_drv").stdin(Stdio::null()).output();
-    match loading {
-        Ok(loaded) if loaded.status.success() => tracing::info!("loaded ublk_drv"),
-        refused => tracing::debug!(?refused, "ublk_drv was not loaded"),
+    match handoff_lab::topology::load("ublk_drv", &[]) {
+        Ok(()) => tracing::info!("loaded ublk_drv"),
+        Err(error) => tracing::debug!("{error}"),
     }
 }
 

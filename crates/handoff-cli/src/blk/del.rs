@@ -28,9 +28,9 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct DelArgs {
     /// Numbers of the devices
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     pub ids: Vec<u32>,
-    /// All devices that this command has made
+    /// Remove all devices that this command has made
     #[arg(long)]
     pub all: bool,
     /// Remove devices that are in use, too

@@ -8,7 +8,7 @@
 //!   (`handoff_block::state`); they ask no server.
 
 use clap::Subcommand;
-use handoff_block::Error;
+use handoff_block::{Control, Error, Found};
 
 use crate::{Context, Failure};
 
@@ -21,7 +21,8 @@ mod show;
 mod supervise;
 
 const EXAMPLES: &str = "\
-`del`, or SIGTERM to its supervisor, removes a device. A restart of the machine ends all devices.
+`del` removes a device, and so does SIGTERM to its supervisor. A restart of the machine ends all
+devices.
 
 Examples:
   handoff blk add linear half-1.img half-2.img       two files, one after the other
@@ -48,7 +49,7 @@ pub enum Action {
     List(show::ListArgs),
     /// Show how a device is served, and what it has done
     Show(show::ShowArgs),
-    /// Set values in the maps of a device's policy, or another policy
+    /// Set values in the maps of a device's policy, or exchange the policy
     Set(set::SetArgs),
     /// Serve a device again after its server and supervisor are gone
     Recover(add::RecoverArgs),
@@ -83,4 +84,10 @@ impl From<Error> for Failure {
             Error::Failed(cause) | Error::Starved(cause) => Self::Failed(cause),
         }
     }
+}
+
+/// The device of this number.
+fn device(control: &mut Control, id: u32) -> Result<Found, Failure> {
+    let none = || Failure::usage(format!("there is no device {id}: handoff blk list"));
+    control.find(id)?.ok_or_else(none)
 }

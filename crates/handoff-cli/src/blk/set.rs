@@ -2,6 +2,7 @@
 
 use std::path::{self, PathBuf};
 
+use handoff_bench::peer::parse_named;
 use handoff_block::{Control, policy};
 
 use crate::{Context, Failure, output};
@@ -27,22 +28,15 @@ pub struct SetArgs {
     #[arg(required_unless_present = "policy", conflicts_with = "policy")]
     pub map: Option<String>,
     /// What to set
-    #[arg(required_unless_present = "policy", value_name = "KEY=VALUE", value_parser = parse_pair)]
+    #[arg(required_unless_present = "policy", value_name = "KEY=VALUE", value_parser = parse_named)]
     pub pairs: Vec<(String, String)>,
     /// The BPF object with the new policy
     #[arg(long, value_name = "OBJECT")]
     pub policy: Option<PathBuf>,
 }
 
-fn parse_pair(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').ok_or("write KEY=VALUE")?;
-    Ok((pair.0.to_owned(), pair.1.to_owned()))
-}
-
 pub(super) fn run(args: &SetArgs, context: &Context) -> Result<(), Failure> {
-    if Control::open()?.find(args.id)?.is_none() {
-        return Err(Failure::usage(format!("there is no device {}: handoff blk list", args.id)));
-    }
+    super::device(&mut Control::open()?, args.id)?;
     let set = match (&args.policy, &args.map) {
         (Some(object), _) => {
             let object = path::absolute(object)

@@ -40,7 +40,7 @@ Examples:
 pub struct ShowArgs {
     /// Number of the device
     pub id: u32,
-    /// Count for this time what the kernel copies for the server, such as 5s
+    /// Count what the kernel copies for the server, for this time, such as 5s
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub witness: Option<Duration>,
 }
@@ -96,9 +96,7 @@ pub(super) fn list(_args: &ListArgs, context: &Context) -> Result<(), Failure> {
 pub(super) fn show(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
     let id = args.id;
     let mut control = Control::open()?;
-    let found = control
-        .find(id)?
-        .ok_or_else(|| Failure::usage(format!("there is no device {id}: handoff blk list")))?;
+    let found = super::device(&mut control, id)?;
     let directory = Directory::of(id);
     let record = directory.read().map_err(|error| {
         Failure::usage(format!("device {id} was not made by this command: {error}"))

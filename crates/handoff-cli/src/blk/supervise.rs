@@ -218,11 +218,7 @@ fn end(mut child: Child) {
 
 /// Becomes readable when a process ends.
 fn ending(child: &Child) -> io::Result<OwnedFd> {
-    Ok(pidfd_open(id_of(child), PidfdFlags::empty())?)
-}
-
-fn id_of(child: &Child) -> Pid {
-    i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process")
+    Ok(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?)
 }
 
 /// Starts a process and reads its line.
@@ -306,7 +302,7 @@ pub(super) fn watch(
         .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
     if let Err(failure) = ready(id, &record) {
         // Nobody would watch it: it removes its device.
-        let _ = kill_process(id_of(&child), Signal::TERM);
+        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
         let _ = child.wait();
         log::forget(id);
         return Err(failure);
@@ -430,7 +426,7 @@ fn wait(
             asked = true;
             spare.dismiss();
             // It may have ended, and its id waits for us.
-            let _ = kill_process(id_of(child), Signal::TERM);
+            let _ = kill_process(Pid::from_child(child), Signal::TERM);
         }
         let pause = spare.tend(log)?;
         if log.lacks() {

@@ -6,7 +6,6 @@
 //! - the checksum is of the bytes in the order of their offsets, whatever order they came in.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use super::checksum::{PieceSum, join};
 
@@ -14,24 +13,17 @@ use super::checksum::{PieceSum, join};
 const MAX_RUNS: usize = 1 << 16;
 
 /// Why a piece is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoverageError {
     /// Some of its bytes have come already.
+    #[error("the bytes at {0} came twice")]
     Overlap(u64),
     /// It lies past the end of the transfer.
+    #[error("bytes came for past the end at {0}")]
     PastEnd(u64),
     /// There are too many gaps.
+    #[error("the pieces are scattered too widely")]
     Scattered,
-}
-
-impl fmt::Display for CoverageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Overlap(offset) => write!(f, "the bytes at {offset} came twice"),
-            Self::PastEnd(length) => write!(f, "bytes came for past the end at {length}"),
-            Self::Scattered => f.write_str("the pieces are scattered too widely"),
-        }
-    }
 }
 
 /// Bytes from the key on.

@@ -60,6 +60,7 @@ use crate::{Command, Context, Failure, output, quantity, rds};
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
+use handoff_bench::quantity::parse_bytes;
 use job::{Job, Order};
 use lending::Lending;
 use origin::Origin;
@@ -78,27 +79,27 @@ Examples:
   handoff cp tcp-listen://:9000 - | tar x        to what a command reads
   handoff cp --direct disk.img /mnt/disk.img     from file to file, past the page cache
   handoff cp --from 192.0.2.0/24 --max-size 20g tcp-listen://:9000 copy.img
-  handoff cp --nic eth0 --streams 4 tcp-listen://:9000 copy.img   without copies, by several threads
   handoff cp --raw file tcp://host:9000          to another program (nc, socat)
   handoff cp rds://192.0.2.2:4000 copy.img       by reliable datagrams, at an address of this host
   handoff cp disk.img rds://192.0.2.2:4000       send it from another host
   handoff cp --nic eth0 tcp-listen://:9000 copy.img   receive without copies, if the NIC can
+  handoff cp --nic eth0 --streams 4 tcp-listen://:9000 copy.img   the same, by several threads
 
 SRC and DST are each a path, tcp://host:port (connects), tcp-listen://[addr]:port (waits for
-the peer; port 0 takes a free one and says which), rds://host:port, or - for standard input or
-output. At most one of the two is a connection. Either side may connect or listen. The
+the peer; port 0 takes a free one, and the command prints it), rds://host:port, or - for standard
+input or output. At most one of the two is a connection. Either side may connect or listen. The
 connecting side decides how many streams there are.
 
 As SRC, rds://host:port is an address of this host, where the command waits for the sender's
 messages; as DST it is the receiver's address. The checksum is always compared. Payload is lent
-to the kernel, unless you say --engine copy.
+to the kernel, unless you give --engine copy.
 
 Holes of a file stay holes in a copy that is a file, here and over a network (not with --raw).
 On one machine the copy shares its blocks with the source where the file system can (reflink);
 otherwise the kernel copies (copy_file_range). --verify, --direct, --lend and --engine take
 another way. On one machine a new file gets the permission bits of its source; --preserve also
-keeps the modification time, and over a network both, if both sides say it. The owner is never
-kept.
+keeps the modification time; over a network it keeps both, if you give it to both sides. The owner
+is never kept.
 
 Between two `handoff cp` the receiver confirms: the sender succeeds only when the file is there
 under its name. With --raw nothing is confirmed, and a cut-off transfer looks complete.
@@ -114,24 +115,24 @@ pub struct Args {
     #[arg(value_name = "SRC")]
     pub source: OsString,
 
-    /// Where they go
+    /// Where the bytes go: as SRC
     #[arg(value_name = "DST")]
     pub destination: OsString,
 
-    /// Connections at once; the connecting side decides. Say it on a receiver that listens, too, because it
-    /// decides how many threads receive and, with --nic, how much memory is taken
+    /// Number of connections to send over; the side that connects decides. Give it to a receiver that
+    /// listens, too: its number of threads follows from it, and with --nic its memory
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
     pub streams: u16,
 
-    /// Compare a checksum (CRC-64/NVME) of all bytes on both sides; it is enough if one side says it
+    /// Compare a checksum (CRC-64/NVME) of all bytes on both sides; it is enough to give it to one side
     #[arg(long)]
     pub verify: bool,
 
-    /// How to send
+    /// Engine to send with
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
 
-    /// Which engine of reliable datagrams to use, if SRC or DST is rds://
+    /// Engine of reliable datagrams, if SRC or DST is rds://
     #[arg(long, value_enum, value_name = "ENGINE", default_value_t = rds::port::EngineName::Auto)]
     pub rds: rds::port::EngineName,
 
@@ -139,20 +140,20 @@ pub struct Args {
     #[arg(long)]
     pub raw: bool,
 
-    /// Replace an existing destination, in one step
+    /// Replace an existing file; it keeps its content until the copy is complete
     #[arg(long, short)]
     pub force: bool,
 
-    /// Bypass the page cache where the file system can (O_DIRECT)
+    /// Bypass the page cache (O_DIRECT) where the file system can
     #[arg(long)]
     pub direct: bool,
 
-    /// Lend SRC, a file, from the page cache (get-buf) instead of reading it; auto does so if the module
-    /// is loaded, and neither --verify nor --direct is said
+    /// When to lend SRC, a file, from the page cache (get-buf) instead of reading it; auto lends if the
+    /// module is loaded and you give neither --verify nor --direct
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Lend::Auto)]
     pub lend: Lend,
 
-    /// Keep the modification time and the permission bits of SRC; over a network both sides must say it
+    /// Keep the modification time and the permission bits of SRC; over a network give it to both sides
     #[arg(long, short)]
     pub preserve: bool,
 
@@ -160,46 +161,46 @@ pub struct Args {
     #[arg(long)]
     pub sync: bool,
 
-    /// Bytes in a piece; k and m mean KiB and MiB
+    /// Bytes of a piece, 4k to 64m (k: KiB, m: MiB)
     #[arg(long, value_name = "SIZE", default_value = "512k", value_parser = size)]
     pub buffer: usize,
 
-    /// Pieces under way at once, at least one for each stream. Memory is about this times --buffer;
-    /// without copies, so is what can be sent and not yet acknowledged
+    /// Pieces under way at the same time, at least one for each stream. The copy takes about --depth times
+    /// --buffer of memory; a zero-copy send has no more than that unacknowledged
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depth: u16,
 
-    /// Take memory from the reserved huge pages
+    /// Take the memory from the reserved huge pages
     #[arg(long)]
     pub huge: bool,
 
-    /// Receive without copies on this interface; the command prepares it and puts it back afterwards
-    /// (see `handoff nic`); root only
+    /// Receive without copies on this interface. The command prepares it, and puts it back at the end (see
+    /// `handoff nic`); needs root
     #[arg(long, value_name = "IFACE")]
     pub nic: Option<String>,
 
-    /// Threads that receive, each with a ring and some of the streams: one for each of --streams, but no more than
-    /// there are processors (or --queues, if those are more), unless you say it
+    /// Threads that receive, each with its own ring and some of the streams [default: --streams, but no more
+    /// than there are processors, and no fewer than --queues]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
     pub threads: Option<u16>,
 
-    /// How many rx queues of the interface to receive from, each with memory of its own; threads beyond that share
-    /// them
+    /// Number of rx queues to receive from, each with its own memory; if there are more threads, they share
+    /// the queues
     #[arg(long, value_name = "N", requires = "nic", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(wire::MAX_STREAMS)))]
     pub queues: u16,
 
-    /// Seconds to find and reach the peer, and for all streams to connect: 10. If you say it, a listener
-    /// also waits no longer for its first connection
+    /// Seconds to find and reach the peer, and for all streams to connect [default: 10]. If you give it, a
+    /// listener also waits no longer for its first connection
     #[arg(long, value_name = "SECONDS", value_parser = quantity::seconds_above_0)]
     pub connect_timeout: Option<Duration>,
 
-    /// Fail after so many seconds without a byte moved on a connection; 0 waits for ever
+    /// Fail after this many seconds in which no byte moved; 0: never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = quantity::seconds)]
     pub idle: Duration,
 
-    /// Receive no more than this, with k, m, g, t; a sender that announces more is refused, one that sends
+    /// Receive at most this many bytes (k, m, g, t). A sender that announces more is refused; one that sends
     /// more is cut off
-    #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub max_size: Option<u64>,
 
     /// Who may connect, and by which addresses.
@@ -226,7 +227,7 @@ impl Args {
 /// Engines, as they are called on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineName {
-    /// Chosen by measuring on the connection
+    /// Measure on the connection, and take the cheapest
     Auto,
     /// io_uring zero-copy send
     UringZc,
@@ -260,7 +261,8 @@ impl From<EngineName> for handoff::Engine {
 
 /// Bytes of a piece.
 fn size(text: &str) -> Result<usize, String> {
-    quantity::bytes(text)
+    parse_bytes(text)
+        .ok()
         .and_then(|bytes| usize::try_from(bytes).ok())
         .filter(|bytes| (4096..=64 << 20).contains(bytes))
         .ok_or_else(|| "a piece has 4k to 64m bytes".to_owned())

@@ -12,8 +12,6 @@
 //! number, and [`Frame::Hole`] for bytes that are 0, on any of the transfer's connections, then [`Frame::End`] on each, or [`Frame::Abort`];
 //! from the receiver one [`Frame::Answer`] on each. All numbers are big-endian.
 
-use std::fmt;
-
 /// Begins each hello.
 pub const MAGIC: [u8; 8] = *b"handoff\x01";
 /// Bytes of a hello.
@@ -43,34 +41,23 @@ const HOLE: u8 = 5;
 const ATTRIBUTES: u8 = 6;
 
 /// What is wrong with a peer's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The first bytes are no hello.
+    #[error(
+        "what the peer sends does not come from `handoff cp` (with nc, socat and the like use --raw)"
+    )]
     NotHandoff,
     /// The hello is of another version of this protocol.
+    #[error(
+        "the peer speaks version {0} of the protocol, and this is version {VERSION}: use the same handoff on both \
+         sides"
+    )]
     Version(u8),
     /// A field is out of its range; names it.
+    #[error("the peer breaks the protocol: {0}")]
     Field(&'static str),
 }
-
-impl fmt::Display for WireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotHandoff => f.write_str(
-                "what the peer sends does not come from `handoff cp` (with nc, socat and the like use --raw)",
-            ),
-            Self::Version(version) => write!(
-                f,
-                "the peer speaks version {version} of the protocol, and this is version {VERSION}: use the same \
-                 handoff on both sides"
-            ),
-            Self::Field(what) => write!(f, "the peer breaks the protocol: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for WireError {}
-
 /// What each side says first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {

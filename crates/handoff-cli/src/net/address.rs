@@ -62,16 +62,9 @@ impl fmt::Display for Address {
 }
 
 /// What is wrong with an address, in one line that says what would be right.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct AddressError(String);
-
-impl fmt::Display for AddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for AddressError {}
 
 impl Address {
     /// Takes an argument of the command line apart.

@@ -30,11 +30,11 @@ pub struct Addresses {
     #[command(flatten)]
     pub allowed: Allowed,
 
-    /// IPv4 only
+    /// Use IPv4 only
     #[arg(short = '4', conflicts_with = "v6")]
     pub v4: bool,
 
-    /// IPv6 only
+    /// Use IPv6 only
     #[arg(short = '6')]
     pub v6: bool,
 }

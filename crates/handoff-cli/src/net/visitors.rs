@@ -15,8 +15,8 @@ use crate::seldom::Seldom;
 /// Who may connect, as every command that listens takes it.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Allowed {
-    /// Let only these addresses connect to this side: ADDR/LEN, or one ADDR; may be repeated. Others are
-    /// disconnected at once
+    /// Accept connections from these addresses only, such as 192.0.2.0/24 or 192.0.2.7; may be repeated.
+    /// Others are disconnected at once
     #[arg(long, value_name = "ADDR/LEN", value_parser = range)]
     pub from: Vec<IpNet>,
 }

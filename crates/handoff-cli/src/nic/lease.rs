@@ -41,17 +41,17 @@ pub struct LeaseArgs {
     /// Name of the card's interface
     #[arg(value_name = "IFACE")]
     pub interface: String,
-    /// Network namespace that gets the queues: of a process, by name (ip netns), or at a path
+    /// Network namespace that gets the queues: a process's number, a name (ip netns), or a path
     #[arg(long, value_name = "PID|NETNS")]
     pub to: String,
-    /// Address of the container, new or not; may be repeated (all that it has, unless given)
+    /// Address of the container, new or not; may be repeated [default: all that it has]
     #[arg(long, value_name = "ADDRESS")]
     pub address: Vec<IpAddr>,
     /// Let only TCP packets for this port of the addresses fill the leased queues; may be repeated
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
-    /// Network that the container reaches by the card; may be repeated (those of the card for new
-    /// addresses, unless given)
+    /// Network that the container reaches by the card; may be repeated [default: for new addresses, those of
+    /// the card]
     #[arg(long, value_name = "NETWORK")]
     pub route: Vec<IpNet>,
     /// Name of the device in the container

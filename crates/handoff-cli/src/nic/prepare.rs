@@ -48,7 +48,7 @@ pub struct PrepareArgs {
     /// Spread the connections of each port over all queues, by an RSS context (Linux 6.17)
     #[arg(long, requires = "port")]
     pub spread: bool,
-    /// Set the length of the rings' buffers
+    /// Set the length of the ring's buffers, in bytes
     #[arg(long, value_name = "BYTES")]
     pub rx_buf_len: Option<u32>,
     /// Switch hardware GRO on: the card joins packets of a connection
@@ -65,10 +65,10 @@ pub struct PrepareArgs {
 /// Which queues.
 #[derive(Debug, clap::Args)]
 pub(super) struct Queues {
-    /// How many rx queues to set aside
+    /// Number of rx queues to set aside
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     queues: u32,
-    /// Set this queue aside; may be repeated
+    /// Set aside this queue; may be repeated
     #[arg(long, value_name = "NUMBER", conflicts_with = "queues")]
     queue: Vec<u32>,
 }
@@ -212,7 +212,7 @@ fn wait(child: &Child, context: &Context) -> Result<(), Failure> {
     let failed = |errno| {
         Failure::failed(format!("the command cannot be waited for: {}", io::Error::from(errno)))
     };
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process's number");
+    let pid = Pid::from_child(child);
     let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?;
     let stop = context.stop.fd();
     let mut watched = vec![PollFd::new(&ended, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];

@@ -18,10 +18,10 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RestoreArgs {
-    /// Name of the interface, now or when it was prepared
+    /// Name of the interface, today or when it was prepared
     #[arg(value_name = "IFACE", required_unless_present = "all", conflicts_with = "all")]
     pub interface: Option<String>,
-    /// All interfaces that were prepared in this network namespace
+    /// Put back all interfaces that were prepared in this network namespace
     #[arg(long)]
     pub all: bool,
 }

@@ -1,9 +1,9 @@
 //! `handoff rds info`: what the kernel reports about its RDS.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use handoff_rds::kernel::{Information, Queue};
+use handoff_rds::kernel::{Bound, Connection, Counter, Information, Queue};
 use serde::Serialize;
 
 use crate::{Context, Failure, output};
@@ -30,19 +30,9 @@ struct Info {
 }
 
 #[derive(Serialize)]
-struct Connection {
-    local: IpAddr,
-    peer: IpAddr,
-    connected: bool,
-    next_sent: u64,
-    next_expected: u64,
-}
-
-#[derive(Serialize)]
 struct Socket {
-    address: SocketAddr,
-    send_buffer: u32,
-    receive_buffer: u32,
+    #[serde(flatten)]
+    bound: Bound,
     unread: Amount,
 }
 
@@ -72,34 +62,19 @@ impl Amount {
     }
 }
 
-#[derive(Serialize)]
-struct Counter {
-    name: String,
-    value: u64,
-}
-
 pub(super) fn run(context: &Context) -> Result<(), Failure> {
     let info = gather(&Information::open()?)?;
     if context.json { output::json(&info) } else { output::text(&info.text()) }
 }
 
 fn gather(kernel: &Information) -> Result<Info, Failure> {
-    let connections = kernel.connections()?.into_iter().map(|it| Connection {
-        local: it.local,
-        peer: it.peer,
-        connected: it.connected,
-        next_sent: it.next_sent,
-        next_expected: it.next_expected,
-    });
     let mut unread: BTreeMap<SocketAddr, Amount> = BTreeMap::new();
     for message in kernel.messages(Queue::Unread)? {
         unread.entry(message.local).or_default().add(message.len);
     }
-    let sockets = kernel.sockets()?.into_iter().map(|it| Socket {
-        address: it.address,
-        send_buffer: it.send_buffer,
-        receive_buffer: it.receive_buffer,
-        unread: unread.get(&it.address).copied().unwrap_or_default(),
+    let sockets = kernel.sockets()?.into_iter().map(|bound| Socket {
+        unread: unread.get(&bound.address).copied().unwrap_or_default(),
+        bound,
     });
     let mut ways: BTreeMap<(SocketAddr, SocketAddr), [Amount; 2]> = BTreeMap::new();
     for (number, queue) in [Queue::Waiting, Queue::Unacknowledged].into_iter().enumerate() {
@@ -113,12 +88,11 @@ fn gather(kernel: &Information) -> Result<Info, Failure> {
         waiting,
         unacknowledged,
     });
-    let counters = kernel.counters()?.into_iter();
     Ok(Info {
-        connections: connections.collect(),
+        connections: kernel.connections()?,
         sockets: sockets.collect(),
         queues: queues.collect(),
-        counters: counters.map(|it| Counter { name: it.name, value: it.value }).collect(),
+        counters: kernel.counters()?,
     })
 }
 
@@ -132,13 +106,13 @@ impl Info {
                 it.local, it.peer, it.next_sent, it.next_expected
             );
         }
-        for it in &self.sockets {
+        for Socket { bound, unread } in &self.sockets {
             text += &format!(
                 "{}  buffers {} to send, {} to receive, unread {}\n",
-                it.address,
-                it.send_buffer,
-                it.receive_buffer,
-                it.unread.text()
+                bound.address,
+                bound.send_buffer,
+                bound.receive_buffer,
+                unread.text()
             );
         }
         for it in &self.queues {

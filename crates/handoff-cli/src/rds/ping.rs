@@ -45,7 +45,7 @@ pub struct PingArgs {
     #[command(flatten)]
     pub serving: Serving,
 
-    /// Pings to send
+    /// Number of pings to send
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub count: u32,
 

@@ -39,12 +39,12 @@ pub enum EngineName {
 /// The engine, and who may connect to ours, as every command of RDS takes them.
 #[derive(Debug, clap::Args)]
 pub struct Serving {
-    /// Which engine to use; --listen-port and --from ask for ours
+    /// Engine to use; --listen-port and --from ask for ours
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
 
-    /// Our engine listens on this TCP port; a packet filter redirects port 16385 to it. For hosts whose
-    /// kernel has rds_tcp
+    /// TCP port that our engine listens on, if the host's kernel has rds_tcp; a packet filter must redirect
+    /// port 16385 to it
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub listen_port: Option<u16>,
 

@@ -22,6 +22,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use handoff::{Driver, Intake, RouteEngine};
+use handoff_bench::quantity::parse_bytes;
 
 use crate::clock::Clock;
 use crate::failure::Failed;
@@ -56,7 +57,8 @@ those under way --grace seconds, and prints its report.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Where to wait for connections: tcp-listen://[addr]:port (port 0 takes a free one and says which)
+    /// Where to wait for connections: tcp-listen://[addr]:port (port 0 takes a free one, and the command
+    /// prints it)
     #[arg(value_name = "LISTEN")]
     pub listen: OsString,
 
@@ -64,42 +66,42 @@ pub struct Args {
     #[arg(value_name = "TARGET")]
     pub target: OsString,
 
-    /// How to pass payload on
+    /// Engine to pass payload on with
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
 
-    /// Receive what clients send on this interface without copies; the command prepares it and puts it
-    /// back afterwards (see `handoff nic`); root only
+    /// Receive what clients send without copies on this interface. The command prepares it, and puts it back
+    /// at the end (see `handoff nic`); needs root
     #[arg(long, value_name = "IFACE")]
     pub nic: Option<String>,
 
-    /// Threads that relay, each with a ring of its own; the kernel spreads connections over them. With --nic they
+    /// Threads that relay, each with its own ring; the kernel spreads connections over them. With --nic they
     /// share its queue
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// The most connections at once, shared out evenly to the threads; more wait to be accepted
+    /// Most connections at the same time, divided evenly among the threads; more wait to be accepted
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub max_connections: u32,
 
-    /// The most connections of one client address at once at each thread; more are closed immediately
+    /// Most connections of one client address at the same time, for each thread; more are closed at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_per_client: Option<u32>,
 
-    /// End after so many connections
+    /// End after this many connections [default: go on until stopped]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub connections: Option<u64>,
 
-    /// Close a connection after so many seconds without a byte in either direction; 0 keeps it
+    /// Close a connection after this many seconds without a byte in either direction; 0: never
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = quantity::seconds)]
     pub idle: Duration,
 
-    /// Close a connection that moved fewer bytes a second (k, m, g), both directions together, over the
-    /// time of --idle
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = quantity::size)]
+    /// Close a connection that moves fewer bytes a second than this (k, m, g), in both directions together,
+    /// over the time of --idle; 0: never
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_bytes)]
     pub least_rate: u64,
 
-    /// Seconds that connections under way have to end after SIGINT, SIGTERM or SIGHUP
+    /// Seconds that open connections have to end after SIGINT, SIGTERM or SIGHUP
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
     pub grace: Duration,
 
@@ -115,7 +117,7 @@ pub struct Args {
 /// Engines, as they are called on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineName {
-    /// The best that works
+    /// Take the best that works
     Auto,
     /// Lent from the socket's receive queue, and sent with io_uring without copying
     GetBuf,

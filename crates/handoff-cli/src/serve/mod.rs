@@ -55,24 +55,25 @@ pub struct Args {
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 
-    /// Where to wait for connections: addr:port, or :port for all addresses (port 0 takes a free one and
-    /// says which)
+    /// Where to wait for connections: addr:port, or :port for all addresses (port 0 takes a free one, and the
+    /// command prints it)
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
     pub listen: String,
 
-    /// Threads that serve, each with a ring of its own; the kernel spreads connections over them
+    /// Threads that serve, each with its own ring; the kernel spreads connections over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// The most connections at once, shared out evenly to the threads, one each at least; more wait to be accepted
+    /// Most connections at the same time, divided evenly among the threads, at least one each; more wait to
+    /// be accepted
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: u32,
 
-    /// The most connections of one client address at each thread; more are closed at once
+    /// Most connections of one client address at the same time, for each thread; more are closed at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_per_client: Option<u32>,
 
-    /// Seconds after which a connection without a request is closed
+    /// Close a connection after this many seconds without a request
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = quantity::seconds_above_0)]
     pub idle: Duration,
 

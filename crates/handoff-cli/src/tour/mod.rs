@@ -52,15 +52,15 @@ const FAR: [&str; 2] = ["far-1", "far-2"];
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Bytes of the file, with k, m, g
+    /// Bytes of the file, 1m to 1024g (k, m, g)
     #[arg(long, default_value = "64m", value_parser = size)]
     pub size: u64,
 
-    /// Where to make the files behind the block devices
+    /// Directory for the files behind the block devices
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp", conflicts_with = "lab")]
     pub directory: PathBuf,
 
-    /// A file or disk for the block devices, to be overwritten; say it four times
+    /// File or disk for the block devices; it is overwritten. Give it four times
     #[arg(long, value_name = "PATH", conflicts_with = "lab")]
     pub part: Vec<PathBuf>,
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use syn::{Field, Fields, Item};
 
 /// Where a command's JSON comes from: the page's section, the source, and the structures in it.
-const PRINTED: [(&str, &str, &[&str]); 13] = [
+const PRINTED: [(&str, &str, &[&str]); 14] = [
     ("doctor", "crates/handoff-report/src/availability.rs", &["Mechanism"]),
     ("cp", "crates/handoff-cli/src/cp/report.rs", &["Report", "Hop"]),
     ("cp", "crates/handoff-cli/src/net/arrived.rs", &["Arrived"]),
@@ -14,11 +14,8 @@ const PRINTED: [(&str, &str, &[&str]); 13] = [
     ("relay", "crates/handoff-cli/src/relay/report.rs", &["Report"]),
     ("rds", "crates/handoff-cli/src/rds/ping.rs", &["Report"]),
     ("rds", "crates/handoff-cli/src/rds/report.rs", &["Report", "Percentiles"]),
-    (
-        "rds",
-        "crates/handoff-cli/src/rds/info.rs",
-        &["Info", "Connection", "Socket", "Way", "Amount"],
-    ),
+    ("rds", "crates/handoff-cli/src/rds/info.rs", &["Info", "Socket", "Way", "Amount"]),
+    ("rds", "crates/handoff-rds/src/kernel/information.rs", &["Counter", "Connection", "Bound"]),
     ("nic", "crates/handoff-nic/src/nic.rs", &["Nic"]),
     ("meter", "crates/handoff-meter/src/report.rs", &["Report", "Totals", "Place"]),
     ("tour", "crates/handoff-cli/src/tour/report.rs", &["Report", "Chain", "Hop"]),

@@ -9,13 +9,14 @@ use handoff_sys::rds::{
     INFO6_RETRANS_MESSAGES, INFO6_SEND_MESSAGES, INFO6_SOCKETS, Info6Connection, Info6Message,
     Info6Socket, InfoCounter, PF_RDS, SOL_RDS,
 };
+use serde::Serialize;
 use socket2::{Domain, Type};
 
 use super::socket::not_possible;
 use crate::error::{Error, Result};
 
 /// One of the kernel's counters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counter {
     /// Its name, for instance `send_queued`.
     pub name: String,
@@ -24,7 +25,7 @@ pub struct Counter {
 }
 
 /// A path to a peer; with several lanes there are several between two addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Connection {
     /// This host's address.
     pub local: IpAddr,
@@ -39,7 +40,7 @@ pub struct Connection {
 }
 
 /// A socket with its buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bound {
     /// Where.
     pub address: SocketAddr,

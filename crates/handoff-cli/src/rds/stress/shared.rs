@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use handoff::{Driver, Tally};
+use handoff_bench::quantity::parse_bytes;
 
 use super::super::frame::HEAD;
 use super::super::port::{Serving, UNDER_WAY};
 use super::super::report::Times;
-use crate::{Context, clock, quantity};
+use crate::{Context, clock};
 
 /// Between looks if nothing reports a change.
 const LOOK: Duration = Duration::from_millis(80);
@@ -46,27 +47,27 @@ pub struct StressArgs {
     #[arg(short, long, default_value_t = 4000, value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
-    /// Bytes of a request, 16 to 1M; K and M multiply
+    /// Bytes of a request, 16 to 1m (k, m)
     #[arg(short = 'q', long, value_name = "BYTES", default_value = "1024", value_parser = size)]
     pub request: usize,
 
-    /// Bytes of an answer, 16 to 1M
+    /// Bytes of an answer, 16 to 1m (k, m)
     #[arg(short = 'a', long, value_name = "BYTES", default_value = "256", value_parser = size)]
     pub answer: usize,
 
-    /// Tasks, each with a port
-    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Number of tasks, each with its own port
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub tasks: u16,
 
     /// Requests under way, for each task and peer
-    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub depth: u16,
 
-    /// Stop after so many seconds [default: 10; the answering side goes on until it is stopped]
+    /// Stop after this many seconds [default: 10; the answering side goes on until it is stopped]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub time: Option<u32>,
 
-    /// Give up after so many seconds without any answer
+    /// Give up after this many seconds without any answer
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
 
@@ -92,7 +93,7 @@ impl StressArgs {
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    let bytes = quantity::bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = parse_bytes(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
     bytes.filter(|bytes| (HEAD..=1 << 20).contains(bytes)).ok_or_else(|| {
         "a message has 16 bytes to 1M here, the longest that the kernel takes".to_owned()
     })
