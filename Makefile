@@ -35,7 +35,7 @@ dist:
 	$(HANDOFF) completions zsh > $(DIST)/zsh/_handoff
 	$(HANDOFF) completions fish > $(DIST)/fish/handoff.fish
 
-demo: setup build ## Probe this machine, measure sending, copy 1 GiB, the same in the lab (as root)
+demo: setup build ## Probe this machine, measure sending, and copy 1 GiB; then the same in the lab (as root)
 	$(CARGO) xtask demo --handoff $(HANDOFF)
 
 test: setup ## Run the checks and all tests, in stages; the last line counts them
@@ -44,12 +44,12 @@ test: setup ## Run the checks and all tests, in stages; the last line counts the
 	@scripts/setup bubblewrap debhelper dh-dkms fakeroot || echo "without them, tests of packages are skipped" >&2
 	@$(CARGO) xtask test
 
-soak: setup ## Run the tests in their long forms, for hours; adds the result to docs/figures/long-runs.md
+soak: setup ## Run the long forms of the tests, for hours, and add the result to docs/figures/long-runs.md
 	@$(CARGO) xtask test --soak
 	@if [ -n "$(PEERS)" ]; then scripts/peers "$(PEERS)"; else \
 		echo "other people's suites were not run: make soak PEERS=DIRECTORY (docs/testing.md)"; fi
 
-bench: setup build ## Print every table of figures that this machine can (as root)
+bench: setup build ## Print every table of figures that this machine can make (as root)
 	$(HANDOFF) bench send
 	$(HANDOFF) bench recv
 	$(HANDOFF) bench splice
@@ -63,10 +63,10 @@ bench: setup build ## Print every table of figures that this machine can (as roo
 	$(HANDOFF) bench block --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench http --lab || [ $$? -eq 3 ]
 
-report: setup build ## Write all of that and what is available as one page, handoff-report.html (as root)
+report: setup build ## Write these tables, and what this machine can do, as one page, handoff-report.html (as root)
 	$(HANDOFF) report --lab
 
-published: ## Check licences, known faults, the oldest Rust and the API (SINCE=REV), where the tools are installed
+published: ## Check licences, known faults, the oldest Rust and the API (SINCE=REV), if the tools are installed
 	$(CARGO) xtask published $(if $(SINCE),--since $(SINCE))
 
 install: ## Install what `make build` built below PREFIX (/usr/local)
@@ -83,7 +83,7 @@ install: ## Install what `make build` built below PREFIX (/usr/local)
 	install -D -m 644 $(DIST)/zsh/_handoff $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff
 	install -D -m 644 $(DIST)/fish/handoff.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff.fish
 
-packages: setup build ## Pack it as Debian packages, in target/packages
+packages: setup build ## Pack what `make build` built as Debian packages, in target/packages
 	@scripts/setup debhelper dh-dkms fakeroot
 	scripts/packages target/packages HANDOFF=$(HANDOFF) ARCHIVE=$(ARCHIVE) DIST=$(DIST)
 

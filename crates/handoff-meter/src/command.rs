@@ -61,8 +61,8 @@ pub struct MeterArgs {
     /// Print the sums so far on standard error, at this interval, such as 1s
     #[arg(long, value_name = "TIME", value_parser = parse_pause)]
     pub every: Option<Duration>,
-    /// Show on the terminal what is copied, lately and in all, and where: once a second, or as --every
-    /// says. If standard error is no terminal, print the lines of --every
+    /// Show on the terminal what was copied, lately and in all, and where: once a second, or at the interval
+    /// of --every. If standard error is no terminal, print the lines of --every
     #[arg(short, long)]
     pub live: bool,
     /// Stop counting after this time, such as 10s or 2min; COMMAND then goes on uncounted

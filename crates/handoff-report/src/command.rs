@@ -41,15 +41,15 @@ Needs what the benches need: root, for most; with --lab, what the lab needs.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
-    /// The page to write; it replaces an existing file when everything is done
+    /// Page to write; it replaces an existing file when everything is done
     #[arg(short, long, value_name = "FILE", default_value = "handoff-report.html")]
     pub output: PathBuf,
 
-    /// Run the benches in their short forms, with wider spread
+    /// Run the short forms of the benches; figures spread wider
     #[arg(long)]
     pub quick: bool,
 
-    /// Run them in the lab's guest, too; its figures stand apart, and are marked `emulated`
+    /// Run the benches in the lab's guest, too; its figures stand apart, and are marked `emulated`
     #[arg(long)]
     pub lab: bool,
 
