@@ -50,7 +50,7 @@ Rows (the ratio is to copying, of the same target and load):
   user-copy    the driver copies data into our memory and out of it
   batch-auto   requests' memory is lent to the loop in user space, a command serves many requests
   user-auto    requests' memory is lent to the loop in user space, a command serves one
-  bpf          and the loop is a BPF program in the kernel
+  bpf          the same, but the loop is a BPF program in the kernel
   kernel-loop  the kernel's own loop driver with direct I/O, which works partly in the thread that
                asks: its cost shows only together with the load's
 

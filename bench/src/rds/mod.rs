@@ -63,8 +63,8 @@ Rows (the ratio is to tcp, of the same load):
   rds-kernel   the kernel's RDS sockets
 each of them with messages lent and with copy.
 
-Loads: ask sends a message and waits for an answer of the same length. stream sends as many as go,
-with so many under way (depth), at most 16 MiB. Messages have 64 bytes to 1 MiB; those of 1 MiB
+Loads: ask sends a message and waits for an answer of the same length. stream sends as many as it
+can, with as many under way as depth says, but at most 16 MiB. Messages have 64 bytes to 1 MiB; those of 1 MiB
 are sent by one socket and by eight.
 
 The times of ask run from before a message is sent until its answer is in memory. In the lab they

@@ -88,7 +88,7 @@ where its queue's interrupt arrives (softirq=same in its name), on another one o
 on another core. No interrupt is moved. If the interrupt may come to several processors, the row
 is skipped.
 
-With --sockets the rows are others: so many TCP connections over loopback take turns with messages
+With --sockets the rows are others: this many TCP connections over loopback take turns with messages
 of 1 KiB. One thread receives them, by epoll or by one driver into one pool. Each message is one
 wait, so a higher cost with many connections is due to their number.
 

@@ -14,8 +14,8 @@ use crate::{Context, Failure, output};
 const EXAMPLES: &str = "\
 A program in the container receives without a copy on the device that appears there, as on a card:
 `handoff cp --nic nk0`. Its queues are 1, 2, ... of that device; the host has prepared the card, so
-nothing is to be prepared or steered there. While a program has such a queue bound, no other can
-read what fills it: --port keeps all but its own port out of the queue. The program needs
+the program prepares and steers nothing. While a program has such a queue bound, no other can read
+what fills it: --port keeps all but its own port out of the queue. The program needs
 CAP_NET_ADMIN of the first user namespace; `handoff doctor` in the container says whether it has
 it.
 

@@ -39,13 +39,13 @@ Examples:
   handoff serve public --listen '[::1]:0' --json       on a free port, which is told; a report
   handoff serve public --from 192.0.2.0/24 --listen :8080
 
-Files of 64 KiB and more go from the page cache's own pages: lent (get-buf, needs the module of
-this name), or by splice(2), of which nobody reports whether it copies. Smaller ones are read and
-copied. One range of a request is answered by itself, of several the whole file. A directory is
-answered by its index.html. Names that begin with a dot are not served, but .well-known is; symbolic
-links are followed within the directory. A file that shrinks while it is sent ends the connection.
--v logs each request. SIGINT, SIGTERM and SIGHUP end it: no new connections, requests under way have
---grace seconds, and the report is printed.";
+Files of 64 KiB and more are sent from the page cache's own pages: lent (get-buf, needs the module
+getbuf), or by splice(2), which does not report whether it copies. Smaller files are read and copied.
+A request for one range gets this range, and a request for several gets the whole file. A request
+for a directory gets its index.html. Names that begin with a dot are not served, except .well-known;
+symbolic links are followed within the directory. A file that shrinks while it is sent ends the
+connection. -v logs each request. After SIGINT, SIGTERM or SIGHUP the command takes no new
+connections, gives requests under way --grace seconds, and prints its report.";
 
 /// Arguments of `handoff serve`.
 #[derive(Debug, clap::Args)]

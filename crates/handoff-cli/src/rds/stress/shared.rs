@@ -24,8 +24,8 @@ Examples:
   handoff rds stress 192.0.2.1 -s 192.0.2.2 --engine own --copy --json
 
 Each task has a port of its own, and --depth requests under way to each peer. Both sides check what
-arrives. A buffer is used again when it is back and its answer has arrived. A request that is lost,
-because its peer was restarted, is asked again. The kernel's engine copies answers.";
+arrives. A buffer is used again when it is back and its answer has arrived. A request that was lost,
+because its peer was restarted, is sent again. The kernel's engine copies answers.";
 
 /// Bytes that a task makes before they go out, and bytes that it checks before it makes more. With many
 /// more, a slow machine would seem to have no answering peer.
