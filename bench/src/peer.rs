@@ -379,7 +379,7 @@ pub fn parse_named(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => {
             Ok((name.to_owned(), value.to_owned()))
         }
-        _ => Err(format!("'{text}' is not of the form NAME=VALUE")),
+        _ => Err("text must stand before and after its =".to_owned()),
     }
 }
 

@@ -32,7 +32,7 @@ pub struct RunOptions {
     pub only: Option<Regex>,
 
     /// Length of a slot in seconds; where instructions are counted, in 10^9 instructions. The table shows it
-    /// [default: 0.05 to 0.3]
+    /// [default: 0.03 to 1, as the bench needs]
     #[arg(long, value_name = "SECONDS", value_parser = parse_slot)]
     pub time: Option<f64>,
 

@@ -64,8 +64,8 @@ Rows (the ratio is to tcp, of the same load):
 each of them with messages lent and with copy.
 
 Loads: ask sends a message and waits for an answer of the same length. stream sends as many as it
-can, with as many under way as depth says, but at most 16 MiB. Messages have 64 bytes to 1 MiB; those of 1 MiB
-are sent by one socket and by eight.
+can, with as many under way as depth says, but at most 16 MiB. Messages have 64 bytes to 1 MiB;
+those of 1 MiB are sent by one socket and by eight.
 
 The times of ask run from before a message is sent until its answer is in memory. In the lab they
 contain what the software NIC's engine takes; the lines below the table show it and subtract it.

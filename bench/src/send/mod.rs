@@ -55,7 +55,7 @@ With --fan-out, each message goes to N connected sockets (the ratio is to copy o
   copy                sendmsg of one buffer to each
   uring-zc[-fixed]    one frozen buffer lent to all
 
-With --segment, each message goes as datagrams of so many bytes (the ratio is to copy gso):
+With --segment, each message goes as datagrams of this many bytes (the ratio is to copy gso):
   copy sendmmsg       one entry of sendmmsg for each datagram
   copy gso            sendmsg with UDP_SEGMENT
   uring-zc[-fixed]    one lent buffer, by SENDMSG_ZC with UDP_SEGMENT

@@ -60,7 +60,8 @@ pub struct AddArgs {
     /// Number of the device [default: the driver chooses a free one]
     #[arg(long, value_name = "N")]
     pub id: Option<u32>,
-    /// Bytes of a null device [default: 1g], or of a device with a policy [default: its files together]
+    /// Bytes (k, m, g, t) of a null device [default: 1g], or of a device with a policy [default: its files
+    /// together]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// BPF object with the mapping, for the target policy
@@ -72,7 +73,7 @@ pub struct AddArgs {
     /// Logical block size in bytes: 512 or 4096
     #[arg(long, value_name = "BYTES", default_value_t = 512)]
     pub block_size: u32,
-    /// Bytes of a stripe's chunk, or of what a mirror reads from one leg (k, m)
+    /// Bytes of a stripe's chunk, or of what a mirror reads from one leg: a power of two, at least 4k (k, m)
     #[arg(long, value_name = "SIZE", default_value = "64k", value_parser = parse_size)]
     pub chunk: u64,
     /// Use the page cache, which copies, instead of O_DIRECT

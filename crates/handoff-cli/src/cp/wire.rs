@@ -58,6 +58,7 @@ pub enum WireError {
     #[error("the peer breaks the protocol: {0}")]
     Field(&'static str),
 }
+
 /// What each side says first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {

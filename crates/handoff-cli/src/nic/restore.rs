@@ -18,7 +18,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RestoreArgs {
-    /// Name of the interface, today or when it was prepared
+    /// Name that the interface has now, or had when it was prepared
     #[arg(value_name = "IFACE", required_unless_present = "all", conflicts_with = "all")]
     pub interface: Option<String>,
     /// Put back all interfaces that were prepared in this network namespace

@@ -36,7 +36,8 @@ pub struct RunArgs {
     /// The guest.
     #[command(flatten)]
     pub guest: GuestOptions,
-    /// Copy a file or directory of the guest to the host at the end, to TARGET or to here; may be repeated
+    /// At the end, copy a file or directory of the guest to TARGET on the host, or to the current directory; may
+    /// be repeated
     #[arg(long, value_name = "PATH[:TARGET]")]
     pub get: Vec<String>,
     /// Set an environment variable for the command; may be repeated
