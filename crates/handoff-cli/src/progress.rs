@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
 
-/// The bar on this process's terminal. It is the newest, if it still exists.
+/// The bar on the terminal: the newest one, while it exists.
 static DRAWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
 /// A bar that counts bytes on stderr, in MB as reports do (a million bytes); hidden when stderr is no terminal or `quiet` is set.

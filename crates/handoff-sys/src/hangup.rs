@@ -1,4 +1,4 @@
-//! The end of a session, or of whoever reads what this process says: SIGHUP, a terminal that is gone, a pipe that
+//! The end of a session, and of those who read the output: SIGHUP, a terminal that is gone, a pipe that
 //! nobody reads.
 //!
 //! Kernel interface: `sigaction(2)`, `poll(2)`. A terminal is gone before the signal comes; from then on
