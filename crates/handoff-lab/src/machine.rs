@@ -291,12 +291,14 @@ fn kernel_arguments(acceleration: Acceleration, userland: Userland) -> String {
     ];
     if acceleration.emulated().is_some() {
         // Nothing secret runs here, and the mitigations cost emulated time. QEMU translates a program
-        // once if it is at the same addresses in each process: it starts in a sixth of the time. A busy
-        // host stops an emulated processor for long; that is no lockup, and no broken timer, for which
-        // the kernel would panic as it boots.
+        // once if it is at the same addresses in each process: it starts in a sixth of the time. The
+        // kernel's tests of its own ciphers take a tenth of a boot. A busy host stops an emulated
+        // processor for long; that is no lockup, and no broken timer, for which the kernel would panic
+        // as it boots.
         arguments.extend([
             "mitigations=off",
             "norandmaps",
+            "cryptomgr.notests=1",
             "no_timer_check",
             "rcupdate.rcu_cpu_stall_timeout=120",
             "watchdog_thresh=60",
