@@ -60,6 +60,10 @@ impl SendingHost {
             let mut talk = Talk::new(stream, stop).map_err(line)?;
             match greet(&mut talk) {
                 Ok(()) => {
+                    // Before it knows: whoever comes after it is refused.
+                    drop(listener);
+                    // Should it be gone, the first order finds out.
+                    let _ = talk.say(&Answer::Done(0));
                     return Ok(Some(Self {
                         address: from.ip(),
                         talk: RefCell::new(talk),
@@ -149,13 +153,14 @@ impl SendingHost {
     }
 }
 
-/// Reads what has come, and answers.
+/// Reads what has come; one that does not fit is told.
 fn greet(talk: &mut Talk) -> Result<(), String> {
-    let hello: Hello = talk.hear(Some(PATIENCE)).map_err(|silence| silence.to_string())?;
-    let fits = hello.must_fit();
-    let answer = fits.clone().map_or_else(Answer::Failed, |()| Answer::Done(0));
-    talk.say(&answer).map_err(|silence: Silence| silence.to_string())?;
-    fits
+    let line = |silence: Silence| silence.to_string();
+    let hello: Hello = talk.hear(Some(PATIENCE)).map_err(line)?;
+    hello.must_fit().or_else(|why| {
+        talk.say(&Answer::Failed(why.clone())).map_err(line)?;
+        Err(why)
+    })
 }
 
 /// Nothing to accept yet, or it has ended since.
