@@ -33,7 +33,7 @@ pub struct Job {
     pub environment: Vec<String>,
     /// Standard input.
     pub input: Input,
-    /// The command is killed after this time.
+    /// The command is killed after this time; only time that the host leaves to the guest counts.
     pub timeout: Option<Duration>,
     /// Whether to look for leftovers, [`Outcome::left`].
     pub tracks: bool,

@@ -43,7 +43,7 @@ pub struct RunArgs {
     /// Set an environment variable for the command; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// End the command after this many seconds, and show where the guest's tasks stood
+    /// End the command after this many seconds that the host left to the guest, and show where its tasks stood
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
     /// After a failure, open a shell in the guest before it is switched off

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{CONSOLE_PATIENCE, Guest, LOOK};
 use crate::channel::{feed, send};
@@ -142,7 +142,6 @@ impl Guest {
         output: &mut impl FnMut(Stream, &[u8]) -> io::Result<()>,
         left: &mut String,
     ) -> Result<Ending> {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut stage = Stage::InTime;
         let mut since = Stretch::of(self.process.id());
         let (mut tasks, mut answered) = (String::new(), false);
@@ -180,7 +179,7 @@ impl Guest {
                 return Err(Error::Stopped);
             }
             let is_over = match stage {
-                Stage::InTime => deadline.is_some_and(|deadline| Instant::now() >= deadline),
+                Stage::InTime => timeout.is_some_and(|timeout| since.is_past(timeout)),
                 Stage::Asked => answered || since.is_past(ANSWER_PATIENCE),
                 Stage::Killed => since.is_past(KILL_PATIENCE),
             };
