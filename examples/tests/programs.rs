@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
+
+use socket2::{Domain, Socket, Type};
 
 /// Not of whole pages.
 const BYTES: usize = (3 << 20) + 1_234;
@@ -219,9 +221,10 @@ fn an_axum_program_answers_from_memory_and_files() {
 
 #[test]
 fn a_socket_that_nobody_listens_at_is_an_error() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("bound").to_string();
-    drop(listener);
+    // Bound, so that it is nobody else's, and not listened on.
+    let held = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    let address = held.local_addr().expect("bound").as_socket().expect("IPv4").to_string();
     let mut sender = Command::new(env!("CARGO_BIN_EXE_send-file"));
     let output = sender.args(["/dev/null", &address]).output().expect("runs");
     assert!(!output.status.success());
