@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::running::Listening;
 use crate::session::{echo, there_and_back};
-use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
+use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited, despite_idle};
 
 /// What the relay keeps of a connection and its two routes; payload is spliced.
 const KIB_OF_A_STRANGER: u64 = 16;
@@ -84,11 +84,11 @@ fn threads_say_no_more_than_one() {
 fn strangers_who_take_all_descriptors_give_them_back() {
     let relay = Listening::start(echo(), &["--idle", "1"]);
     // From then on it has all that it needs itself.
-    there_and_back(relay.connect(), 0, 1_000);
+    despite_idle(|| there_and_back(relay.connect(), 0, 1_000));
     let visited = Visited::new(relay.pid());
     visited.may_open(64);
     strangers(Kind::Silent, &relay).all_end();
-    there_and_back(relay.connect(), 0, 1_000);
+    despite_idle(|| there_and_back(relay.connect(), 0, 1_000));
     relay.signal(Signal::TERM);
     // Three of what it lacks, each once.
     visited.has_said_little(&relay.end().stderr, 4 + 3);

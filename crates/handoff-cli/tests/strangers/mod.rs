@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +36,20 @@ pub(crate) enum Kind {
 
 pub(crate) const KINDS: [Kind; 6] =
     [Kind::Silent, Kind::Dripping, Kind::Random, Kind::HugeLengths, Kind::HalfClosed, Kind::Gone];
+
+/// Has a good peer served by a program with --idle 1, which ends it where a busy machine stands still for as long: then
+/// again.
+pub(crate) fn despite_idle(serve: impl Fn()) {
+    for _ in 0..10 {
+        let begin = Instant::now();
+        match catch_unwind(AssertUnwindSafe(&serve)) {
+            Ok(()) => return,
+            Err(panic) if begin.elapsed() < Duration::from_secs(1) => resume_unwind(panic),
+            Err(_) => {}
+        }
+    }
+    panic!("always stands still");
+}
 
 /// A protocol, as these peers speak it.
 #[derive(Clone, Copy)]

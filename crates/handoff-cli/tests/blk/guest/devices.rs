@@ -52,15 +52,19 @@ fn a_witness_sees_what_a_device_copies() {
         // So seldom that fio sleeps in between: it turns through shorter pauses.
         let load = ["--bs=512k", "--verify=0", "--rw=write", "--rate=16m"];
         let mut load = device.load("32m", 300, &load);
-        let show = answer(&["show", &device.id.to_string(), "--witness", "2s"]);
+        let count = || {
+            let show = answer(&["show", &device.id.to_string(), "--witness", "2s"]);
+            ["copied_bytes", "moved_bytes"].map(|key| show[key].as_u64().expect("a number") as f64)
+        };
+        // On a busy machine nothing may move meanwhile.
+        let counted = (0..30).map(|_| count()).find(|[_, moved]| *moved > 0.0);
         load.kill().and_then(|()| load.wait()).expect("fio is ended");
-        let number = |key: &str| show[key].as_u64().expect("a number") as f64;
-        (number("copied_bytes"), number("moved_bytes"))
+        counted.expect("something moves").into()
     };
     let (bytes, moved) = copied(&["--engine", "bpf"]);
-    assert!(moved > 0.0 && bytes / moved < 0.02, "{bytes} of {moved} by bpf");
+    assert!(bytes / moved < 0.02, "{bytes} of {moved} by bpf");
     let (bytes, moved) = copied(&["--engine", "user-copy", "--buffered"]);
-    assert!(moved > 0.0 && bytes / moved > 0.9, "{bytes} of {moved} by copying");
+    assert!(bytes / moved > 0.9, "{bytes} of {moved} by copying");
     nothing_is_left();
 }
 
