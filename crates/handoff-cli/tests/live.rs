@@ -108,13 +108,13 @@ mod guest {
             assert!(line.contains("MB/s"), "{line}");
         }
 
+        let after = format!("{:?}", tcgetattr(terminal.theirs.as_fd()).expect("a terminal"));
         written.push_str(&terminal.rest());
         // The view is gone, and the report stands where it was.
         let shown = shown(&written);
         assert!(shown[0].starts_with("copied ") && shown[0].contains("moved"), "{shown:#?}");
         assert!(!shown.iter().any(|line| line.contains("MB/s")), "{shown:#?}");
         assert!(status.success(), "{status}: {shown:#?}");
-        let after = format!("{:?}", tcgetattr(terminal.theirs.as_fd()).expect("a terminal"));
         assert_eq!(before, after, "its settings");
     }
 

@@ -12,8 +12,12 @@ use rustix::process::Signal;
 use crate::running::{Ended, Running};
 use crate::session::{cp, names, path, pattern};
 
-/// A transfer that stops after some bytes for want of more: receiver, sender, and what keeps it open.
-fn stalled(directory: &Path, listener_receives: bool) -> (Running, Running, ChildStdin) {
+/// A transfer that stops after these bytes for want of more: receiver, sender, and what keeps it open.
+fn stalled(
+    directory: &Path,
+    listener_receives: bool,
+    bytes: usize,
+) -> (Running, Running, ChildStdin) {
     let copy = directory.join("copy");
     let (receiver, mut sender) = if listener_receives {
         let receiver = Running::start(&mut cp(&["tcp-listen://127.0.0.1:0", path(&copy)]));
@@ -25,7 +29,7 @@ fn stalled(directory: &Path, listener_receives: bool) -> (Running, Running, Chil
         (Running::start(&mut cp(&[&sender.address(), path(&copy)])), sender)
     };
     let mut input = sender.input();
-    input.write_all(&pattern(3_000_000)).unwrap();
+    input.write_all(&pattern(bytes)).unwrap();
     // The bytes are on their way; that they have arrived makes no difference to what must come.
     thread::sleep(Duration::from_millis(200));
     assert!(names(directory).is_empty(), "nothing has a name yet");
@@ -40,7 +44,7 @@ fn killed(ended: &Ended) {
 fn a_sender_that_is_killed() {
     for listener_receives in [true, false] {
         let directory = tempfile::tempdir().unwrap();
-        let (receiver, sender, _input) = stalled(directory.path(), listener_receives);
+        let (receiver, sender, _input) = stalled(directory.path(), listener_receives, 3_000_000);
         sender.signal(Signal::KILL);
         killed(&sender.end());
         receiver.end().says(1, "midway, after");
@@ -51,7 +55,7 @@ fn a_sender_that_is_killed() {
 #[test]
 fn a_receiver_that_is_killed() {
     let directory = tempfile::tempdir().unwrap();
-    let (receiver, sender, _input) = stalled(directory.path(), true);
+    let (receiver, sender, _input) = stalled(directory.path(), true, 3_000_000);
     receiver.signal(Signal::KILL);
     killed(&receiver.end());
     sender.end().says(1, "the receiver left before it confirmed");
@@ -62,7 +66,7 @@ fn a_receiver_that_is_killed() {
 fn a_receiver_that_is_killed_under_load() {
     let directory = tempfile::tempdir().unwrap();
     // From then on they have greeted each other.
-    let (receiver, sender, mut input) = stalled(directory.path(), true);
+    let (receiver, sender, mut input) = stalled(directory.path(), true, 3_000_000);
     let load = thread::spawn(move || while input.write_all(&pattern(1 << 20)).is_ok() {});
     thread::sleep(Duration::from_millis(100));
     receiver.signal(Signal::KILL);
@@ -74,13 +78,15 @@ fn a_receiver_that_is_killed_under_load() {
 
 #[test]
 fn signals_unwind_and_the_other_side_is_told() {
+    // More than the pipe holds, and less than the sockets do: a word more has room at once.
+    const FEW: usize = 200_000;
     let directory = tempfile::tempdir().unwrap();
-    let (receiver, sender, _input) = stalled(directory.path(), true);
+    let (receiver, sender, _input) = stalled(directory.path(), true, FEW);
     sender.signal(Signal::INT);
     sender.end().says(130, "stopped by SIGINT");
     receiver.end().says(1, "the sender gave up: stopped by SIGINT");
 
-    let (receiver, sender, _input) = stalled(directory.path(), true);
+    let (receiver, sender, _input) = stalled(directory.path(), true, FEW);
     receiver.signal(Signal::TERM);
     receiver.end().says(143, "stopped by SIGTERM");
     sender.end().says(1, "the receiver failed: stopped by SIGTERM");

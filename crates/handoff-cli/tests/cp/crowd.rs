@@ -9,7 +9,7 @@ use handoff_cli::cp::wire::{Hello, MAGIC};
 use rustix::process::Signal;
 
 use crate::running::Running;
-use crate::session::{cp, names, path, pattern};
+use crate::session::{cp, names, path, pattern, run};
 use crate::strangers::{Crowd, KINDS, Tongue, Visited};
 
 /// A page for the first words of each, and what keeps them.
@@ -89,12 +89,17 @@ fn only_those_who_are_named_may_connect() {
         [("127.0.0.1", None, false), ("0.0.0.0", None, true), ("0.0.0.0", Some("::/0"), false)]
     {
         let listen = format!("tcp-listen://{host}:0");
-        let mut waiting = cp(&["--connect-timeout", "0.1", &listen, "/dev/null"]);
+        let mut waiting = cp(&[&listen, "/dev/null"]);
         waiting.args(from.map(|from| ["--from", from]).into_iter().flatten());
-        let ended = Running::start(&mut waiting).end();
+        let waiting = Running::start(&mut waiting);
+        waiting.address();
+        waiting.signal(Signal::TERM);
+        let ended = waiting.end();
+        assert_eq!(ended.code, Some(143), "{ended:?}");
         assert_eq!(ended.stderr.contains("anyone who reaches"), warned, "{ended:?}");
-        assert!(ended.stderr.contains("nobody connected in time"), "{ended:?}");
     }
+    let waiting = ["--connect-timeout", "3", "tcp-listen://127.0.0.1:0", "/dev/null"];
+    run(&waiting).says(1, "nobody connected in time");
 }
 
 #[test]

@@ -131,9 +131,11 @@ fn a_source_that_is_cut_leaves_nothing() {
 #[test]
 fn the_progress_line_stays_below_what_is_said_and_goes_at_a_signal() {
     let mut terminal = Terminal::new();
-    let mut copy = cp(&["-", "tcp-listen://127.0.0.1:0"]);
-    let copy = copy.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(terminal.output());
-    let mut copy = copy.env("TERM", "xterm").spawn().unwrap();
+    let mut command = cp(&["-", "tcp-listen://127.0.0.1:0"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(terminal.output());
+    let mut copy = command.env("TERM", "xterm").spawn().unwrap();
+    // It has the terminal open, too.
+    drop(command);
     let mut written = String::new();
     let begin = Instant::now();
     loop {

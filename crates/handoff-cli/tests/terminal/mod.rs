@@ -52,15 +52,13 @@ impl Terminal {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// What else those who have ended wrote.
-    pub(crate) fn rest(&mut self) -> String {
-        let mut rest = String::new();
-        loop {
-            match self.read() {
-                more if more.is_empty() => return rest,
-                more => rest.push_str(&more),
-            }
-        }
+    /// What else was written, until nobody has it open.
+    pub(crate) fn rest(mut self) -> String {
+        drop(self.theirs);
+        let mut rest = Vec::new();
+        let ended = self.ours.read_to_end(&mut rest).map_err(|error| error.raw_os_error());
+        assert_eq!(ended, Err(Some(libc::EIO)));
+        String::from_utf8_lossy(&rest).into_owned()
     }
 }
 

@@ -29,7 +29,8 @@ fn requests_are_answered_and_counted() {
 fn a_ping_is_answered_or_its_absence_told() {
     let pair = pair();
     let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
-    let answers = rds(&pair.left, &["ping", &own, &peer, "-c", "3", "--json"]).report();
+    let asks = ["ping", &own, &peer, "-c", "3", "--json", "--timeout", "60"];
+    let answers = rds(&pair.left, &asks).report();
     assert_eq!(answers["answers_us"].as_array().map(Vec::len), Some(3));
     let [a, b, c, _] = pair.left.v4().octets();
     let absent = format!("{a}.{b}.{c}.77");
@@ -44,7 +45,7 @@ fn ours_asks_the_kernels() {
     let _answering = crate::session::Answering::start(&pair.right, "kernel");
     let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
     let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--time", "1", "--json", "-d", "4"];
-    let asked = rds(&pair.left, &asks);
+    let asked = rds(&pair.left, &[&asks[..], &["--timeout", "100"]].concat());
     assert!(asked.stderr.contains("rds_tcp"), "{}", asked.stderr);
     assert_eq!(asked.report()["corrupt"], 0);
 }
@@ -58,7 +59,8 @@ fn ours_answers_the_kernels_beside_a_kernel_that_has_the_port() {
     assert!(taken.stderr.contains("--listen-port"), "{taken:?}");
     let answering = Answering::at(&pair.right, pair.right.v4(), &["--listen-port", "17000"]);
     pair.right.redirect(16_385, 17_000).expect("the lab's kernel leads packets there");
-    let answers = rds(&pair.left, &["ping", &own, &peer, "-c", "3", "--json"]).report();
+    let asks = ["ping", &own, &peer, "-c", "3", "--json", "--timeout", "60"];
+    let answers = rds(&pair.left, &asks).report();
     assert_eq!((&answers["engine"], &answers["lost"]), (&"rds-kernel".into(), &0.into()));
     let (_, answered) = answering.stop();
     assert_eq!(answered["engine"], "rds-own");

@@ -45,7 +45,7 @@ fn pings_are_answered_whoever_connects() {
         let answering = Answering::start(to, "own");
         let [own, peer] = [from, to].map(|end| end.v4().to_string());
         let asks = ["ping", &own, &peer, "-c", "3", "--engine", "own", "--json"];
-        let answers = rds(from, &asks).report();
+        let answers = rds(from, &[&asks[..], &["--timeout", "60"]].concat()).report();
         assert_eq!(answers["engine"], "rds-own");
         assert_eq!(answers["answers_us"].as_array().map(Vec::len), Some(3), "{answers}");
         answering.stop();
@@ -123,7 +123,8 @@ fn requests_go_on_when_the_answering_side_was_killed_and_started_again() {
         let first = Answering::start(to, "own");
         let [own, peer] = [from, to].map(|end| end.v4().to_string());
         let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--json", "--time", "200"];
-        let mut asking = command(from, &[&asks[..], &["-t", "2", "-d", "8"]].concat());
+        let more = ["-t", "2", "-d", "8", "--timeout", "100"];
+        let mut asking = command(from, &[&asks[..], &more].concat());
         let asking = Running::start(&mut asking);
         many_packets_come_to(to);
         drop(first);

@@ -112,7 +112,7 @@ fn a_nic_puts_what_clients_send_where_it_stays() {
 fn threads_share_the_queue_of_a_nic() {
     load("getbuf", &[]).expect("the lab's kernel has it");
     const LEN: usize = (1 << 19) + 777;
-    const CONNECTIONS: usize = 20;
+    const CONNECTIONS: usize = 24;
     let pair = Pair::wire(4_148).expect("a pair of NICs");
     let connections = CONNECTIONS.to_string();
     let mut options = vec!["--nic", pair.right.device(), "--threads", "2"];

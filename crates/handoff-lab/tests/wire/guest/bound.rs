@@ -32,7 +32,7 @@ pub(super) fn receive_bound(pair: &Pair, bytes: usize, chunks: usize, chunk: u32
     let mut left = connect(&pair.left, pair.right.v4());
     let (right, _) = listener.accept().expect("accepts");
     // A worker of the kernel lets go of an earlier ring, its queue and its memory.
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(30);
     let bind = || Receiver::bind(index, QUEUE, chunks, chunk);
     let mut receiver = loop {
         match pair.right.namespace().run(bind).expect("enters") {
@@ -68,7 +68,7 @@ pub(super) fn ready_to_bind(mtu: u32) -> Pair {
 
 /// Waits until a worker of the kernel has let go of a ring that is gone, and of its queue.
 pub(super) fn until_let_go(pair: &Pair) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while is_bound(pair) {
         assert!(Instant::now() < deadline, "the queue stays bound");
         thread::sleep(Duration::from_millis(1));

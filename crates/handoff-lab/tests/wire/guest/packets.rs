@@ -36,7 +36,7 @@ fn datagrams_of_all_sizes_cross() {
         bound.expect("enters").expect("binds")
     };
     let (from, to) = (open(&pair.left), open(&pair.right));
-    to.set_read_timeout(Some(Duration::from_secs(5))).expect("sets");
+    to.set_read_timeout(Some(Duration::from_secs(30))).expect("sets");
     for bytes in [0, 1, 17, 213, 214, 215, 1_472, 4_310, 65_507] {
         let sent = stream_of(bytes);
         from.send_to(&sent, to.local_addr().expect("bound")).expect("sends");
@@ -112,7 +112,7 @@ fn datagrams_sent_as_one_are_cut_by_the_nic() {
     for address in [IpAddr::from(pair.right.v4()), pair.right.v6().into()] {
         let to = pair.right.namespace().run(|| UdpSocket::bind((address, 0)));
         let to = to.expect("enters").expect("binds");
-        to.set_read_timeout(Some(Duration::from_secs(5))).expect("sets");
+        to.set_read_timeout(Some(Duration::from_secs(30))).expect("sets");
         let sent = stream_of(20 * PIECE + 77);
         let sum = |of: &str| {
             let counters = counters(&pair.left);
@@ -167,7 +167,7 @@ fn a_packet_in_another_arrives_whole_and_is_none_of_the_rules_for_it() {
     let protocol = NonZeroU32::new(u32::from(0x0800_u16.to_be())).map(Protocol::from_raw);
     let open = || rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, protocol);
     let tap = to.namespace().run(open).expect("enters").expect("opens");
-    sockopt::set_socket_timeout(&tap, Timeout::Recv, Some(Duration::from_secs(5))).expect("sets");
+    sockopt::set_socket_timeout(&tap, Timeout::Recv, Some(Duration::from_secs(30))).expect("sets");
     let out = from.namespace().run(open).expect("enters").expect("opens");
     let name = from.device();
     let index = from.namespace().run(|| rustix::net::netdevice::name_to_index(&out, name));
