@@ -124,6 +124,7 @@ pub(crate) fn one(kernel: &Kernel, index: u32, change: &Change) -> Result<Outcom
 fn wait_until_unbound(kernel: &Kernel, record: &Record) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     loop {
+        let is_last = Instant::now() > deadline;
         let queues = kernel
             .queues(record.key.index)
             .map_err(Error::doing(format!("reading the queues of {}", record.name)))?;
@@ -136,7 +137,7 @@ fn wait_until_unbound(kernel: &Kernel, record: &Record) -> Result<(), Error> {
         if bound.is_empty() {
             return Ok(());
         }
-        if Instant::now() > deadline {
+        if is_last {
             return Err(Error::failed(format!(
                 "still bound by a program or a lease is {}: end that",
                 list(&bound)
