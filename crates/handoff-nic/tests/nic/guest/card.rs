@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use handoff_lab::helpers::eventually;
 use handoff_lab::topology::Pair;
 use handoff_nic::{Directory, Error, Flow, Ip, Nic, Plan, Prepared, Undone, Wanted, restore};
 use tempfile::TempDir;
@@ -90,9 +91,8 @@ pub(super) fn plan(queues: u32) -> Plan {
 
 #[track_caller]
 pub(super) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !done() {
-        assert!(Instant::now() < deadline, "never: {what}");
+    eventually(what, || {
         std::thread::sleep(Duration::from_millis(20));
-    }
+        done().then_some(())
+    });
 }

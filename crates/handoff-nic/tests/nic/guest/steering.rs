@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
+use std::mem::replace;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use handoff_nic::{Error, Flow, Nic, Plan};
 use socket2::{Domain, Socket, Type};
 
-use super::card::{Card, PORT, plan};
+use super::card::{Card, PORT, plan, wait_until};
 use crate::zcrx::Receiver;
 
 const MIB: usize = 1 << 20;
@@ -48,6 +49,24 @@ fn carry(mut left: &TcpStream, mut right: &TcpStream) {
     });
 }
 
+/// Ends a connection from the left, and waits until the right knows.
+fn end(mut left: TcpStream, mut right: TcpStream) {
+    left.shutdown(Shutdown::Write).expect("ends");
+    assert_eq!(right.read(&mut [0]).expect("receives"), 0);
+    drop(right);
+    assert_eq!(left.read(&mut [0]).expect("receives"), 0);
+}
+
+/// The counters when the last packets of connections that have ended are there.
+fn settled(card: &Card) -> BTreeMap<String, u64> {
+    let mut counters = card.counters();
+    wait_until("nothing comes", || {
+        let before = replace(&mut counters, card.counters());
+        before == counters
+    });
+    counters
+}
+
 /// Bytes that arrived at each queue meanwhile.
 fn arrived(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<u64> {
     let name = |queue: usize| format!("queue{queue}_rx_bytes");
@@ -65,12 +84,13 @@ fn a_port_of_both_versions_arrives_at_its_queue() {
         let before = card.counters();
         let (left, right) = connect(&card, address, PORT);
         carry(&left, &right);
+        end(left, right);
         let count = arrived(&before, &card.counters());
         assert!(count[3] > MIB as u64, "{address}: {count:?}");
         assert!(count[..3].iter().all(|bytes| *bytes < 4_096), "{address}: {count:?}");
     }
     // Packets without a rule stay away from it.
-    let before = card.counters();
+    let before = settled(&card);
     for port in 9_000..9_016 {
         let (left, right) = connect(&card, right.v4().into(), port);
         carry(&left, &right);
@@ -101,11 +121,12 @@ fn a_port_is_spread_over_queues_by_a_context_and_the_host_keeps_to_its_own() {
         for from in 20_000..20_016 {
             let (left, right) = connect_from(&card, from, address, PORT);
             carry(&left, &right);
+            end(left, right);
         }
         let count = arrived(&before, &card.counters());
         assert!(count[2] > MIB as u64 && count[3] > MIB as u64, "{address}: {count:?}");
         assert!(count[..2].iter().all(|bytes| *bytes < 100_000), "{address}: {count:?}");
-        let before = card.counters();
+        let before = settled(&card);
         for port in 9_000..9_008 {
             let (left, right) = connect(&card, address, port);
             carry(&left, &right);
