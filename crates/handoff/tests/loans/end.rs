@@ -13,12 +13,27 @@ use crate::traffic::patience;
 use crate::transfers::Files;
 use crate::world::World;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+const STEP: Duration = Duration::from_millis(2);
+
+/// Waits for an end, with time that is counted by steps: what one takes longer, the machine was busy.
+pub(crate) struct Patience(Duration);
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self(patience(Duration::from_secs(3)))
+    }
+
+    /// Whether it is over after a step that began then.
+    pub(crate) fn is_over(&mut self, begun: Instant) -> bool {
+        self.0 = self.0.saturating_sub(begun.elapsed().min(STEP));
+        self.0.is_zero()
+    }
+}
 
 impl World {
     /// Lets all operations end, and checks their results.
     pub(crate) fn finish(mut self) {
-        let until = Instant::now() + patience(PATIENCE);
+        let mut patience = Patience::new();
         self.flush(false);
         let victims = AT_HAND.with_borrow_mut(|at_hand| std::mem::take(&mut at_hand.victims));
         for victim in victims {
@@ -28,9 +43,10 @@ impl World {
             files.end_feed();
         }
         while !self.is_gone() && !self.is_over() {
-            self.turn(Duration::from_millis(2));
+            let begun = Instant::now();
+            self.turn(STEP);
             self.let_go_on();
-            assert!(Instant::now() < until, "this does not end: {}", self.left());
+            assert!(!patience.is_over(begun), "this does not end: {}", self.left());
         }
         self.take_what_is_there();
         self.check_in_flight();

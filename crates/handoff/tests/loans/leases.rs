@@ -7,10 +7,9 @@ use std::time::Instant;
 use handoff::{Driver, Error, GetBuf, KernelSource, Lease, Wait};
 
 use crate::alarm::guarded;
-use crate::end::PATIENCE;
+use crate::end::Patience;
 use crate::handles::Handle;
 use crate::model::{Place, content};
-use crate::traffic::patience;
 use crate::transfers::{Files, KNOWN, known};
 use crate::world::{To, World};
 
@@ -36,14 +35,15 @@ impl Lends {
     /// Drops the leases here, and waits until none is out.
     pub(crate) fn end(self, driver: &Driver) {
         drop(self.here);
-        let until = Instant::now() + patience(PATIENCE);
+        let mut patience = Patience::new();
         loop {
+            let begun = Instant::now();
             guarded(|| driver.turn(Wait::No).expect("turns"));
             let stats = self.getbuf.stats().expect("answers");
             if (stats.out, stats.lent) == (0, stats.returned) {
                 return;
             }
-            assert!(Instant::now() < until, "not all is back: {stats:?}");
+            assert!(!patience.is_over(begun), "not all is back: {stats:?}");
         }
     }
 }

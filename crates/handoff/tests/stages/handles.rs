@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use handoff::{Buffer, Driver, Error};
+use handoff::{Buffer, Driver, Error, RingUse};
 
 use crate::stage::{LONG, STAGES, STALLED, Stage, at_stage, settle, turn_for};
-use crate::traffic::{attached, drivers, narrow_tcp, pattern, read_all, with_each_engine};
+use crate::traffic::{attached, narrow_tcp, pattern, read_all, with_each_engine, within};
 
 #[test]
 fn dropped_sends_go_on() {
@@ -180,21 +180,23 @@ fn sockets_close_when_their_last_send_is_through() {
 
 #[test]
 fn operations_that_are_not_taken_up_count_against_the_limit() {
-    for _ in drivers() {
-        let driver = Driver::builder().in_flight(3).build().unwrap();
-        let (near, mut far) = narrow_tcp();
-        let socket = driver.socket(near).unwrap();
-        let sendings: Vec<_> =
-            (0..3).map(|byte| socket.send(Buffer::from(vec![byte])).unwrap()).collect();
-        let refused = socket.send(Buffer::from(vec![7])).unwrap_err();
-        assert!(matches!(refused.error, Error::Busy { limit: 3 }), "{}", refused.error);
-        assert_eq!(&refused.buffer[..], [7]);
-        drop(sendings);
-        settle(&driver);
-        driver.block_on(socket.send(refused.buffer).unwrap().into_future()).unwrap();
-        let mut got = [0; 4];
-        far.read_exact(&mut got).unwrap();
-        assert_eq!(got, [0, 1, 2, 7]);
-        far.write_all(b"x").unwrap();
-    }
+    within(LONG, || {
+        for ring in [RingUse::Prefer, RingUse::Avoid] {
+            let driver = Driver::builder().ring(ring).in_flight(3).build().unwrap();
+            let (near, mut far) = narrow_tcp();
+            let socket = driver.socket(near).unwrap();
+            let sendings: Vec<_> =
+                (0..3).map(|byte| socket.send(Buffer::from(vec![byte])).unwrap()).collect();
+            let refused = socket.send(Buffer::from(vec![7])).unwrap_err();
+            assert!(matches!(refused.error, Error::Busy { limit: 3 }), "{}", refused.error);
+            assert_eq!(&refused.buffer[..], [7]);
+            drop(sendings);
+            settle(&driver);
+            driver.block_on(socket.send(refused.buffer).unwrap().into_future()).unwrap();
+            let mut got = [0; 4];
+            far.read_exact(&mut got).unwrap();
+            assert_eq!(got, [0, 1, 2, 7]);
+            far.write_all(b"x").unwrap();
+        }
+    });
 }

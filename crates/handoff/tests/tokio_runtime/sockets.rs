@@ -479,6 +479,7 @@ fn a_read_behind_a_receive_that_was_given_up_passes_nothing_over() {
                     // A dropped future would take it.
                     0 => {
                         let later = async {
+                            driver.turn(Wait::No).unwrap();
                             driver.sleep(SHORT).await.unwrap();
                             far.write_all(&rest).unwrap();
                         };

@@ -1,10 +1,9 @@
 //! Processes that hold spans of a queue until they are killed.
 
 use std::fs::File;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use handoff::{DmaBuf, RxBinding};
+use handoff_lab::helpers::eventually;
 
 use crate::bed::port;
 use crate::receiving::{QUEUE, again, area, driver, receiver};
@@ -56,14 +55,8 @@ fn tells_places() {
     let binding = RxBinding::new(&device, QUEUE).expect("is there");
     let driver = driver();
     // The owner before may not have let go.
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let queue = loop {
-        match driver.dma_buf_queue(again(&dma_buf), &binding) {
-            Ok(queue) => break queue,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        thread::sleep(Duration::from_millis(1));
-    };
+    let queue =
+        eventually("the queue is free", || driver.dma_buf_queue(again(&dma_buf), &binding).ok());
     let listener = std::net::TcpListener::bind(("0.0.0.0", port(QUEUE))).expect("binds");
     println!("LISTENS");
     let socket = driver.socket(listener.accept().expect("accepts").0).expect("attaches");

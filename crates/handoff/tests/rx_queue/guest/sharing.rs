@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff::{Driver, Error, ExportedRxQueue, RxQueue, Span, Wait};
-use handoff_lab::helpers::byte_at;
+use handoff_lab::helpers::{byte_at, eventually};
 use socket2::SockRef;
 
 use crate::bed::{Bed, port, send, stream_of};
@@ -36,7 +36,7 @@ fn each_ring_receives_its_own_connections() {
         const RINGS: usize = 3;
         const EACH: usize = 2;
         let bed = Bed::new(1_500);
-        bed.fault("drop", 2_000);
+        bed.fault("drop", 20_000);
         let first = driver();
         let queue = bound(&bed, &first, 8_192);
         let exported = queue.export().expect("exports");
@@ -155,14 +155,9 @@ fn rings_go_in_every_order_and_their_spans_after_them() {
             let (tell, told) = channel();
             let first = Ring::new(move |driver| {
                 // A worker of the kernel lets go of the last one's.
-                let deadline = Instant::now() + Duration::from_secs(5);
-                let queue = loop {
-                    match bed.bind(driver, QUEUE, area(2_048), None) {
-                        Ok(queue) => break queue,
-                        Err(error) if Instant::now() > deadline => panic!("{error}"),
-                        Err(_) => thread::sleep(Duration::from_millis(1)),
-                    }
-                };
+                let queue = eventually("the queue is free", || {
+                    bed.bind(driver, QUEUE, area(2_048), None).ok()
+                });
                 tell.send(queue.export().expect("exports")).expect("is heard");
                 queue
             });
@@ -214,14 +209,14 @@ fn what_another_ring_holds_comes_back_also_when_that_has_gone() {
                 // Nothing more comes when there is no chunk left.
                 let quiet = Duration::from_millis(500);
                 let mut last = Instant::now();
-                while kept.len() < 300 || last.elapsed() < quiet {
+                while kept.len() <= 300 || last.elapsed() < quiet {
                     driver.turn(Wait::AtMost(quiet)).expect("turns");
                     while let Some(span) = receiver.try_next_span() {
                         kept.push(span.expect("goes on").expect("receives"));
                         last = Instant::now();
                     }
                 }
-                tell_full.send(kept.len()).expect("is heard");
+                tell_full.send(()).expect("is heard");
                 goes_on.recv().expect("is told");
                 let before = kept.iter().map(|span| span.len()).sum::<usize>();
                 if driver_goes {
@@ -249,8 +244,7 @@ fn what_another_ring_holds_comes_back_also_when_that_has_gone() {
                 // It ends where the receiver goes.
                 let _ = (&left).write_all(&stream_of(8 * MIB));
             });
-            let held = full.recv().expect("fills");
-            assert!(held > 300, "{held} spans");
+            full.recv().expect("fills");
             let (left, far) = streams.pop().expect("two");
             let mut receiver = receiver(&first, far, &queue);
             let second = send(left, MIB);

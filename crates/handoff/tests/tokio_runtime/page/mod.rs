@@ -10,6 +10,7 @@ mod receive;
 mod threads;
 mod time_outs;
 
+use std::future::poll_fn;
 use std::io::{Read, Seek, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use std::{fs, thread};
 use futures_util::SinkExt;
 use handoff::tokio::{SendSink, TcpListener, run_with};
 use handoff::{Buffer, Driver, Error};
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::traffic::{alone, assert_same, narrow_tcp, pattern, read_all, tcp, within};
 use crate::{LONG, builders, pool};
@@ -52,9 +53,14 @@ fn the_page_quotes_the_files() {
     }
 }
 
-/// An address without a listener, for a server that runs until its process ends.
-fn free() -> SocketAddr {
-    std::net::TcpListener::bind(LOCAL).unwrap().local_addr().unwrap()
+/// An address without a listener, for a server that runs until its process ends. The socket keeps it from others.
+fn free() -> (Socket, SocketAddr) {
+    let place = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    place.set_reuse_address(true).unwrap();
+    place.set_reuse_port(true).unwrap();
+    place.bind(&LOCAL.into()).unwrap();
+    let address = place.local_addr().unwrap().as_socket().unwrap();
+    (place, address)
 }
 
 /// Connects as soon as somebody listens.
@@ -80,7 +86,7 @@ fn the_servers_of_a_line_serve() {
         return;
     }
     within(LONG, || {
-        let address = free();
+        let (_place, address) = free();
         thread::spawn(move || echo::echo(address));
         reset_many(address);
         let mut near = connect(address);
@@ -89,7 +95,7 @@ fn the_servers_of_a_line_serve() {
         near.read_exact(&mut got).unwrap();
         assert_same(&got, &pattern(1, 10_000));
 
-        let address = free();
+        let (_place, address) = free();
         thread::spawn(move || per_core::greet_on_all_processors(address).map_err(drop));
         reset_many(address);
         // The threads do not begin to listen at once, and a new listener may move a connection's place.
@@ -189,6 +195,10 @@ fn the_fan_out_tells_all_but_those_who_do_not_read() {
                 for number in 0..PIECES {
                     let mut piece = pool.get().await;
                     piece.copy_from_slice(&pattern(number, PIECE));
+                    // A busy machine may keep a reader from reading for longer than it is given.
+                    for sink in &mut all.sinks[..2] {
+                        poll_fn(|context| sink.poll_ready_unpin(context)).await.unwrap();
+                    }
                     all.tell(piece).await;
                 }
                 assert_eq!(all.sinks.len(), 2);
