@@ -155,10 +155,13 @@ fn slow_clients_are_told_so() {
         }
         // A byte now and then does not save a head.
         let mut client = serving.connect();
-        for byte in b"GET / HTTP/1.1\r\nHost: a-long-name\r\n\r\n" {
-            client.try_send(&[*byte]);
-            std::thread::sleep(quick / 10);
+        client.send(b"GET / HTTP/1.1\r\nHost: a-long-name");
+        client.stream.set_read_timeout(Some(quick / 10)).expect("can wait");
+        let goes_on = |error: std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        while client.stream.peek(&mut [0]).is_err_and(goes_on) {
+            client.try_send(b"e");
         }
+        client.stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
         assert_eq!(client.answer().status, 408);
         assert_eq!(serving.stop().refused, 4);
     }
