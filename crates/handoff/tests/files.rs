@@ -163,17 +163,21 @@ fn make_nonblocking(end: &OwnedFd) {
 /// How long the far end keeps a thread waiting.
 const WAIT: Duration = Duration::from_millis(300);
 
-/// Runs something that waits for at least [`WAIT`], and panics if the thread worked for most of it.
-fn without_work<T>(waits: impl FnOnce() -> T) -> T {
+/// Runs something that waits for at least [`WAIT`], and panics if the thread worked for most of it. Three times at
+/// most: what a guest's processor is kept from running also counts as work.
+fn without_work(mut waits: impl FnMut()) {
     let cpu = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     };
-    let (start, before) = (Instant::now(), cpu());
-    let result = waits();
-    let (took, work) = (start.elapsed(), cpu() - before);
-    assert!(took >= WAIT && work < took * 2 / 3, "{work:?} of work in {took:?}");
-    result
+    let rests = |_| {
+        let (start, before) = (Instant::now(), cpu());
+        waits();
+        let (took, work) = (start.elapsed(), cpu() - before);
+        assert!(took >= WAIT, "{took:?}");
+        work < took * 2 / 3
+    };
+    assert!((0..3).any(rests), "it works while it waits");
 }
 
 #[test]
@@ -196,24 +200,24 @@ fn pipes_give_what_there_is_and_take_all() {
                 let over = driver.block_on(file.read(over.buffer).unwrap()).unwrap();
                 assert_eq!(over.result.unwrap(), 0);
 
-                let (read, write) = pipe();
-                if nonblocking {
-                    make_nonblocking(&write);
-                }
-                let file = driver.file(write).unwrap();
-                let buffer = Buffer::from(pattern(1, 300_000));
-                let (reader, over) = without_work(|| {
+                without_work(|| {
+                    let (read, write) = pipe();
+                    if nonblocking {
+                        make_nonblocking(&write);
+                    }
+                    let file = driver.file(write).unwrap();
                     let reader = thread::spawn(move || {
                         thread::sleep(WAIT);
                         let mut all = Vec::new();
                         File::from(read).read_to_end(&mut all).unwrap();
                         all
                     });
-                    (reader, driver.block_on(file.write(buffer).unwrap()).unwrap())
+                    let write = file.write(Buffer::from(pattern(1, 300_000))).unwrap();
+                    let over = driver.block_on(write).unwrap();
+                    assert_eq!(over.result.unwrap(), 300_000);
+                    drop(file);
+                    assert!(reader.join().unwrap() == pattern(1, 300_000));
                 });
-                assert_eq!(over.result.unwrap(), 300_000);
-                drop(file);
-                assert!(reader.join().unwrap() == pattern(1, 300_000));
                 assert_eq!(driver.in_flight(), 0);
             }
         }
@@ -225,22 +229,22 @@ fn a_read_of_an_empty_pipe_waits_without_work_and_holds_nobody() {
     within(LONG, || {
         for nonblocking in [false, true] {
             for driver in drivers() {
-                let (read, write) = pipe();
-                if nonblocking {
-                    make_nonblocking(&read);
-                }
-                let file = driver.file(read).unwrap();
-                // Nobody writes before it has returned.
-                let read = file.read(Buffer::from(vec![0; 100])).unwrap();
-                let (writer, over) = without_work(|| {
+                without_work(|| {
+                    let (read, write) = pipe();
+                    if nonblocking {
+                        make_nonblocking(&read);
+                    }
+                    let file = driver.file(read).unwrap();
+                    // Nobody writes before it has returned.
+                    let read = file.read(Buffer::from(vec![0; 100])).unwrap();
                     let writer = thread::spawn(move || {
                         thread::sleep(WAIT);
                         File::from(write).write_all(b"handoff").unwrap();
                     });
-                    (writer, driver.block_on(read).unwrap())
+                    let over = driver.block_on(read).unwrap();
+                    assert_eq!(over.result.unwrap(), 7);
+                    writer.join().unwrap();
                 });
-                assert_eq!(over.result.unwrap(), 7);
-                writer.join().unwrap();
             }
         }
     });

@@ -389,15 +389,16 @@ fn a_waker_that_panics_beside_a_lane_loses_no_buffer_and_no_other_waker() {
         for (_, waker) in &wakers {
             assert!(pin!(lane.room()).poll(&mut Context::from_waker(waker)).is_pending());
         }
-        let mut back = 0;
+        let (mut back, mut panics) = (0, 0);
         while !lane.is_empty() {
-            driver.turn(Wait::Event).unwrap();
+            // The first may have come back alone, and made room.
+            panics += usize::from(caught(|| driver.turn(Wait::Event)).is_err());
             while caught(|| lane.take()).expect("no waker is called meanwhile").is_some() {
                 back += 1;
             }
         }
-        assert_eq!(back, 2);
-        caught(|| driver.turn(Wait::No)).unwrap_err();
+        panics += usize::from(caught(|| driver.turn(Wait::No)).is_err());
+        assert_eq!((back, panics), (2, 1));
         assert!(wakers.iter().all(|(acting, _)| acting.woken.load(SeqCst) == 1));
 
         // Nothing was submitted, so all is back at once.
