@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Error, Listener, Socket, Wait};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Type};
 use traffic::{alone, assert_same, pattern, with_each_driver, without_ring};
@@ -126,7 +127,11 @@ fn connections_that_nobody_takes_are_not_accepted_without_end() {
             (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
         };
         let mut clients = connect(100);
+        let before = open_files();
         let _first = driver.block_on(listener.accept()).unwrap().unwrap();
+        while open_files() < before + 64 {
+            driver.turn(Wait::AtMost(SHORT)).unwrap();
+        }
         take_in(&driver);
         // Enough wait to be taken.
         clients.extend(connect(100));
@@ -245,8 +250,16 @@ fn a_connection_that_was_reset_before_is_accepted_and_says_so() {
     with_each_driver(LONG, |driver| {
         let (mut listener, address) = listener(&driver, 64);
         let client = TcpStream::connect(address).unwrap();
+        let name = client.local_addr().unwrap();
+        // Once it is in the queue: otherwise the reset might come first.
+        poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
         SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
         drop(client);
+        // The reset removes it from the kernel's table.
+        let ends = format!(":{:04X} 0100007F:{:04X} ", address.port(), name.port());
+        while std::fs::read_to_string("/proc/net/tcp").unwrap().contains(&ends) {
+            thread::yield_now();
+        }
         let (socket, peer) = driver.block_on(listener.accept()).unwrap().unwrap();
         assert!(peer.ip().is_unspecified(), "{peer}");
         let over = driver.block_on(socket.receive_into(Buffer::from(vec![0; 9])).unwrap());
@@ -259,10 +272,10 @@ fn a_dropped_listener_closes_what_nobody_took() {
     with_each_driver(LONG, |driver| {
         let (mut listener, address) = listener(&driver, 64);
         let mut clients: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let _taken = driver.block_on(listener.accept()).unwrap().unwrap();
+        let (_taken, taken) = driver.block_on(listener.accept()).unwrap().unwrap();
         drop(listener);
         settle(&driver);
-        for client in &mut clients[1..] {
+        for client in clients.iter_mut().filter(|it| it.local_addr().unwrap() != taken) {
             // An end or a reset.
             assert!(matches!(client.read(&mut [0; 9]), Ok(0) | Err(_)));
         }
@@ -314,7 +327,11 @@ fn silent() -> (TcpListener, SocketAddr, Vec<socket2::Socket>) {
         let _ = client.connect(&address.into());
         client
     });
-    (listener, address, full.collect())
+    let full = full.collect();
+    // With one in the queue it is full.
+    let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&listener, PollFlags::IN)], Some(&second)).unwrap();
+    (listener, address, full)
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod traffic;
 use std::future::poll_fn;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::Poll;
 use std::thread;
@@ -14,7 +15,8 @@ use std::time::Duration;
 use handoff::{
     Append, Buffer, Driver, Error, PayloadMut, Region, SharedRegion, Socket, Transfer, Wait,
 };
-use traffic::{assert_same, pattern, tcp, udp_pair, with_each_driver};
+use handoff_sys::tcp::bytes_acked;
+use traffic::{assert_same, await_bytes, pattern, tcp, udp_pair, with_each_driver};
 
 const LONG: Duration = Duration::from_secs(60);
 const MESSAGES: usize = 10_000;
@@ -163,6 +165,7 @@ fn a_vector_has_just_what_came_whatever_ended_its_receive() {
         for came in [0, 5, 5_000] {
             let (socket, mut far) = connected(&driver);
             far.write_all(&pattern(1, came)).unwrap();
+            await_bytes(&socket, came);
             let first = socket.receive_exact(Append::to(b"ab".to_vec(), 10_000)).unwrap();
             turn(&driver);
             first.cancel();
@@ -349,6 +352,7 @@ fn a_receive_that_is_over_can_be_cancelled() {
     with_each_driver(LONG, |driver| {
         let (socket, mut far) = connected(&driver);
         far.write_all(b"all").unwrap();
+        await_bytes(&socket, 3);
         let over = socket.receive_exact(Buffer::from(vec![0; 3])).unwrap();
         turn(&driver);
         over.cancel();
@@ -365,7 +369,12 @@ fn what_a_dropped_receive_had_taken_is_told_to_whoever_receives_next() {
             let poll =
                 poll_fn(|context| Poll::Ready(Pin::new(&mut first).poll(context).is_pending()));
             assert!(driver.block_on(poll).unwrap());
-            far.write_all(&pattern(2, came)).unwrap();
+            let acknowledged = || bytes_acked(far.as_fd()).unwrap();
+            let before = acknowledged();
+            (&far).write_all(&pattern(2, came)).unwrap();
+            while acknowledged() < before + came as u64 {
+                driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
+            }
             turn(&driver);
             drop(first);
             let next = socket.receive_exact(Buffer::from(vec![0; 10]));
@@ -469,6 +478,7 @@ fn a_connection_that_is_reset_is_an_error() {
         let socket = driver.socket(near).unwrap();
         let waiting = socket.receive_exact(Buffer::from(vec![0; 5])).unwrap();
         // Closed with bytes unread: a reset.
+        far.peek(&mut [0]).unwrap();
         drop(far);
         let over = driver.block_on(waiting).unwrap();
         assert_eq!(over.result.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));

@@ -107,12 +107,20 @@ fn taken_unread(driver: &Driver, mut region: Region, least: usize) -> usize {
     SockRef::from(&far).set_recv_buffer_size(16 << 10).unwrap();
     let sending = socket.send(filled(&mut region, 1, SENT)).unwrap();
     driver.turn(Wait::No).unwrap();
-    let mut unacknowledged: libc::c_int = 0;
-    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int.
-    let asked =
-        unsafe { libc::ioctl(watched.as_raw_fd(), libc::TIOCOUTQ, &raw mut unacknowledged) };
-    assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
-    let taken = unacknowledged as usize;
+    let unacknowledged = || {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int.
+        let asked = unsafe { libc::ioctl(watched.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+        bytes as usize
+    };
+    // Until no more of it is on its way.
+    let (mut taken, mut before) = (unacknowledged(), None);
+    while before != Some(taken) {
+        before = Some(taken);
+        thread::sleep(Duration::from_millis(10));
+        taken = unacknowledged();
+    }
     assert!(taken >= least, "{taken} bytes, of {least} at least");
     // TCP uses a window below the size of a segment a fifth of a second after it has opened.
     SockRef::from(&far).set_recv_buffer_size(SENT).unwrap();

@@ -393,6 +393,7 @@ fn what_goes_at_once_goes_before_the_rest() {
         let received = read_all(far);
         let sent = driver.block_on(async { sending.await.sent }).unwrap();
         assert_eq!(sent.unwrap(), 1 << 20);
+        driver.block_on(socket.writable().unwrap()).unwrap().unwrap();
         let mut small = route(7..107);
         assert!(small.run_at_once());
         assert!(!small.run_at_once(), "it is over");

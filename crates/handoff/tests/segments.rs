@@ -28,19 +28,24 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(far: UdpSocket) -> Self {
+    /// Reads so many bytes and [`END`], which may overtake some of them.
+    fn new(far: UdpSocket, bytes: usize) -> Self {
         // The socket is charged much more than the bytes for small datagrams.
         SockRef::from(&far).set_recv_buffer_size(8 << 20).unwrap();
         let socket = far.try_clone().unwrap();
         let datagrams = thread::spawn(move || {
             let (mut all, mut space) = (Vec::new(), vec![0; 70_000]);
-            loop {
+            let (mut came, mut ended) = (0, false);
+            while !ended || came < bytes {
                 let len = socket.recv(&mut space).unwrap();
-                if len == 0 {
-                    return all;
+                if len == END.len() {
+                    ended = true;
+                } else {
+                    all.push(space[..len].to_vec());
+                    came += len;
                 }
-                all.push(space[..len].to_vec());
             }
+            all
         });
         Self { far, datagrams }
     }
@@ -55,7 +60,7 @@ fn deliver<B: Payload>(
     segment: usize,
     expected: &[u8],
 ) -> B {
-    let reader = Reader::new(far);
+    let reader = Reader::new(far, expected.len());
     let sending = message.segment(segment).send().unwrap();
     let finished = driver.block_on(async { sending.await }).unwrap();
     assert_eq!(finished.sent.unwrap(), expected.len());

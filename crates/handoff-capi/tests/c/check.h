@@ -28,6 +28,9 @@ handoff_driver driver_with(uint32_t ring);
 /* Reads so many bytes, each of which is this one. */
 void exactly(int fd, unsigned char byte, size_t count);
 
+/* Waits until there is something to receive, or to accept. */
+void await_readable(int fd);
+
 /* Turns the driver until an event comes. */
 struct handoff_event next_event(handoff_driver driver);
 

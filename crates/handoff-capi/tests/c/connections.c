@@ -106,6 +106,8 @@ static void cancelled(uint32_t ring)
 		fillers[number] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 		connect(fillers[number], (struct sockaddr *)&address, sizeof(address));
 	}
+	/* With one in its queue it is full. */
+	await_readable(fd);
 	CHECK(handoff_connect(client, &address, sizeof(address), 1, &operation) == 0);
 	CHECK(handoff_turn(driver, 50 * 1000 * 1000, &event, 1) == 0);
 	CHECK(handoff_cancel(operation) == 0);

@@ -51,6 +51,8 @@ static void echo(uint32_t ring, int family)
 	unsigned char bytes[40000], back[40000];
 	struct address here, senders[2];
 	int clients[2], server = bound(family, &here);
+	/* There is an order only between those of one sender. */
+	size_t next[2] = { 0, 1 };
 	handoff_driver driver;
 	handoff_region region;
 	handoff_pool pool, with_senders;
@@ -75,13 +77,14 @@ static void echo(uint32_t ring, int family)
 			     here.length) == (ssize_t)lengths[number]);
 	}
 
-	for (size_t number = 0, returned = 0; number < count || returned < count;) {
+	for (size_t came = 0, returned = 0; came < count || returned < count;) {
 		struct handoff_event event = next_event(driver);
-		const size_t length = lengths[number < count ? number : 0];
+		size_t number, length;
 		struct handoff_send_options options;
 		struct sockaddr_storage from;
 		size_t from_length = sizeof(from), whole;
 		const void *data;
+		int sender;
 
 		CHECK(event.error == 0);
 		if (event.kind == HANDOFF_EVENT_RETURNED) {
@@ -89,9 +92,13 @@ static void echo(uint32_t ring, int family)
 			continue;
 		}
 		CHECK(event.kind == HANDOFF_EVENT_RECEIVED && event.user_data == 1);
-		CHECK(event.bytes == (length < ROOM ? length : ROOM));
 		CHECK(handoff_span_sender(event.handle, &from, &from_length, &whole) == 0);
-		CHECK(is(&senders[number % 2], &from, from_length) && whole == length);
+		sender = is(&senders[1], &from, from_length);
+		CHECK(is(&senders[sender], &from, from_length) && next[sender] < count);
+		number = next[sender];
+		next[sender] += 2;
+		length = lengths[number];
+		CHECK(event.bytes == (length < ROOM ? length : ROOM) && whole == length);
 		CHECK(handoff_span_data(event.handle, &data, NULL) == 0);
 		for (size_t at = 0; at < event.bytes; at++)
 			CHECK(((const unsigned char *)data)[at] == number + 1);
@@ -101,11 +108,13 @@ static void echo(uint32_t ring, int family)
 		options.address_length = from_length;
 		CHECK(handoff_send(socket, event.handle, &options, 2, NULL) == 0);
 		CHECK(handoff_span_sender(event.handle, &from, &from_length, NULL) == -EBADF);
-		number++;
+		came++;
 	}
 	for (size_t number = 0; number < count; number++) {
 		const size_t length = lengths[number] < ROOM ? lengths[number] : ROOM;
 
+		/* What has returned may arrive a moment later. */
+		await_readable(clients[number % 2]);
 		CHECK(recv(clients[number % 2], back, sizeof(back), MSG_DONTWAIT) == (ssize_t)length);
 		CHECK(length == 0 || (back[0] == number + 1 && back[length - 1] == number + 1));
 	}

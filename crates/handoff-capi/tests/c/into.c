@@ -52,6 +52,7 @@ static void appended(uint32_t ring)
 
 	/* Cancelled midway, it says how far it came; the stream goes on behind. */
 	CHECK(write(ends[1], "abc", 3) == 3);
+	await_readable(ends[0]);
 	CHECK(handoff_receive_into(receiver, buffer, 0, HANDOFF_RECEIVE_ALL, 3, &operation) == 0);
 	CHECK(handoff_turn(driver, 20 * 1000 * 1000, &event, 1) == 0);
 	CHECK(handoff_cancel(operation) == 0);

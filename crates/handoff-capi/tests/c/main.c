@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,6 +25,13 @@ void connected(int ends[2])
 	ends[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	CHECK(ends[1] >= 0);
 	close(listener);
+}
+
+void await_readable(int fd)
+{
+	struct pollfd ready = { fd, POLLIN, 0 };
+
+	CHECK(poll(&ready, 1, 10 * 1000) == 1);
 }
 
 struct handoff_event next_event(handoff_driver driver)

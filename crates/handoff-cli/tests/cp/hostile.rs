@@ -93,6 +93,8 @@ fn strangers_are_turned_away_and_the_transfer_comes_after() {
     let (receiver, address) = listening(directory.path());
     let mut stranger = TcpStream::connect(&address).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: nobody\r\nAccept: */*\r\n\r\n").unwrap();
+    // Before the sender comes: an end, or a reset.
+    assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0);
     drop(TcpStream::connect(&address).unwrap());
     let sender = run(&["/proc/version", &format!("tcp://{address}")]);
     assert_eq!(sender.code, Some(0), "{sender:?}");
@@ -110,9 +112,12 @@ fn a_stranger_does_not_join_a_transfer() {
     for (transfer, stream) in [(7, 0), (8, 1), (7, 1)] {
         let mut peer = TcpStream::connect(&address).unwrap();
         peer.write_all(&Hello { transfer, ..hello(2, stream) }.encode()).unwrap();
-        if stream == 0 {
+        match (transfer, stream) {
             // From then on it is this transfer that is received.
-            peer.read_exact(&mut [0; HELLO_LEN]).unwrap();
+            (7, 0) => peer.read_exact(&mut [0; HELLO_LEN]).unwrap(),
+            // It is turned away before the others are complete.
+            (8, _) => assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0),
+            _ => {}
         }
         greeted.push(peer);
     }

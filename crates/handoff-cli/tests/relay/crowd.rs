@@ -25,7 +25,9 @@ fn flood(_: usize) -> Vec<u8> {
 }
 
 fn strangers(kind: Kind, relay: &Listening) -> Crowd {
-    Crowd::new(kind, TONGUE, |_| relay.connect_from([127, 0, 0, 2]))
+    let crowd = Crowd::new(kind, TONGUE, |_| relay.connect_from([127, 0, 0, 2]));
+    relay.has_all();
+    crowd
 }
 
 #[test]

@@ -37,8 +37,10 @@ fn the_end_of_one_direction_leaves_the_other_open() {
 #[test]
 fn a_reset_ends_the_connection_on_both_sides() {
     for engine in ENGINES {
-        let (tell, ended) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
         let target = serve(move |mut stream| {
+            stream.read_exact(&mut [0; 5]).expect("it begins");
+            tell.send(()).expect("somebody waits");
             // With an error or without: the reset goes on as an end.
             let _ = stream.read_to_end(&mut Vec::new());
             tell.send(()).expect("somebody waits");
@@ -46,9 +48,10 @@ fn a_reset_ends_the_connection_on_both_sides() {
         let relay = Listening::start(target, &["--engine", engine, "--connections", "1"]);
         let mut stream = relay.connect();
         stream.write_all(b"begin").expect("sends");
+        told.recv_timeout(PATIENCE).expect("the target sees a beginning");
         SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("sets");
         drop(stream);
-        ended.recv_timeout(PATIENCE).expect("the target sees an end");
+        told.recv_timeout(PATIENCE).expect("the target sees an end");
         let report = relay.end().report();
         assert_eq!((&report["connections"], &report["failed"]), (&1.into(), &1.into()), "{report}");
     }

@@ -16,13 +16,15 @@ fn no_more_are_served_at_once_than_allowed() {
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let relay = Listening::start(target, &["--max-connections", "2", "--connections", "4"]);
-    let mut clients: Vec<_> = (0..4).map(|_| relay.connect()).collect();
-    for _ in 0..2 {
+    let [first, second] = [(); 2].map(|()| {
+        let client = relay.connect();
         begun.recv_timeout(PATIENCE).expect("two are served");
-    }
-    clients.remove(0);
+        client
+    });
+    let others = [(); 2].map(|()| relay.connect());
+    drop(first);
     begun.recv_timeout(PATIENCE).expect("a third, since one has ended");
-    drop(clients);
+    drop((second, others));
     let report = relay.end().report();
     assert_eq!((&report["connections"], &report["most_open"]), (&4.into(), &2.into()), "{report}");
 }

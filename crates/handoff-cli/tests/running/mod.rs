@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use handoff_lab::helpers::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
@@ -201,6 +202,21 @@ impl Listening {
         socket.connect(&self.address.into()).expect("connects");
         socket.set_read_timeout(Some(PATIENCE)).expect("can wait");
         socket.into()
+    }
+
+    /// Waits until all connections so far are in its queue: a client is connected a moment before.
+    pub(crate) fn has_all(&self) {
+        const SYN_RECV: &str = "03";
+        let port = format!(":{:04X}", self.address.port());
+        eventually("all connections have arrived", || {
+            let table = std::fs::read_to_string("/proc/net/tcp").expect("there is IPv4");
+            let arrives = table.lines().any(|line| {
+                let mut words = line.split_whitespace().skip(1);
+                let to = words.next().is_some_and(|local| local.ends_with(&port));
+                to && words.nth(1) == Some(SYN_RECV)
+            });
+            (!arrives).then_some(())
+        });
     }
 
     /// Waits for its end.

@@ -34,7 +34,9 @@ fn huge(number: usize) -> Vec<u8> {
 }
 
 fn strangers(kind: Kind, serving: &Listening) -> Crowd {
-    Crowd::new(kind, TONGUE, |_| serving.connect_from([127, 0, 0, 2]))
+    let crowd = Crowd::new(kind, TONGUE, |_| serving.connect_from([127, 0, 0, 2]));
+    serving.has_all();
+    crowd
 }
 
 fn is_answered(serving: &Listening) {

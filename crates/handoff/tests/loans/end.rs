@@ -15,6 +15,9 @@ use crate::world::World;
 
 const STEP: Duration = Duration::from_millis(2);
 
+/// For the end of a stream that nobody holds.
+const LONG: Duration = Duration::from_secs(30);
+
 /// Waits for an end, with time that is counted by steps: what one takes longer, the machine was busy.
 pub(crate) struct Patience(Duration);
 
@@ -55,6 +58,11 @@ impl World {
         let quiet = !self.is_gone() && self.forgotten.is_empty();
         self.leave();
         for number in 0..self.outflows.len() {
+            if let (true, Some(far)) = (quiet, &self.outflows[number].far) {
+                // Its handles are gone: what is still on its way comes before the end.
+                far.set_nonblocking(false).expect("is a socket");
+                far.set_read_timeout(Some(LONG)).expect("is a socket");
+            }
             while self.peer_reads(number, usize::MAX) {}
             let outflow = &self.outflows[number];
             let circumstances =

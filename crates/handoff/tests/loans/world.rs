@@ -482,6 +482,7 @@ impl World {
                 Ok(got) => outflow.got.extend_from_slice(&space[..got]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("the peer reads: {error}"),
             }
         }

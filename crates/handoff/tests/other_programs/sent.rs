@@ -105,8 +105,11 @@ fn python_gets_each_datagram() {
                 assert_same(&python.next(), piece);
             }
             send_twice(&driver, &socket, &frozen);
-            assert_same(&python.next(), &bytes);
-            assert_same(&python.next(), &bytes[LEN / 3 * 2..]);
+            // Datagrams may overtake each other.
+            let mut both = [python.next(), python.next()];
+            both.sort_by_key(Vec::len);
+            assert_same(&both[1], &bytes);
+            assert_same(&both[0], &bytes[LEN / 3 * 2..]);
         }
     });
 }

@@ -19,8 +19,8 @@ use tokio::join;
 use tokio::task::{spawn_local, yield_now};
 
 use crate::traffic::{
-    assert_same, attached, engines, narrow_tcp, pattern, read_all, tcp, with_each_driver,
-    with_each_engine, within, without_ring,
+    assert_same, attached, await_bytes, engines, narrow_tcp, pattern, read_all, tcp,
+    with_each_driver, with_each_engine, within, without_ring,
 };
 use crate::{Impatient, LONG, builders, each_engine, pool};
 
@@ -469,6 +469,7 @@ fn a_read_behind_a_receive_that_was_given_up_passes_nothing_over() {
                 let (near, mut far) = tcp("127.0.0.1");
                 let mut near = TcpStream::try_from(driver.socket(near).unwrap()).unwrap();
                 far.write_all(&pattern(1, 60)[..taken]).unwrap();
+                await_bytes(near.socket(), taken);
                 let receiving = near.socket().receive_exact(Buffer::from(vec![0; 100])).unwrap();
                 // It has what came before its time is over.
                 driver.turn(Wait::No).unwrap();

@@ -88,6 +88,13 @@ pub(crate) fn attached(driver: &Driver, socket: impl Into<OwnedFd>, engine: Engi
     socket
 }
 
+/// Waits until so many bytes can be received.
+pub(crate) fn await_bytes(socket: &Socket, bytes: usize) {
+    while rustix::io::ioctl_fionread(socket).unwrap() < bytes as u64 {
+        thread::yield_now();
+    }
+}
+
 /// Reads a stream to its end, in a thread of its own.
 pub(crate) fn read_all(mut stream: TcpStream) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! Receiving on a NIC of this host, without one: loopback has no queues to set aside, but rows.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use rustix::process::Signal;
@@ -92,6 +92,8 @@ fn a_second_sender_and_a_stranger_are_turned_away() {
     let receiver = receiving("21130", &["--time", "0.5", "--rounds", "3"]);
     let mut stranger = TcpStream::connect(receiver.target()).expect("it listens");
     stranger.write_all(b"GET / HTTP/1.1\n").expect("it hears");
+    // Before the sender comes: an end, or a reset.
+    assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0);
     let sender = sending(&receiver);
     let second = sending(&receiver);
     assert!(second.first().contains("takes one sender"), "{}", second.first());

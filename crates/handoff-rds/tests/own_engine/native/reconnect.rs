@@ -49,6 +49,7 @@ fn what_came_with_an_acknowledgement_is_read_before_the_connection_ends() {
     stands.recv().expect("stands");
     let mut second = Peer::connect(&pair, first.sequence + 1);
     first.send(&pattern(0, LEN));
+    first.await_acknowledgements();
     go_on.send(()).expect("waits");
     second.send_map();
     second.send(&pattern(1, LEN));
