@@ -430,6 +430,29 @@ fn a_waker_that_panics_in_a_cancellation_leaves_nobody_waiting() {
     });
 }
 
+/// A send that ends midway ends all that wait behind it.
+#[test]
+fn a_waker_that_panics_in_a_cancellation_stops_no_stream() {
+    with_each_engine(LONG, |driver, engine| {
+        let (near, _far) = traffic::narrow_tcp();
+        let socket = attached(&driver, near, engine);
+        let [(stalled, _), (mut second, _), (third, _)] =
+            [4 << 20, 9, 9].map(|len| socket.send(Buffer::from(vec![1; len])).unwrap().split());
+        for _ in 0..5 {
+            driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
+        }
+        let (panics, waker) = Acting::new(|| panic::panic_any(ON_PURPOSE));
+        assert!(pin!(&mut second).poll(&mut Context::from_waker(&waker)).is_pending());
+        let _ = caught(|| stalled.cancel());
+        while panics.woken.load(SeqCst) == 0 {
+            let _ = caught(|| driver.turn(Wait::Event).unwrap());
+        }
+        for sent in [stalled, second, third] {
+            assert!(driver.block_on(sent).unwrap().is_err(), "{engine}");
+        }
+    });
+}
+
 /// An `auto` socket turns the driver to measure its sends' cost.
 #[test]
 fn a_send_is_accepted_whatever_other_wakers_do() {

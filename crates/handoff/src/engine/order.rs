@@ -199,6 +199,11 @@ pub(crate) fn pump(core: &Core, socket: &Rc<SocketShared>) {
 
 /// Asks for a send to end: at once if it waits, else through the kernel.
 pub(crate) fn cancel(core: &Core, key: Key) {
+    // It may end other sends of the stream, too.
+    core.due.wake_behind(|| end_early(core, key));
+}
+
+fn end_early(core: &Core, key: Key) {
     let (socket, under_way) = {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);

@@ -205,13 +205,26 @@ impl Due {
     /// Wakers of this call wait for the next turn: the caller holds something that a panic must not take
     /// away.
     pub(crate) fn wake_later<T>(&self, act: impl FnOnce() -> T) -> T {
-        let before = self.waking.replace(true);
+        let waking = self.waking();
         let done = act();
-        self.waking.set(before);
+        drop(waking);
         if self.has_wakes() {
             self.attend();
         }
         done
+    }
+
+    /// Wakers of this call are called at its end: a panic of theirs must not leave it half done.
+    pub(crate) fn wake_behind(&self, act: impl FnOnce()) {
+        let waking = self.waking();
+        act();
+        drop(waking);
+        self.wake_many([]);
+    }
+
+    /// While it lives, others only note whom to wake.
+    fn waking(&self) -> Waking<'_> {
+        Waking { due: self, before: self.waking.replace(true) }
     }
 
     /// Defers wakers while the returned guard lives.
@@ -248,7 +261,7 @@ impl Due {
 
     #[inline(never)]
     fn wake_kept(&self) {
-        let before = self.waking.replace(true);
+        let waking = self.waking();
         let mut panicked = None;
         loop {
             let all = AssertUnwindSafe(|| {
@@ -262,7 +275,7 @@ impl Due {
                 Err(panic) => panicked = panicked.or(Some(panic)),
             }
         }
-        self.waking.set(before);
+        drop(waking);
         // Another panic would end the process.
         if let (Some(panic), false) = (panicked, thread::panicking()) {
             panic::resume_unwind(panic);
@@ -271,6 +284,17 @@ impl Due {
 
     fn next_to_wake(&self) -> Option<Waker> {
         self.wakes.borrow_mut().pop_front()
+    }
+}
+
+struct Waking<'a> {
+    due: &'a Due,
+    before: bool,
+}
+
+impl Drop for Waking<'_> {
+    fn drop(&mut self) {
+        self.due.waking.set(self.before);
     }
 }
 
