@@ -10,8 +10,10 @@
 //!   in the file `target/test-summary`; `target/test.log` has all output, and `target/failures` has a
 //!   file with everything known about each failed test;
 //! - tests run in a sandbox ([`crate::sandbox`]); leftovers there are a failure;
-//! - the whole run ends at its time limit; whatever had not ended then has failed;
-//! - a long run says at its start what it does, and at its end adds its result to `docs/figures/long-runs.md`.
+//! - the whole run ends at its time limit; whatever had not ended then has failed, or belongs to the next part of a
+//!   long run;
+//! - a long run says at its start what it does, goes on where it was interrupted, and at its end adds its result to
+//!   `docs/figures/long-runs.md` ([`soak`]).
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -23,11 +25,12 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use handoff_lab::testing::{Output, Report, Verdict};
 
+use self::soak::Soak;
 use crate::run::{self, End};
 use crate::sandbox;
 
 mod changed;
-mod record;
+mod soak;
 mod stages;
 mod times;
 
@@ -74,7 +77,8 @@ pub(crate) struct Args {
     #[arg(long)]
     soak: bool,
 
-    /// Minutes after which what still runs has failed [default: 60, with --soak 720]
+    /// Minutes after which what still runs has failed; the long forms go on when you begin them again [default: 60,
+    /// with --soak 720]
     #[arg(long, value_name = "MINUTES")]
     limit: Option<u64>,
 }
@@ -94,13 +98,16 @@ enum Tier {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let limit = args.limit.unwrap_or(if args.soak { 720 } else { 60 });
     let tiers = if args.tier.is_empty() { Tier::value_variants() } else { &args.tier };
-    let mut session = Session::new(Duration::from_secs(limit * 60), args.soak)
+    let parts = || format!("{tiers:?} {:?}", args.changed);
+    let soak = args.soak.then(|| Soak::begin(&parts())).transpose()?;
+    let mut session = Session::new(Duration::from_secs(limit * 60), soak)
         .map_err(|error| format!("{LOG}: {error}"))?;
-    if args.soak {
+    if let Some(soak) = &session.soak {
         println!(
             "The long forms: all tiers, tests in modules named soak too, HANDOFF_SOAK=1 and \
-             PROPTEST_CASES={SOAK_CASES},\nfor at most {limit} minutes; the result is added to {}.\n",
-            record::FIGURES,
+             PROPTEST_CASES={SOAK_CASES},\nfor at most {limit} minutes; the result is added to {}. {}\n",
+            soak::FIGURES,
+            soak.outlook(),
         );
     }
     let packages = args.changed.as_deref().map(changed::packages).transpose()?;
@@ -134,17 +141,19 @@ struct Session {
     deadline: Instant,
     stop: Arc<AtomicBool>,
     log: File,
-    soak: bool,
+    soak: Option<Soak>,
     passed: usize,
     skips: Vec<String>,
     failures: Vec<String>,
+    /// It was interrupted before all had run.
+    cut: bool,
     /// What took how long, apart from tests.
     steps: Vec<(&'static str, Duration)>,
     report: Report,
 }
 
 impl Session {
-    fn new(limit: Duration, soak: bool) -> io::Result<Self> {
+    fn new(limit: Duration, soak: Option<Soak>) -> io::Result<Self> {
         fs::create_dir_all("target")?;
         // Leftovers of an interrupted run must not pass for a result.
         for file in [SUMMARY, REPORT] {
@@ -156,10 +165,11 @@ impl Session {
             deadline: Instant::now() + limit,
             stop: run::stop_flag()?,
             log: File::create(LOG)?,
-            soak,
             passed: 0,
             skips: Vec::new(),
-            failures: Vec::new(),
+            failures: soak.as_ref().map_or(Vec::new(), |soak| soak.failures().to_vec()),
+            soak,
+            cut: false,
             steps: Vec::new(),
             report: Report::default(),
         })
@@ -173,13 +183,13 @@ impl Session {
         // The one package with features.
         let bare = ["clippy", "--package=handoff-io"];
         self.check("lints without features", &[&bare[..], &HOW].concat());
-        if self.soak {
+        if self.soak.is_some() {
             // Each builds from its archive, with the archives of the packages that it uses.
             let mut packages = vec!["package", "--workspace", "--allow-dirty", "--quiet"];
             packages.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
-            if self.step("packages", &mut cargo(&packages)).is_some() {
+            if self.long_step("packages", &mut cargo(&packages)).is_some() {
                 self.passed += 1;
-                let installed = self.step("installed command", &mut Command::new(INSTALLED));
+                let installed = self.long_step("installed command", &mut Command::new(INSTALLED));
                 self.passed += usize::from(installed.is_some());
             }
         }
@@ -201,7 +211,10 @@ impl Session {
     fn build(&mut self, wanted: impl Fn(&str, &str) -> bool) -> bool {
         let arguments =
             ["test", "--no-run", "--workspace", "--all-features", "--message-format=json"];
-        let Some(mut messages) = self.step("build", &mut cargo(&arguments)) else { return false };
+        let Some(mut messages) = self.step("build", &mut cargo(&arguments)) else {
+            self.cut = true;
+            return false;
+        };
         messages.retain(|line| {
             let message: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
             let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
@@ -245,7 +258,7 @@ impl Session {
 
     /// Runs tests outside the lab, and counts them.
     fn tests_by_cargo(&mut self, name: &'static str, command: &mut Command) {
-        let Some(lines) = self.step(name, command) else { return };
+        let Some(lines) = self.long_step(name, command) else { return };
         let mut told = Output::default();
         lines.iter().for_each(|line| told.line(line));
         self.passed += told.sums().iter().map(|sums| sums.passed).sum::<usize>();
@@ -253,9 +266,33 @@ impl Session {
         self.skips.extend(ignored.map(|(test, reason)| format!("{name}: {test}: {reason}")));
     }
 
+    /// As [`step`](Self::step), but what ended before a long run was interrupted does not run again.
+    fn long_step(&mut self, name: &'static str, command: &mut Command) -> Option<Vec<String>> {
+        if let Some(soak) = &self.soak {
+            if let Some(lines) = soak.passed(name) {
+                println!("{name:40} passed before");
+                return Some(lines.to_vec());
+            }
+            let begin = format!("{name}: ");
+            if soak.failures().iter().any(|line| line.starts_with(&begin)) {
+                println!("{name:40} failed before");
+                return None;
+            }
+        }
+        let lines = self.step(name, command);
+        let kept = match (&mut self.soak, &lines, self.failures.last()) {
+            (Some(soak), Some(lines), _) => soak.pass(name, lines),
+            (Some(soak), None, Some(line)) if !self.cut => soak.fail(line),
+            _ => Ok(()),
+        };
+        self.failures.extend(kept.err());
+        lines
+    }
+
     /// Runs a step to its end and returns its lines; `None` if it failed, which is counted.
     fn step(&mut self, name: &'static str, command: &mut Command) -> Option<Vec<String>> {
         if self.stop.load(Ordering::Acquire) {
+            self.cut = true;
             return None;
         }
         let begin = Instant::now();
@@ -277,10 +314,13 @@ impl Session {
     fn tests(&mut self, stages: &[String]) {
         let mut lab = Command::new(sandbox::OURSELVES);
         lab.args(["sandbox", "--", HANDOFF, "lab", "test"]);
-        lab.args(["--report", REPORT, "--keep", FAILURES, "--may-skip", MAY_SKIP]);
-        if self.soak {
+        lab.args(["--report", REPORT, "--may-skip", MAY_SKIP, "--keep"]);
+        if let Some(soak) = &self.soak {
             lab.envs([(SOAK, "1"), ("PROPTEST_CASES", SOAK_CASES)]);
+            lab.arg(soak.kept()).arg("--results").arg(soak.results());
             lab.args(["--timeout", SOAK_SECONDS]);
+        } else {
+            lab.arg(FAILURES);
         }
         lab.args(stages.iter().flat_map(|stage| ["--stage", stage]));
         match File::open(PROGRAMS) {
@@ -301,6 +341,10 @@ impl Session {
             }
         });
         self.steps.push(("tests", begin.elapsed()));
+        if let (Some(soak), false) = (&mut self.soak, self.cut) {
+            let kept = left.iter().try_for_each(|line| soak.fail(line));
+            self.failures.extend(kept.err());
+        }
         self.failures.extend(left);
         match fs::read(REPORT).map_err(|error| error.to_string()).and_then(|bytes| {
             serde_json::from_slice::<Report>(&bytes).map_err(|error| error.to_string())
@@ -309,6 +353,7 @@ impl Session {
             Err(error) => {
                 let problem = end.problem().unwrap_or(error);
                 self.failures.push(format!("tests: {problem}: {last}"));
+                self.cut = true;
             }
         }
     }
@@ -318,6 +363,7 @@ impl Session {
         let left_out = report.left_out.iter();
         self.skips.extend(left_out.map(|(place, reason)| format!("{place}: every test: {reason}")));
         for test in &report.tests {
+            self.cut |= !test.ran;
             let place = || format!("{}: {}", test.place, test.name);
             match &test.verdict {
                 Verdict::Passed => self.passed += 1,
@@ -339,10 +385,12 @@ impl Session {
             let _ = writeln!(log, "{line}");
             take(line);
         });
-        end.unwrap_or_else(|error| {
+        let end = end.unwrap_or_else(|error| {
             take(&format!("{}: {error}", command.get_program().display()));
             End::Failure(None)
-        })
+        });
+        self.cut |= matches!(end, End::TimedOut | End::Stopped);
+        end
     }
 
     fn summary(mut self, with_times: bool) -> Result<ExitCode, String> {
@@ -361,8 +409,15 @@ impl Session {
         let (passed, failed, skipped) = (self.passed, self.failures.len(), self.skips.len());
         let line = format!("{passed} passed, {failed} failed, {skipped} skipped");
         fs::write(SUMMARY, format!("{line}\n")).map_err(|error| format!("{SUMMARY}: {error}"))?;
-        if self.soak {
-            record::soak(&line, self.begin.elapsed())?;
+        match self.soak {
+            Some(soak) if self.cut => {
+                soak.pause()?;
+                println!(
+                    "\nNot all has run. The next make soak goes on, if nothing changes outside docs."
+                );
+            }
+            Some(soak) => soak.end(&line)?,
+            None => {}
         }
         let took = Duration::from_secs(self.begin.elapsed().as_secs());
         println!("\ntook {}\n{line}", humantime::format_duration(took));

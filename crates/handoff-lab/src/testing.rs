@@ -10,6 +10,7 @@
 //! - each test is a process of its own, on the host too: a kernel report, a hang, a crash or something
 //!   left behind counts for the test that caused it, and the others still run; when a guest dies, the
 //!   next test gets a new one;
+//! - a run that was interrupted goes on: tests whose results it is given do not run again;
 //! - for a test that failed, one file keeps its output, the guest's console, and where the guest's tasks
 //!   stood.
 
@@ -161,6 +162,8 @@ pub struct TestResult {
     pub verdict: Verdict,
     /// How long it took.
     pub seconds: f64,
+    /// False if it failed because there was no guest for it.
+    pub ran: bool,
     /// The file with everything known about a failed test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<PathBuf>,
@@ -218,6 +221,8 @@ pub struct Plan {
     pub timeout: Duration,
     /// How often each test runs.
     pub repeat: usize,
+    /// Results of an earlier run of these programs: part of the report, without running these tests again.
+    pub known: Vec<TestResult>,
     /// The directory for files about failed tests, if you want any.
     pub keep: Option<PathBuf>,
     /// The guests; the stages set their kernel and their files.

@@ -1,10 +1,13 @@
 //! `handoff lab test` and `handoff lab runner`.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
 
 use super::guest_options::GuestOptions;
 use super::run;
@@ -43,6 +46,10 @@ pub struct TestArgs {
     /// Run each test this many times
     #[arg(long, value_name = "TIMES", default_value_t = 1)]
     pub repeat: usize,
+    /// Append each result to this file at once, and run only tests that have none there, so that an
+    /// interrupted run of the same programs goes on
+    #[arg(long, value_name = "FILE", conflicts_with = "repeat")]
+    pub results: Option<PathBuf>,
     /// For each test that fails, write all that is known to a file in this directory
     #[arg(long, value_name = "DIRECTORY")]
     pub keep: Option<PathBuf>,
@@ -90,6 +97,13 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
         }
         None => MaySkip::default(),
     };
+    let (known, mut journal) = match &args.results {
+        Some(path) => {
+            let (known, journal) = earlier(path).trying(path.display())?;
+            (known, Some(journal))
+        }
+        None => (Vec::new(), None),
+    };
     let prepared = args.guest.prepare(stop)?;
     let plan = Plan {
         programs,
@@ -98,13 +112,23 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
         may_skip,
         timeout: Duration::from_secs(args.timeout),
         repeat: args.repeat,
+        known,
         keep: args.keep.clone(),
         machine: prepared.machine.clone(),
     };
-    let report = testing::run(&plan, stop, show)?;
+    let mut lost = None;
+    let report = testing::run(&plan, stop, |test| {
+        show(test);
+        if let (Some(journal), None, true) = (&mut journal, &lost, test.ran) {
+            lost = append(journal, test).err();
+        }
+    })?;
     if let Some(path) = &args.report {
         let json = serde_json::to_vec(&report).map_err(Error::failed)?;
         std::fs::write(path, json).trying(path.display())?;
+    }
+    if let (Some(error), Some(path)) = (lost, &args.results) {
+        return Err(error).trying(path.display());
     }
     println!("{report}");
     if let Some((place, reason)) = report.left_out.first_key_value() {
@@ -125,8 +149,35 @@ pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
     run::run_once(&prepared.machine, words, None, stop, run::pass_on)
 }
 
+/// The results in a file, and the file to append more; nobody else may write to it. A last line that a killed run did
+/// not finish is dropped.
+fn earlier(path: &Path) -> io::Result<(Vec<TestResult>, File)> {
+    const BEGIN: &[u8] = b"{\"place\":";
+    let mut file = File::options().read(true).append(true).create(true).open(path)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let (mut known, mut whole) = (Vec::new(), 0);
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let is_result = line.starts_with(BEGIN) || BEGIN.starts_with(line);
+        if line.ends_with(b"\n") && is_result {
+            known.push(serde_json::from_slice(line)?);
+            whole += line.len();
+        } else if !is_result {
+            return Err(io::Error::other("it has something else than results of lab test"));
+        }
+    }
+    file.set_len(whole as u64)?;
+    Ok((known, file))
+}
+
+fn append(journal: &mut File, test: &TestResult) -> io::Result<()> {
+    let line = serde_json::to_string(test)? + "\n";
+    journal.write_all(line.as_bytes())
+}
+
 fn show(test: &TestResult) {
-    let TestResult { place, name, verdict, seconds, kept } = test;
+    let TestResult { place, name, verdict, seconds, kept, .. } = test;
     match verdict {
         Verdict::Passed => println!("pass  [{place}] {name}  {seconds:.1} s"),
         Verdict::Skipped { reason } => println!("skip  [{place}] {name}: {reason}"),
@@ -151,4 +202,44 @@ fn program(path: &Path) -> Result<Program> {
     let name = stem.rsplit_once('-').map_or(stem.as_str(), |(name, _)| name).to_owned();
     let directory = std::env::current_dir().trying("working directory")?;
     Ok(Program { name, path, directory })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_outlive_a_run_that_was_killed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("results");
+        let result = |name: &str, verdict| TestResult {
+            place: "host".to_owned(),
+            name: name.to_owned(),
+            verdict,
+            seconds: 1.5,
+            ran: true,
+            kept: None,
+        };
+        let failed = Verdict::Failed { reason: "two\nlines".to_owned() };
+        let all = [result("a::b", Verdict::Passed), result("a::c", failed)];
+        let (known, mut journal) = earlier(&path).expect("opens");
+        assert!(known.is_empty());
+        for test in &all {
+            append(&mut journal, test).expect("is written");
+        }
+        // Killed while it wrote.
+        journal.write_all(b"{\"place\":\"ho").expect("is written");
+        drop(journal);
+        let (known, mut journal) = earlier(&path).expect("opens");
+        assert_eq!(known, all);
+        append(&mut journal, &all[0]).expect("is written");
+        assert!(earlier(&path).is_err(), "two write to it");
+        drop(journal);
+        assert_eq!(earlier(&path).expect("opens").0.len(), 3);
+        for other in ["no result\n", "{\"passed\":3}"] {
+            std::fs::write(&path, other).expect("is written");
+            assert!(earlier(&path).is_err(), "{other}");
+            assert_eq!(std::fs::read_to_string(&path).expect("stays"), other);
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! - there are two more lanes than processors, since tests wait too;
 //! - a stage for which no guest boots has failed; the others still run.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -22,23 +22,33 @@ use crate::tool::StopFlag;
 /// How many tests must be left for each guest of a stage before another guest boots for it.
 const WORTH_A_BOOT: usize = 8;
 
+/// What the kernel says while a guest switches off, among the results.
+const POWER_OFF: &str = "lab::power_off";
+
 /// The result of a test, and what else is known about it.
 #[derive(Debug)]
 pub(super) struct Ran {
     pub(super) verdict: Verdict,
     pub(super) took: Duration,
+    pub(super) has_run: bool,
     /// Titles and texts for the file about a failed test.
     pub(super) details: Vec<(&'static str, String)>,
 }
 
 impl Ran {
     fn failed(reason: String) -> Self {
-        Self { verdict: Verdict::Failed { reason }, took: Duration::ZERO, details: Vec::new() }
+        let verdict = Verdict::Failed { reason };
+        Self { verdict, took: Duration::ZERO, has_run: true, details: Vec::new() }
     }
 }
 
 /// A test and its program.
 type Test<'a> = (&'a Program, &'a str);
+
+/// The test's name in reports.
+fn name(program: &Program, test: &str) -> String {
+    format!("{}::{test}", program.name)
+}
 
 /// The tests of a stage that have not started.
 struct Queue<'a> {
@@ -61,13 +71,27 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
     for program in &plan.programs {
         listed.push((program, libtest::list(program, stop)?));
     }
+    let mut report = Report::default();
+    for test in &plan.known {
+        let selects = |stage: &&Stage| {
+            let (program, path) = test.name.split_once("::").unwrap_or_default();
+            stage.place() == test.place && (test.name == POWER_OFF || stage.selects(program, path))
+        };
+        if plan.stages.iter().any(|stage| selects(&stage)) {
+            report.add(test.clone());
+        }
+    }
     let mut queues = Vec::new();
     for stage in &plan.stages {
+        let place = stage.place();
+        let known = plan.known.iter().filter(|test| test.place == place);
+        let known: HashSet<_> = known.map(|test| test.name.as_str()).collect();
         let selected = stage.selected(&listed);
         let programs = selected.iter().map(|(program, _)| *program).collect();
         let of_program =
             |(program, tests): (_, Vec<_>)| tests.into_iter().map(move |test| (program, test));
-        let tests: Vec<Test<'_>> = selected.into_iter().flat_map(of_program).collect();
+        let mut tests: Vec<Test<'_>> = selected.into_iter().flat_map(of_program).collect();
+        tests.retain(|(program, test)| !known.contains(name(program, test).as_str()));
         let tests = tests.repeat(plan.repeat).into();
         queues.push(Queue { stage, programs, tests, lanes: 0 });
     }
@@ -76,7 +100,7 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
         stop,
         guests: Guests::new(plan)?,
         queues: Mutex::new(queues),
-        results: Mutex::new((Report::default(), each)),
+        results: Mutex::new((report, each)),
     };
     let lanes = 2 + thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
@@ -108,6 +132,8 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
             };
             self.queues()[number].lanes -= 1;
             match served {
+                // Whatever that broke, there is no result.
+                Err(_) if self.stop.load(Ordering::Acquire) => return Err(Error::Stopped),
                 Err(Error::NotPossible(reason)) => self.leave_out(number, stage, reason),
                 Err(Error::Failed(reason)) => self.give_up(number, stage, &reason),
                 other => other?,
@@ -148,7 +174,7 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
     fn on_host(&self, number: usize, stage: &Stage) -> Result<()> {
         while let Some((program, test)) = self.next(number)? {
             let ran = on_host::run(program, test, self.plan, self.stop)?;
-            self.record(stage, &format!("{}::{test}", program.name), ran);
+            self.record(stage, &name(program, test), ran);
         }
         Ok(())
     }
@@ -176,11 +202,11 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
             if alive {
                 guest = Some(running);
             }
-            self.record(stage, &format!("{}::{test}", program.name), ran);
+            self.record(stage, &name(program, test), ran);
         }
         if let Some(fault) = guest.map(Guest::power_off).transpose()?.flatten() {
             let reason = format!("the kernel reported while switching off:\n{fault}");
-            self.record(stage, "lab::power_off", Ran::failed(reason));
+            self.record(stage, POWER_OFF, Ran::failed(reason));
         }
         Ok(())
     }
@@ -189,8 +215,9 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
     fn give_up(&self, number: usize, stage: &Stage, reason: &str) {
         let left = std::mem::take(&mut self.queues()[number].tests);
         for (program, test) in left {
-            let name = format!("{}::{test}", program.name);
-            self.record(stage, &name, Ran::failed(format!("no guest for it: {reason}")));
+            let why = format!("no guest for it: {reason}");
+            let ran = Ran { has_run: false, ..Ran::failed(why) };
+            self.record(stage, &name(program, test), ran);
         }
     }
 
@@ -203,7 +230,7 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
 
     fn record(&self, stage: &Stage, name: &str, ran: Ran) {
         let place = stage.place();
-        let Ran { verdict, took, details } = ran;
+        let Ran { verdict, took, has_run: ran, details } = ran;
         let verdict = self.plan.may_skip.judge(&place, name, verdict);
         let kept = match (&verdict, &self.plan.keep) {
             (Verdict::Failed { reason }, Some(directory)) => {
@@ -212,7 +239,7 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
             _ => None,
         };
         let seconds = took.as_secs_f64();
-        let result = TestResult { place, name: name.to_owned(), verdict, seconds, kept };
+        let result = TestResult { place, name: name.to_owned(), verdict, seconds, ran, kept };
         let (report, each) = &mut *self.results.lock().unwrap_or_else(PoisonError::into_inner);
         each(&result);
         report.add(result);

@@ -43,7 +43,8 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     let printed = String::from_utf8_lossy(&printed).into_owned();
     let well = status.is_some_and(|status| status.success());
     let verdict = libtest::verdict(test, &printed, well, &ended);
-    Ok(Ran { verdict, took, details: vec![("all that it printed", printed)] })
+    let details = vec![("all that it printed", printed)];
+    Ok(Ran { verdict, took, has_run: true, details })
 }
 
 /// How the command ended; `None` if it took longer than `limit`, and we ended it. Time in which it was kept from
@@ -77,8 +78,9 @@ fn wait(command: &mut Command, limit: Duration, stop: &StopFlag) -> Result<Optio
 mod tests {
     use std::collections::BTreeMap;
     use std::fs;
+    use std::path::Path;
 
-    use super::super::{MaySkip, Report, Verdict, run};
+    use super::super::{MaySkip, Report, TestResult, Verdict, run};
     use super::*;
     use crate::machine::Machine;
 
@@ -124,25 +126,32 @@ mod tests {
         }
     }
 
+    const FIXTURES: &str = "handoff_lab::testing::on_host::tests::fixture::";
+
+    /// To run the fixtures with these names.
+    fn plan(names: &str, seconds: u64, keep: &Path) -> Plan {
+        let path = std::env::current_exe().expect("our path");
+        Plan {
+            programs: vec![Program { name: "handoff_lab".to_owned(), path, directory: "/".into() }],
+            companions: Vec::new(),
+            stages: vec![format!("host:fixture:{FIXTURES}{names}").parse().expect("a stage")],
+            may_skip: MaySkip::parse(&format!("host {FIXTURES}skips on purpose")).expect("a rule"),
+            timeout: Duration::from_secs(seconds),
+            repeat: 1,
+            known: Vec::new(),
+            keep: Some(keep.to_owned()),
+            machine: Machine::default(),
+        }
+    }
+
     /// The results of the fixtures with these names, and the kept output.
     fn outcome(names: &str, seconds: u64) -> BTreeMap<String, (Verdict, String)> {
         let kept = tempfile::tempdir().expect("a directory");
-        let path = std::env::current_exe().expect("our path");
-        let place = "handoff_lab::testing::on_host::tests::fixture::";
-        let plan = Plan {
-            programs: vec![Program { name: "handoff_lab".to_owned(), path, directory: "/".into() }],
-            companions: Vec::new(),
-            stages: vec![format!("host:fixture:{place}{names}").parse().expect("a stage")],
-            may_skip: MaySkip::parse(&format!("host {place}skips on purpose")).expect("a rule"),
-            timeout: Duration::from_secs(seconds),
-            repeat: 1,
-            keep: Some(kept.path().to_owned()),
-            machine: Machine::default(),
-        };
+        let plan = plan(names, seconds, kept.path());
         let report: Report = run(&plan, &StopFlag::default(), |_| {}).expect("runs");
-        let of_test = |test: super::super::TestResult| {
+        let of_test = |test: TestResult| {
             let kept = test.kept.map(|path| fs::read_to_string(path).expect("it can be read"));
-            (test.name[place.len()..].to_owned(), (test.verdict, kept.unwrap_or_default()))
+            (test.name[FIXTURES.len()..].to_owned(), (test.verdict, kept.unwrap_or_default()))
         };
         report.tests.into_iter().map(of_test).collect()
     }
@@ -174,5 +183,26 @@ mod tests {
             assert!(reason.contains(how) && reason.contains(&words), "{test}: {reason}");
             assert!(kept.contains(how) && kept.contains(&words), "{test}: {kept}");
         }
+    }
+
+    #[test]
+    fn what_is_known_does_not_run_again() {
+        let kept = tempfile::tempdir().expect("a directory");
+        let mut plan = plan("", 300, kept.path());
+        plan.known = ["crashes", "ends_its_program", "fails", "hangs", "skips"]
+            .map(|test| TestResult {
+                place: "host".to_owned(),
+                name: format!("{FIXTURES}{test}"),
+                verdict: Verdict::Passed,
+                seconds: 7.0,
+                ran: true,
+                kept: None,
+            })
+            .into();
+        let mut ran = Vec::new();
+        let each = |test: &TestResult| ran.push(test.name.clone());
+        let report = run(&plan, &StopFlag::default(), each).expect("runs");
+        assert_eq!((report.passed, report.failed, report.skipped), (6, 0, 0), "{report:?}");
+        assert_eq!(ran, [format!("{FIXTURES}passes")]);
     }
 }

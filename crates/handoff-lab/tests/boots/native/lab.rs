@@ -84,6 +84,7 @@ fn each_ending_is_reported_rightly() {
         .expect("a rule"),
         timeout: Duration::from_secs(12),
         repeat: 1,
+        known: Vec::new(),
         keep: Some(kept.path().to_owned()),
         machine: Machine { memory: 1024, puts, ..Machine::default() },
     };

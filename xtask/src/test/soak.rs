@@ -1,0 +1,183 @@
+//! A long run: it may be interrupted and go on later, and its result is added to the figures.
+//!
+//! Contracts:
+//! - steps that have ended, and each test's result, are kept in `target/soak`; the next run does only what is left,
+//!   if nothing has changed outside `docs`;
+//! - the result is one row, once all has ended: the last row of the last table in the file.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+pub(super) const FIGURES: &str = "docs/figures/long-runs.md";
+
+const DIRECTORY: &str = "target/soak";
+const STATE: &str = "state.json";
+
+pub(super) struct Soak {
+    begin: Instant,
+    state: State,
+}
+
+/// What is kept of an interrupted run.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct State {
+    /// The tree, and what of it runs; `None` where nobody can go on with it.
+    run: Option<String>,
+    seconds: u64,
+    /// The lines of steps that have ended well.
+    passed: BTreeMap<String, Vec<String>>,
+    /// A line for each failure, the step's name in front.
+    failures: Vec<String>,
+}
+
+impl Soak {
+    /// Goes on with an interrupted run of these parts of the tree, or begins one.
+    pub(super) fn begin(parts: &str) -> Result<Self, String> {
+        let run = tree().map(|tree| format!("{tree} {parts}"));
+        let state = || serde_json::from_slice::<State>(&fs::read(file(STATE)).ok()?).ok();
+        let earlier = state().filter(|state| state.run.is_some() && state.run == run);
+        if earlier.is_none() {
+            super::gone(fs::remove_dir_all(DIRECTORY))
+                .and_then(|()| fs::create_dir_all(DIRECTORY))
+                .map_err(in_directory)?;
+        }
+        let state = earlier.unwrap_or(State { run, ..State::default() });
+        let soak = Self { begin: Instant::now(), state };
+        soak.save().map_err(in_directory)?;
+        Ok(soak)
+    }
+
+    /// How it stands with interruptions, for the user.
+    pub(super) fn outlook(&self) -> String {
+        let before = humantime::format_duration(Duration::from_secs(self.state.seconds));
+        match (&self.state.run, self.state.seconds) {
+            (None, _) => {
+                "Not all is committed, so it can't go on after an interruption.".to_owned()
+            }
+            (Some(_), 0) => "After an interruption it goes on when you begin it again.".to_owned(),
+            (Some(_), _) => format!("It goes on after {before}."),
+        }
+    }
+
+    /// Where the tests' results are kept.
+    pub(super) fn results(&self) -> PathBuf {
+        file("results")
+    }
+
+    /// Where everything known about failed tests is kept.
+    pub(super) fn kept(&self) -> PathBuf {
+        file("failures")
+    }
+
+    /// The lines of a step that has ended well.
+    pub(super) fn passed(&self, step: &str) -> Option<&[String]> {
+        self.state.passed.get(step).map(Vec::as_slice)
+    }
+
+    pub(super) fn failures(&self) -> &[String] {
+        &self.state.failures
+    }
+
+    /// Keeps that a step has ended well, with these lines.
+    pub(super) fn pass(&mut self, step: &str, lines: &[String]) -> Result<(), String> {
+        self.state.passed.insert(step.to_owned(), lines.to_vec());
+        self.save().map_err(in_directory)
+    }
+
+    /// Keeps a failure.
+    pub(super) fn fail(&mut self, line: &str) -> Result<(), String> {
+        self.state.failures.push(line.to_owned());
+        self.save().map_err(in_directory)
+    }
+
+    /// It is interrupted.
+    pub(super) fn pause(self) -> Result<(), String> {
+        self.save().map_err(in_directory)
+    }
+
+    /// All has ended: adds a row with the commit, the machine, the time and the result.
+    pub(super) fn end(self, result: &str) -> Result<(), String> {
+        let row = row(
+            &humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            &git(&["describe", "--always", "--dirty"]).unwrap_or("unknown".to_owned()),
+            &format!(
+                "{} processors, Linux {}",
+                thread::available_parallelism().map_or(1, usize::from),
+                rustix::system::uname().release().to_string_lossy(),
+            ),
+            Duration::from_secs(self.seconds()),
+            result,
+        );
+        // Nobody goes on with it. What is known of its failures stays until the next begins.
+        fs::remove_file(file(STATE)).map_err(in_directory)?;
+        OpenOptions::new()
+            .append(true)
+            .open(FIGURES)
+            .and_then(|mut file| file.write_all(row.as_bytes()))
+            .map_err(|error| format!("{FIGURES}: {error}"))
+    }
+
+    fn seconds(&self) -> u64 {
+        self.state.seconds + self.begin.elapsed().as_secs()
+    }
+
+    /// Whoever is killed meanwhile leaves the state before.
+    fn save(&self) -> io::Result<()> {
+        let state = State { seconds: self.seconds(), ..self.state.clone() };
+        let new = file("state.new");
+        fs::write(&new, serde_json::to_vec(&state)?)?;
+        fs::rename(new, file(STATE))
+    }
+}
+
+fn file(name: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(name)
+}
+
+fn in_directory(error: io::Error) -> String {
+    format!("{DIRECTORY}: {error}")
+}
+
+fn row(date: &str, commit: &str, machine: &str, took: Duration, result: &str) -> String {
+    let minutes = took.as_secs().div_ceil(60);
+    format!("| {date} | {commit} | {machine} | {minutes} min | {result} |\n")
+}
+
+/// The last commit that changed something outside `docs`; `None` where files differ from it.
+fn tree() -> Option<String> {
+    // A property test that fails writes down its case.
+    const CODE: [&str; 4] = ["--", ".", ":!docs", ":!*proptest-regressions*"];
+    let changes = git(&[&["status", "--porcelain"][..], &CODE].concat())?;
+    let commit = git(&[&["log", "-1", "--format=%H"][..], &CODE].concat())?;
+    changes.is_empty().then_some(commit)
+}
+
+/// What git says, if it can.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_columns_of_the_table() {
+        let figures = include_str!("../../../docs/figures/long-runs.md");
+        let header = figures.lines().rfind(|line| line.starts_with("| date")).expect("a table");
+        let row = row("now", "abc", "a machine", Duration::from_secs(61), "1 passed");
+        assert_eq!(row.matches('|').count(), header.matches('|').count());
+        assert!(row.contains("| 2 min |") && row.ends_with("|\n"));
+        // An addition at the end of the file belongs to the table.
+        let last = figures.lines().next_back().expect("a line");
+        assert!(last.starts_with('|') && figures.ends_with('\n'));
+    }
+}
