@@ -411,7 +411,7 @@ impl Session {
         fs::write(SUMMARY, format!("{line}\n")).map_err(|error| format!("{SUMMARY}: {error}"))?;
         match self.soak {
             Some(soak) if self.cut => {
-                soak.pause()?;
+                soak.save()?;
                 println!(
                     "\nNot all has run. The next make soak goes on, if nothing changes outside docs."
                 );

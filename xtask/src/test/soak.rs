@@ -50,11 +50,11 @@ impl Soak {
         }
         let state = earlier.unwrap_or(State { run, ..State::default() });
         let soak = Self { begin: Instant::now(), state };
-        soak.save().map_err(in_directory)?;
+        soak.save()?;
         Ok(soak)
     }
 
-    /// How it stands with interruptions, for the user.
+    /// Tells the user whether it goes on, or can.
     pub(super) fn outlook(&self) -> String {
         let before = humantime::format_duration(Duration::from_secs(self.state.seconds));
         match (&self.state.run, self.state.seconds) {
@@ -88,18 +88,13 @@ impl Soak {
     /// Keeps that a step has ended well, with these lines.
     pub(super) fn pass(&mut self, step: &str, lines: &[String]) -> Result<(), String> {
         self.state.passed.insert(step.to_owned(), lines.to_vec());
-        self.save().map_err(in_directory)
+        self.save()
     }
 
     /// Keeps a failure.
     pub(super) fn fail(&mut self, line: &str) -> Result<(), String> {
         self.state.failures.push(line.to_owned());
-        self.save().map_err(in_directory)
-    }
-
-    /// It is interrupted.
-    pub(super) fn pause(self) -> Result<(), String> {
-        self.save().map_err(in_directory)
+        self.save()
     }
 
     /// All has ended: adds a row with the commit, the machine, the time and the result.
@@ -128,12 +123,14 @@ impl Soak {
         self.state.seconds + self.begin.elapsed().as_secs()
     }
 
-    /// Whoever is killed meanwhile leaves the state before.
-    fn save(&self) -> io::Result<()> {
+    /// Keeps the time until now, too. Whoever is killed meanwhile leaves the state before.
+    pub(super) fn save(&self) -> Result<(), String> {
         let state = State { seconds: self.seconds(), ..self.state.clone() };
         let new = file("state.new");
-        fs::write(&new, serde_json::to_vec(&state)?)?;
-        fs::rename(new, file(STATE))
+        let json = serde_json::to_vec(&state).map_err(io::Error::from);
+        json.and_then(|json| fs::write(&new, json))
+            .and_then(|()| fs::rename(&new, file(STATE)))
+            .map_err(in_directory)
     }
 }
 

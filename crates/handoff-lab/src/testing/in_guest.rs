@@ -112,6 +112,6 @@ impl<'a> Guests<'a> {
             ("what it left behind", outcome.left),
             ("what the guest's kernel printed meanwhile", outcome.console.join("\n")),
         ];
-        Ok((Ran { verdict, took, has_run: true, details }, alive))
+        Ok((Ran { verdict, took, ran: true, details }, alive))
     }
 }

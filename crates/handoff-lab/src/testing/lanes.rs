@@ -6,7 +6,7 @@
 //! - there are two more lanes than processors, since tests wait too;
 //! - a stage for which no guest boots has failed; the others still run.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -30,7 +30,7 @@ const POWER_OFF: &str = "lab::power_off";
 pub(super) struct Ran {
     pub(super) verdict: Verdict,
     pub(super) took: Duration,
-    pub(super) has_run: bool,
+    pub(super) ran: bool,
     /// Titles and texts for the file about a failed test.
     pub(super) details: Vec<(&'static str, String)>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Ran {
 impl Ran {
     fn failed(reason: String) -> Self {
         let verdict = Verdict::Failed { reason };
-        Self { verdict, took: Duration::ZERO, has_run: true, details: Vec::new() }
+        Self { verdict, took: Duration::ZERO, ran: true, details: Vec::new() }
     }
 }
 
@@ -72,26 +72,23 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
         listed.push((program, libtest::list(program, stop)?));
     }
     let mut report = Report::default();
-    for test in &plan.known {
-        let selects = |stage: &&Stage| {
-            let (program, path) = test.name.split_once("::").unwrap_or_default();
-            stage.place() == test.place && (test.name == POWER_OFF || stage.selects(program, path))
-        };
-        if plan.stages.iter().any(|stage| selects(&stage)) {
-            report.add(test.clone());
-        }
-    }
+    // It is no stage's test.
+    plan.known.iter().filter(|of| of.name == POWER_OFF).for_each(|of| report.add(of.clone()));
     let mut queues = Vec::new();
     for stage in &plan.stages {
         let place = stage.place();
         let known = plan.known.iter().filter(|test| test.place == place);
-        let known: HashSet<_> = known.map(|test| test.name.as_str()).collect();
+        let known: HashMap<_, _> = known.map(|test| (test.name.as_str(), test)).collect();
         let selected = stage.selected(&listed);
         let programs = selected.iter().map(|(program, _)| *program).collect();
         let of_program =
             |(program, tests): (_, Vec<_>)| tests.into_iter().map(move |test| (program, test));
         let mut tests: Vec<Test<'_>> = selected.into_iter().flat_map(of_program).collect();
-        tests.retain(|(program, test)| !known.contains(name(program, test).as_str()));
+        tests.retain(|(program, test)| {
+            let result = known.get(name(program, test).as_str());
+            result.into_iter().for_each(|test| report.add((*test).clone()));
+            result.is_none()
+        });
         let tests = tests.repeat(plan.repeat).into();
         queues.push(Queue { stage, programs, tests, lanes: 0 });
     }
@@ -216,7 +213,7 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
         let left = std::mem::take(&mut self.queues()[number].tests);
         for (program, test) in left {
             let why = format!("no guest for it: {reason}");
-            let ran = Ran { has_run: false, ..Ran::failed(why) };
+            let ran = Ran { ran: false, ..Ran::failed(why) };
             self.record(stage, &name(program, test), ran);
         }
     }
@@ -230,7 +227,7 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
 
     fn record(&self, stage: &Stage, name: &str, ran: Ran) {
         let place = stage.place();
-        let Ran { verdict, took, has_run: ran, details } = ran;
+        let Ran { verdict, took, ran, details } = ran;
         let verdict = self.plan.may_skip.judge(&place, name, verdict);
         let kept = match (&verdict, &self.plan.keep) {
             (Verdict::Failed { reason }, Some(directory)) => {

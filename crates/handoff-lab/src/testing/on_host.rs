@@ -44,7 +44,7 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     let well = status.is_some_and(|status| status.success());
     let verdict = libtest::verdict(test, &printed, well, &ended);
     let details = vec![("all that it printed", printed)];
-    Ok(Ran { verdict, took, has_run: true, details })
+    Ok(Ran { verdict, took, ran: true, details })
 }
 
 /// How the command ended; `None` if it took longer than `limit`, and we ended it. Time in which it was kept from

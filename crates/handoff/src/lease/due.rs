@@ -287,6 +287,7 @@ impl Due {
     }
 }
 
+/// Also ends when what runs meanwhile panics.
 struct Waking<'a> {
     due: &'a Due,
     before: bool,
