@@ -17,11 +17,14 @@ use crate::error::{Error, Result, Trying};
 use crate::progress::Progress;
 use crate::sanitizer;
 use crate::tool::{self, StopFlag};
+use crate::unpack::unpack;
 
 /// Modules that the initramfs loads before it can mount a disk, where they are not built in.
 const BOOT_MODULES: &str = include_str!("../lab/image/modules.boot");
 /// Changed when the build itself changes, which the other inputs do not show.
-const REVISION: &str = "1";
+const REVISION: &str = "2";
+/// The kernel unpacked.
+const UNPACKED: &str = "vmlinux";
 const FLAVOUR: &str = "cloud-amd64";
 /// The packages of the kernel itself, as a part of a regular expression.
 const KERNEL_PACKAGE: &str = "(image|binary|binary-unsigned)";
@@ -116,9 +119,10 @@ impl Kernel {
         &self.directory
     }
 
-    /// The kernel image that QEMU boots.
+    /// What QEMU boots: the kernel unpacked, where it can be booted like that.
     pub(crate) fn image(&self) -> PathBuf {
-        self.directory.join("vmlinuz")
+        let unpacked = self.directory.join(UNPACKED);
+        if unpacked.exists() { unpacked } else { self.directory.join("vmlinuz") }
     }
 
     /// A disk image with all modules.
@@ -168,6 +172,10 @@ fn fetch(
             .find(|path| path.is_file())
             .ok_or_else(|| Error::Failed(format!("{release}: the packages have no {name}")))?;
         fs::rename(from, work.join(name)).trying(from.display())?;
+    }
+    let config = fs::read_to_string(work.join("config")).trying("config")?;
+    if config.lines().any(|line| line == "CONFIG_PVH=y") {
+        unpack(&work.join("vmlinuz"), &work.join(UNPACKED), stop)?;
     }
     install_modules(&modules, &release, work, stop, progress)?;
     for scratch in [tree, work.join("apt")] {

@@ -38,6 +38,7 @@ mod scheduled;
 mod strip;
 mod terminal;
 mod tool;
+mod unpack;
 mod userland;
 #[path = "../lab/init/wire.rs"]
 #[allow(dead_code, reason = "each side uses its half")]

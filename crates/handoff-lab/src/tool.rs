@@ -27,7 +27,7 @@ const LAST_LINES: usize = 8;
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Debian packages of the programs that the lab starts.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 13] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("apt-get", "apt"),
@@ -38,6 +38,7 @@ const PACKAGES: [(&str, &str); 12] = [
     ("depmod", "kmod"),
     ("modinfo", "kmod"),
     ("xz", "xz-utils"),
+    ("zstd", "zstd"),
     ("strip", "binutils"),
     ("unshare", "util-linux"),
 ];
