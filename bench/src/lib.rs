@@ -31,6 +31,7 @@ pub mod rds;
 pub mod recv;
 pub mod report;
 pub mod run;
+pub mod seldom;
 pub mod send;
 pub mod splice;
 pub mod statistics;
@@ -39,4 +40,5 @@ mod tasks;
 #[cfg(test)]
 mod testing;
 pub mod user_share;
+pub mod visitors;
 pub mod witness;

@@ -18,6 +18,7 @@ use std::{
 use handoff_lab::{StopFlag, topology::Namespace};
 use handoff_nic::{Directory, Error, Flow, Nic, Plan, Prepared, Wanted};
 use handoff_sys::hangup;
+use ipnet::IpNet;
 
 use super::{
     account::Account,
@@ -28,7 +29,11 @@ use super::{
     queues::{OwnQueue, Queues},
     sending_host::SendingHost,
 };
-use crate::{context::BenchError, peer::Placeholders};
+use crate::{
+    context::BenchError,
+    peer::Placeholders,
+    visitors::{self, Visitors},
+};
 
 /// The NIC, and the host that sends to it.
 pub(crate) struct Card {
@@ -49,8 +54,8 @@ pub(crate) struct Card {
 
 impl Card {
     /// Sets aside up to as many queues as the NIC's load needs, and one for all connections without their
-    /// own. Then waits for the sending host; a line on stderr says how to make it connect to this port.
-    /// Data comes to the ports behind it.
+    /// own. Then waits for the sending host, which must be one of these addresses if there are any; a line on
+    /// stderr says how to make it connect to this port. Data comes to the ports behind it.
     ///
     /// # Errors
     ///
@@ -58,6 +63,7 @@ impl Card {
     pub(crate) fn new(
         device: &str,
         port: u16,
+        from: &[IpNet],
         own: impl Fn(Load) -> usize,
         pattern: &Arc<Pattern>,
         stop: &StopFlag,
@@ -81,8 +87,11 @@ impl Card {
             Err(Error::NotPossible(cause)) => (None, Some(cause)),
             Err(error) => return Err(of_nic(error)),
         };
+        let say = |line: String| hangup::say(format_args!("handoff: {line}"));
         hangup::say(invitation(address, port));
-        let host = SendingHost::accept(first, stop).map_err(BenchError::Failed)?;
+        visitors::warning((address, port).into(), from, "send").into_iter().for_each(say);
+        let host = SendingHost::accept(first, &Visitors::new(from, say), stop)
+            .map_err(BenchError::Failed)?;
         let host = Rc::new(host.ok_or(BenchError::Stopped)?);
         let set_aside = prepared.as_ref().map_or(&[][..], Prepared::queues);
         // Without queues, programs still get ports.

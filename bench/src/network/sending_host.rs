@@ -17,13 +17,13 @@ use std::{
 };
 
 use handoff_lab::StopFlag;
-use handoff_sys::hangup;
 
 use super::{
     PATIENCE,
     far::{Connection, FarEnd},
     talk::{Answer, Hello, Order, Silence, Talk},
 };
+use crate::visitors::Visitors;
 
 /// How often to look at a listener.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
@@ -40,12 +40,16 @@ pub(crate) struct SendingHost {
 }
 
 impl SendingHost {
-    /// Waits until one comes that speaks our protocol; none if the user ends it before.
+    /// Waits until one comes that may, and speaks our protocol; none if the user ends it before.
     ///
     /// # Errors
     ///
     /// The kernel's error, in one line.
-    pub(crate) fn accept(listener: TcpListener, stop: &StopFlag) -> Result<Option<Self>, String> {
+    pub(crate) fn accept(
+        listener: TcpListener,
+        visitors: &Visitors,
+        stop: &StopFlag,
+    ) -> Result<Option<Self>, String> {
         let line = |error: io::Error| format!("the sending host cannot be waited for: {error}");
         listener.set_nonblocking(true).map_err(line)?;
         while !stop.load(Ordering::Relaxed) {
@@ -57,6 +61,9 @@ impl SendingHost {
                 }
                 Err(error) => return Err(line(error)),
             };
+            if !visitors.lets_in(from) {
+                continue;
+            }
             let mut talk = Talk::new(stream, stop).map_err(line)?;
             match greet(&mut talk) {
                 Ok(()) => {
@@ -73,7 +80,7 @@ impl SendingHost {
                     }));
                 }
                 Err(why) => {
-                    hangup::say(format_args!("handoff: note: {from} is no sending host: {why}"));
+                    visitors.turned_away(from, &format!("it is no sending host: {why}"));
                 }
             }
         }

@@ -48,6 +48,7 @@ use crate::{
     run::{self, Bench, RunOptions, Slots},
     statistics::Spread,
     user_share,
+    visitors::Allowed,
 };
 
 const EXAMPLES: &str = "\
@@ -101,6 +102,7 @@ Examples:
   handoff bench recv --compare before.json
   handoff bench recv --nic eth1                    # on the receiving host, which says what to run
   handoff bench recv --send-to 10.0.0.2            # on the sending one
+  handoff bench recv --nic eth1 --from 10.0.0.3    # nobody else may send
   handoff bench recv --nic eth1 --placement same,other --only check=yes
   handoff bench recv --nic eth1 --connections 1,2,4,8 --meter --only 'check=no .*(zcrx|liburing)' \\
       --peer 'liburing=exec ./zcrx -p {port} -i {iface} -q {queue}'
@@ -142,6 +144,10 @@ pub struct RecvArgs {
           value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
 
+    /// Who may connect there, with --nic.
+    #[command(flatten)]
+    pub allowed: Allowed,
+
     /// Where the receiving thread runs, seen from the processor where a row's packets arrive: a row for
     /// each place, with --nic
     #[arg(long, value_name = "PLACES", value_delimiter = ',', conflicts_with = "cpu")]
@@ -159,7 +165,7 @@ pub struct RecvArgs {
     pub sockets: Vec<u32>,
 
     /// Send to a host on which this bench runs with --nic, until its table is complete
-    #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["nic", "port", "only", "time",
+    #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with_all = ["nic", "port", "from", "only", "time",
           "rounds", "quick", "meter", "lab", "json_file", "compare", "chunks", "cpu", "placement", "peer",
           "connections", "grow", "sockets"])]
     pub send_to: Option<String>,
@@ -194,6 +200,10 @@ pub fn run(args: &RecvArgs, context: &mut Context<'_>) -> Result<(), BenchError>
     }
     if args.nic.is_none() && !args.placement.is_empty() {
         let cause = "--placement is by the interrupts of a NIC of this host: give --nic IFACE, too";
+        return Err(BenchError::Usage(cause.to_owned()));
+    }
+    if args.nic.is_none() && !args.allowed.from.is_empty() {
+        let cause = "--from says which hosts may send to a NIC of this host: give --nic IFACE, too";
         return Err(BenchError::Usage(cause.to_owned()));
     }
     if args.nic.is_some() && args.run.lab {
@@ -327,7 +337,7 @@ impl RecvArgs {
         let pinned = self.placement.is_empty().then(|| self.pinned()).transpose()?;
         let cpu = pinned.as_ref().map_or(0, Pinned::cpu);
         let own = |load| own_queues(self, load);
-        let card = Card::new(device, self.port, own, pattern, context.stop)?;
+        let card = Card::new(device, self.port, &self.allowed.from, own, pattern, context.stop)?;
         let subjects = subjects(self, slice::from_ref(&card), cpu, context.stop);
         let mut measured = self.over(&subjects, context.stop);
         drop(subjects);

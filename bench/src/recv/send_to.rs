@@ -91,8 +91,8 @@ fn silent(address: SocketAddr, silence: &Silence) -> BenchError {
     match silence {
         Silence::Stopped => BenchError::Stopped,
         Silence::Gone => BenchError::Failed(format!(
-            "{address} has ended the talk: its bench ended before its table was complete, or has \
-             another sender already"
+            "{address} has ended the talk: its bench ended before its table was complete, has another \
+             sender already, or does not let this host in (--from)"
         )),
         other => BenchError::Failed(format!("{address}: {other}")),
     }

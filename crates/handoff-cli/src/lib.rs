@@ -35,7 +35,6 @@ mod quantity;
 mod rds;
 mod relay;
 mod report;
-mod seldom;
 mod serve;
 mod service;
 pub mod stop;

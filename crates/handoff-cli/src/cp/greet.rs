@@ -16,13 +16,13 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use handoff::{Buffer, Driver, Engine, Error, Region, RxQueue, Socket};
+use handoff_bench::visitors::Visitors;
 use rustix::net::SendFlags;
 
 use super::wire::{Frame, HELLO_LEN, Hello};
 use crate::Failure;
 use crate::failure::Failed;
 use crate::net::reach::Listener;
-use crate::net::visitors::Visitors;
 
 /// How long an accepted connection may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);

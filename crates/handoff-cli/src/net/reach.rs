@@ -9,12 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use handoff::Driver;
+use handoff_bench::visitors::{Allowed, Visitors};
 use ipnet::IpNet;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
 use super::patience::Patience;
-use super::visitors::{Allowed, Visitors};
+use super::visitors;
 use crate::failure::Failed as _;
 use crate::{Failure, service};
 
@@ -230,7 +231,7 @@ impl Listener {
         for address in addresses {
             match Self::listen(address, family, false) {
                 Ok(socket) => {
-                    return Ok(Self { socket, visitors: Visitors::new(from), passed: false });
+                    return Ok(Self { socket, visitors: visitors::of(from), passed: false });
                 }
                 Err(error) => errors.push(format!("{address}: {error}")),
             }
@@ -250,7 +251,7 @@ impl Listener {
         prepare(SockRef::from(&socket))
             .and_then(|()| socket.set_nonblocking(true))
             .failed("preparing the socket that systemd passes")?;
-        Ok(Self { socket, visitors: Visitors::new(from), passed: true })
+        Ok(Self { socket, visitors: visitors::of(from), passed: true })
     }
 
     /// Listens once more at the same address, for another thread: the kernel spreads connections over both. A

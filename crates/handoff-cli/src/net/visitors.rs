@@ -1,104 +1,18 @@
-//! Who may connect to a listener, and what is said of those who may not.
-//!
-//! Contracts:
-//! - a listener that others than this machine reach says so, unless it is told whom to let in;
-//! - a flood of strangers gives at most one line a second, however many threads listen.
+//! Who may connect, said above the progress line.
 
-use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
+use handoff_bench::visitors::{Visitors, warning};
 use ipnet::IpNet;
 
 use crate::output;
-use crate::seldom::Seldom;
 
-/// Who may connect, as every command that listens takes it.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub struct Allowed {
-    /// Accept connections from these addresses only, such as 192.0.2.0/24 or 192.0.2.7; may be repeated.
-    /// Others are disconnected at once
-    #[arg(long, value_name = "ADDR/LEN", value_parser = range)]
-    pub from: Vec<IpNet>,
-}
-
-/// Reads ADDR/LEN, or one address.
-fn range(text: &str) -> Result<IpNet, String> {
-    let one = text.parse::<IpAddr>().map(IpNet::from);
-    one.or_else(|_| text.parse()).map_err(|_| {
-        "addresses are written as ADDR/LEN, such as 192.0.2.0/24 or 2001:db8::/32".to_owned()
-    })
+/// Those who may connect.
+pub(crate) fn of(from: &[IpNet]) -> Visitors {
+    Visitors::new(from, output::say)
 }
 
 /// Says that anyone may come, where that is so.
 pub(crate) fn warn(address: SocketAddr, from: &[IpNet], what: &str) {
-    if from.is_empty() && !address.ip().to_canonical().is_loopback() {
-        output::say(format_args!(
-            "note: anyone who reaches {address} may {what}; --from ADDR/LEN lets fewer in"
-        ));
-    }
-}
-
-/// The addresses that may connect. Clones, for other threads, say their lines together.
-#[derive(Clone, Debug)]
-pub(crate) struct Visitors {
-    /// None named: all may.
-    from: Vec<IpNet>,
-    lines: Seldom,
-}
-
-impl Visitors {
-    pub(crate) fn new(from: &[IpNet]) -> Self {
-        let more = |count| format!("turned {count} more connections away");
-        Self { from: from.to_vec(), lines: Seldom::new(more) }
-    }
-
-    /// Whether this peer may connect, which is said where it may not.
-    pub(crate) fn lets_in(&self, peer: SocketAddr) -> bool {
-        let may = self.may_come(peer.ip());
-        if !may {
-            self.turned_away(peer, "it is none of those that --from lets in");
-        }
-        may
-    }
-
-    /// Whether this address may connect.
-    pub(crate) fn may_come(&self, address: IpAddr) -> bool {
-        // A socket for both versions sees IPv4 in the form of IPv6.
-        let address = address.to_canonical();
-        self.from.is_empty() || self.from.iter().any(|range| range.contains(&address))
-    }
-
-    /// Says that a peer was turned away.
-    pub(crate) fn turned_away(&self, peer: impl Display, why: &str) {
-        if let Some(line) =
-            self.lines.now(|| format!("turned a connection from {peer} away: {why}"))
-        {
-            output::say(line);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn those_who_are_named_may_come() {
-        let all = Visitors::new(&[]);
-        let some = Visitors::new(&["192.0.2.0/24", "2001:db8::7"].map(|text| range(text).unwrap()));
-        for (address, may) in [
-            ("192.0.2.9", true),
-            ("::ffff:192.0.2.9", true),
-            ("192.0.3.9", false),
-            ("2001:db8::7", true),
-            ("2001:db8::8", false),
-        ] {
-            let address = address.parse().unwrap();
-            assert!(all.may_come(address));
-            assert_eq!(some.may_come(address), may, "{address}");
-        }
-        for wrong in ["", "host", "192.0.2.0/33", "192.0.2/24"] {
-            assert!(range(wrong).is_err(), "{wrong}");
-        }
-    }
+    warning(address, from, what).into_iter().for_each(output::say);
 }

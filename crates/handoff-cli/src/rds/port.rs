@@ -5,6 +5,7 @@ use std::pin::pin;
 
 use futures_util::future::select;
 use handoff::{Buffer, Driver, Executor, File};
+use handoff_bench::visitors::Allowed;
 use handoff_rds::kernel::{self, Mode};
 use handoff_rds::own::{self, Engine};
 use handoff_rds::protocol::Limits;
@@ -14,7 +15,7 @@ use ipnet::IpNet;
 use std::os::fd::AsFd;
 
 use crate::net::descriptors;
-use crate::net::visitors::{self, Allowed, Visitors};
+use crate::net::visitors;
 use crate::{Failure, output};
 
 /// Bytes under way by default.
@@ -131,7 +132,7 @@ impl Host {
         descriptors::allow_all();
         let engine = Engine::listening_at(driver, own, limits, sending)?;
         if !from.is_empty() {
-            let visitors = Visitors::new(from);
+            let visitors = visitors::of(from);
             engine.admit(move |peer| visitors.lets_in(peer));
         }
         Ok((Self::Own(engine), passed_over))

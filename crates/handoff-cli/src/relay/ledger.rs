@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use handoff::{Route, RxQueue};
+use handoff_bench::seldom::Seldom;
 use indicatif::ProgressBar;
 
 use super::report::Counts;
 use crate::net::arrived::Arrived;
-use crate::seldom::Seldom;
 use crate::{output, progress};
 
 /// What the ledgers of all threads share.
@@ -48,9 +48,10 @@ impl Shared {
             open: AtomicU64::new(0),
             told: Mutex::default(),
             down: AtomicBool::new(false),
-            unreached: Seldom::new(|count| {
-                format!("{count} more connections did not reach the target")
-            }),
+            unreached: Seldom::new(
+                |count| format!("{count} more connections did not reach the target"),
+                output::say,
+            ),
         }))
     }
 

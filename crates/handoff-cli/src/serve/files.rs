@@ -8,6 +8,7 @@ use std::future::{Ready, ready};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use handoff_bench::seldom::Seldom;
 use handoff_http::{LentBody, RequestBody};
 use http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{Extensions, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -17,7 +18,6 @@ use super::conditions::Wanted;
 use super::known::{Known, Told};
 use super::root::{Found, Missing, Root};
 use crate::output;
-use crate::seldom::Seldom;
 
 /// Answers requests for the files of a directory. Clones serve the same one.
 #[derive(Clone)]

@@ -19,13 +19,14 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use handoff_bench::seldom::Seldom;
+
 use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach::{Addresses, Listener};
 use crate::net::{descriptors, visitors};
-use crate::seldom::Seldom;
 use crate::threads::{on_threads, share};
 use crate::{Context, Failure, output, quantity, service};
 use report::{Counts, Report};
@@ -131,7 +132,8 @@ fn serve(
     listeners: Vec<Listener>,
 ) -> Result<Counts, Failure> {
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
-    let unopened = Seldom::new(|count| format!("{count} more files could not be opened"));
+    let unopened =
+        Seldom::new(|count| format!("{count} more files could not be opened"), output::say);
     let mut workers = Vec::new();
     for (number, listener) in listeners.into_iter().enumerate() {
         workers.push(Worker {

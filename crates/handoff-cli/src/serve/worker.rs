@@ -5,6 +5,7 @@ use std::pin::pin;
 
 use futures_util::future::select;
 use handoff::Driver;
+use handoff_bench::seldom::Seldom;
 use handoff_http::{Limits, Server};
 
 use super::Args;
@@ -13,7 +14,6 @@ use super::report::Counts;
 use super::root::Root;
 use crate::failure::Failed;
 use crate::net::reach::Listener;
-use crate::seldom::Seldom;
 use crate::{Failure, Stop, output};
 
 pub(super) struct Worker<'a> {

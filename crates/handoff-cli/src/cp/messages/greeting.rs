@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach;
-use crate::net::visitors::Visitors;
+use crate::net::visitors;
 
 /// How often a sender knocks: messages to an unbound port are dropped silently.
 const KNOCK: Duration = Duration::from_millis(500);
@@ -105,7 +105,7 @@ fn answer(bytes: &[u8], ours: &Hello) -> Result<Hello, Failure> {
 ///
 /// The engine's error.
 pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
-    let (begin, visitors) = (Instant::now(), Visitors::new(line.job.args.addresses.from()));
+    let (begin, visitors) = (Instant::now(), visitors::of(line.job.args.addresses.from()));
     loop {
         line.reap()?;
         if line.job.args.connect_timeout.is_some_and(|time| begin.elapsed() >= time) {

@@ -60,6 +60,7 @@ fn every_row_receives_from_another_host_and_the_nic_is_put_back() {
         assert!(number(row, "busy_share") >= number(row, "softirq_share"), "{row}");
         assert_copied_as_received(row);
     }
+    assert!(ended.stderr.contains("note: anyone who reaches"), "{ended:?}");
     assert_eq!(sender.end().code, Some(0));
     assert_eq!(settings(&pair.right), before);
 }

@@ -105,11 +105,30 @@ fn a_second_sender_and_a_stranger_are_turned_away() {
 }
 
 #[test]
+fn a_host_that_is_not_let_in_is_turned_away() {
+    let receiver = receiving("21160", &["--from", "127.0.0.2", "--time", "0.1", "--rounds", "1"]);
+    let sender = sending(&receiver);
+    let ended = sender.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("does not let this host in"), "{ended:?}");
+    receiver.signal(Signal::INT);
+    let ended = receiver.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let turned_away = "handoff: turned a connection from 127.0.0.1:";
+    assert!(ended.stderr.contains(turned_away), "{ended:?}");
+
+    let receiver = receiving("21160", &["--from", "127.0.0.0/8", "--time", "0.1", "--rounds", "1"]);
+    let sender = sending(&receiver);
+    assert_eq!((receiver.end().code, sender.end().code), (Some(0), Some(0)));
+}
+
+#[test]
 fn what_makes_no_sense_is_one_line() {
     for (words, code, said) in [
         (&["--nic", "eth77"][..], 2, "no network interface \"eth77\""),
         (&["--nic", "lo", "--lab"], 2, "leave --nic or --lab out"),
         (&["--placement", "same"], 2, "give --nic IFACE"),
+        (&["--from", "127.0.0.1"], 2, "give --nic IFACE"),
         (&["--nic", "lo", "--port", "65535"], 2, "take a lower one"),
         (
             &["--send-to", "127.0.0.1:21140"],

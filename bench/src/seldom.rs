@@ -5,19 +5,18 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::output;
-
 /// The least time between two lines.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Limits such lines for all threads that have a clone. The last clone prints how many were left out.
 #[derive(Clone, Debug)]
-pub(crate) struct Seldom(Arc<Lines>);
+pub struct Seldom(Arc<Lines>);
 
 #[derive(Debug)]
 struct Lines {
     /// The line about so many that were left out.
     more: fn(u64) -> String,
+    say: fn(String),
     said: Mutex<Said>,
 }
 
@@ -28,12 +27,13 @@ struct Said {
 }
 
 impl Seldom {
-    pub(crate) fn new(more: fn(u64) -> String) -> Self {
-        Self(Arc::new(Lines { more, said: Mutex::default() }))
+    /// `more` makes the line about those that were left out, and `say` prints it.
+    pub fn new(more: fn(u64) -> String, say: fn(String)) -> Self {
+        Self(Arc::new(Lines { more, say, said: Mutex::default() }))
     }
 
     /// The line to print now, with the number left out before it; `None` if it is too early for one.
-    pub(crate) fn now(&self, line: impl FnOnce() -> String) -> Option<String> {
+    pub fn now(&self, line: impl FnOnce() -> String) -> Option<String> {
         Some(match self.0.said().others_before(Instant::now())? {
             0 => line(),
             others => format!("{}; and {others} others before", line()),
@@ -63,7 +63,7 @@ impl Drop for Lines {
     fn drop(&mut self) {
         let unsaid = self.said().unsaid;
         if unsaid > 0 {
-            output::say((self.more)(unsaid));
+            (self.say)((self.more)(unsaid));
         }
     }
 }
