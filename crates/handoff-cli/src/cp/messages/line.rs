@@ -11,6 +11,7 @@ use futures_util::future::{Either, select};
 use handoff::{Buffer, Executor, Tally};
 use handoff_rds::wire::PORT;
 use handoff_rds::{Error, Refused};
+use ipnet::IpNet;
 
 use super::super::EngineName;
 use super::super::job::Job;
@@ -60,7 +61,8 @@ pub(super) struct Line<'a> {
     tally: Cell<Tally>,
 }
 
-/// Runs `work` with a line at `own`, at this port or a free one.
+/// Runs `work` with a line at `own`, at this port or a free one. Of our own engine, those of these addresses may
+/// connect, or all where there are none.
 ///
 /// # Errors
 ///
@@ -69,10 +71,11 @@ pub(super) fn with<T>(
     job: &Job<'_>,
     own: IpAddr,
     port: Option<u16>,
+    from: &[IpNet],
     work: impl AsyncFnOnce(&Line<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let copy = job.args.engine == EngineName::Copy;
-    let (at, from) = (SocketAddr::new(own, PORT), job.args.addresses.from());
+    let at = SocketAddr::new(own, PORT);
     let (host, passed_over) = Host::new(&job.driver, job.args.rds, at, from, copy, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&job.driver);

@@ -33,9 +33,10 @@ pub(in super::super) fn receive(
     outlet: impl FnOnce(Option<Target>) -> Result<Outlet, Failure>,
 ) -> Result<Report, Failure> {
     let own = resolve(job, endpoint)?;
-    line::with(job, own.ip(), Some(own.port()), async |line| {
+    let from = job.args.addresses.from();
+    line::with(job, own.ip(), Some(own.port()), from, async |line| {
         output::say(format_args!("listening on rds://{}", SocketAddr::new(own.ip(), own.port())));
-        visitors::warn(own, job.args.addresses.from(), "send");
+        visitors::warn(own, from, "send");
         let peer = admit(line).await?;
         let clock = Clock::start();
         job.set_length(peer.length);

@@ -28,7 +28,8 @@ pub(in super::super) fn send(
     endpoint: &Endpoint,
 ) -> Result<Report, Failure> {
     let peer = resolve(job, endpoint)?;
-    line::with(job, own_address(peer)?, None, async |line| {
+    // The receiver connects, where its address is the smaller one, and nobody else needs to.
+    line::with(job, own_address(peer)?, None, &[peer.ip().into()], async |line| {
         let piece = line::piece(line);
         let room = piece.next_multiple_of(ALIGNMENT as usize);
         let mut region = job.region(room * job.depth(1))?;

@@ -9,9 +9,10 @@ use std::process::{Command, Stdio};
 
 use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::wire::{Header, MAX_LANES, PORT};
+use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
-use crate::copy::{Files, cp, pattern};
+use crate::copy::{Endless, Files, cp, pattern, receiver};
 use crate::running::{PATIENCE, Running};
 use crate::session::{Answering, command, rds};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
@@ -121,6 +122,26 @@ fn a_peer_is_heard_among_strangers() {
         assert!(fs::read(copy).expect("is there") == bytes, "{kind:?}");
         visited.has_said_little(&received.stderr, 4);
     }
+}
+
+#[test]
+fn who_sends_lets_in_only_whom_it_sends_to() {
+    let pair = Pair::new(9_000).expect("namespaces and veth");
+    let files = Files::new(0);
+    let receiver = receiver(&pair.left, &files.copy(), &["--rds", "own"]);
+    let sender = Endless::start(&pair.right, &pair.left, &["--rds", "own"]);
+    // Another host, of a smaller address: so it is the one that connects.
+    let other = Ipv4Addr::new(1, 0, 0, 1);
+    ip(&pair.left, &["addr", "add", &format!("{other}/32"), "dev", pair.left.device()]);
+    ip(&pair.right, &["route", "add", &format!("{other}/32"), "dev", pair.right.device()]);
+    let mut stranger = connect(&pair.left, SocketAddrV4::new(other, 0), pair.right.v4());
+    stranger.set_read_timeout(Some(PATIENCE)).expect("is set");
+    // An end, or a reset.
+    assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0);
+    sender.running.signal(Signal::INT);
+    let (sent, received) = (sender.running.end(), receiver.end());
+    assert_eq!((sent.code, received.code), (Some(130), Some(1)), "{sent:?} {received:?}");
+    assert!(sent.stderr.contains("turned a connection from 1.0.0.1:"), "{sent:?}");
 }
 
 #[test]
