@@ -189,6 +189,7 @@ impl<B, R> Host<B, R> {
             let peer = self.peers.get_mut(&address).expect("listed");
             let role = peer.role;
             let unknown = peer.lanes.is_none();
+            let heard = peer.is_heard();
             for (at, lane) in peer.lane.iter_mut().enumerate() {
                 if let Link::Up(it) = &mut lane.link
                     && let Some(reason) = it.stalled(now, self.limits.patience)
@@ -203,7 +204,7 @@ impl<B, R> Host<B, R> {
                             matches!(it.probe, Probe::Sent(at) if at + self.limits.patience <= now);
                     }
                     Link::Up(it)
-                        if at == 0 && !it.heard && it.since + self.limits.patience <= now =>
+                        if it.must_speak(at, heard) && it.since + self.limits.patience <= now =>
                     {
                         late.push((it.id, Reason::Silent));
                     }
@@ -236,6 +237,7 @@ impl<B, R> Host<B, R> {
     pub fn deadline(&self) -> Option<Duration> {
         let patience = self.limits.patience;
         let of_peer = |peer: &super::peer::Peer| {
+            let heard = peer.is_heard();
             let wanted = |at: usize| {
                 peer.wants(at, self.now, self.limits.keep).then_some(peer.lane[at].retry_at)
             };
@@ -243,7 +245,7 @@ impl<B, R> Host<B, R> {
                 Link::Down => wanted(at),
                 Link::Connecting(_, since) if peer.role == Role::Server => Some(*since + ASKING),
                 Link::Connecting(..) => None,
-                Link::Up(it) if at == 0 && !it.heard => Some(it.since + patience),
+                Link::Up(it) if it.must_speak(at, heard) => Some(it.since + patience),
                 Link::Up(it) => {
                     let answered = match it.probe {
                         Probe::Sent(at) if peer.lanes.is_none() => Some(at + patience),

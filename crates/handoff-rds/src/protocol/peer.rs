@@ -160,6 +160,12 @@ impl Connection {
         }
     }
 
+    /// Whether something has to come by it, on this lane; `heard`: whether something came by any of the peer's. A
+    /// peer says something at once on lane 0, and elsewhere only if there is something to say.
+    pub(super) fn must_speak(&self, lane: usize, heard: bool) -> bool {
+        !self.heard && (lane == 0 || !heard)
+    }
+
     /// Whether nothing more may be written to it.
     pub(super) fn is_ending(&self) -> bool {
         self.draining || self.retiring
@@ -209,6 +215,12 @@ impl Peer {
 
     pub(super) fn is_up(&self) -> bool {
         self.lane.iter().any(Lane::is_up)
+    }
+
+    /// Whether something has come by one of its connections.
+    pub(super) fn is_heard(&self) -> bool {
+        let heard = |lane: &Lane| matches!(&lane.link, Link::Up(connection) if connection.heard);
+        self.lane.iter().any(heard)
     }
 
     pub(super) fn is_idle(&self) -> bool {

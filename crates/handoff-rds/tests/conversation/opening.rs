@@ -124,6 +124,30 @@ fn silence_ends_a_connection_and_an_unanswered_probe_means_one_lane() {
 }
 
 #[test]
+fn a_peer_that_says_nothing_on_any_lane_keeps_none() {
+    let second = Duration::from_secs(1);
+    let mut host = host(LARGER, Limits { patience: second, ..Limits::default() });
+    let mut accepted = |lane: u16| host.accepted(SMALLER.into(), 40_000 + lane).expect("is taken");
+    let (third, seventh) = (accepted(3), accepted(7));
+    assert_eq!(host.deadline(), Some(second));
+    after(&mut host, second);
+    let closed = outputs(&mut host).into_iter().filter_map(|output| match output {
+        Output::Close { connection, reason, .. } => Some((connection, reason)),
+        _ => None,
+    });
+    assert!(closed.eq([(third, Reason::Silent), (seventh, Reason::Silent)]));
+
+    // One that speaks may keep lanes by which it has nothing to say.
+    let first = host.accepted(SMALLER.into(), 40_000).expect("is taken");
+    let third = host.accepted(SMALLER.into(), 40_003).expect("is taken");
+    map(&mut host, first, &CongestionMap::new());
+    assert_eq!(host.deadline(), None);
+    host.advance(10 * second);
+    assert_eq!(reason(&mut host), None);
+    assert_eq!(written(&mut host, third).len(), 1, "the map");
+}
+
+#[test]
 fn a_pong_settles_the_lanes_and_the_client_opens_them() {
     let mut host = host(SMALLER, Limits { lanes: 4, ..Limits::default() });
     host.send(to(LARGER, 10, 0)).expect("is accepted");
