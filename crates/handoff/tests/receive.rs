@@ -17,7 +17,9 @@ use handoff::{
     Socket, Span, SpanRef, Wait,
 };
 use socket2::SockRef;
-use traffic::{drivers, pattern, read_all, tcp, udp_pair, with_each_driver, within};
+use traffic::{
+    drivers, pattern, read_all, stay_on_one_processor, tcp, udp_pair, with_each_driver, within,
+};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -370,6 +372,7 @@ fn receivers_share_a_pool() {
 #[test]
 fn datagrams_come_one_by_one_also_empty_ones() {
     with_each_driver(LONG, |driver| {
+        stay_on_one_processor();
         let (far, near) = udp_pair();
         let pool = pool(&driver, 4, 1024);
         let mut receiver = driver.socket(near).unwrap().receive(&pool).unwrap();
@@ -508,6 +511,7 @@ fn receivers_of_senders_come_and_go_beside_others_and_lose_no_chunk() {
             driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
         }
         // All four chunks serve, each for one datagram.
+        stay_on_one_processor();
         let (last, last_at) = bound(&driver, "127.0.0.1");
         let mut receiver = last.receive(pool.with_senders()).unwrap();
         for seed in 0..4 {

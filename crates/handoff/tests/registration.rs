@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use handoff::{Driver, Engine, Pinning, Region, Socket, Wait};
 use socket2::SockRef;
-use traffic::{filled, pattern, tcp, udp_pair, within};
+use traffic::{filled, pattern, stay_on_one_processor, tcp, udp_pair, within};
 
 const LONG: Duration = Duration::from_secs(30);
 const LEN: usize = 8192;
@@ -62,6 +62,7 @@ fn datagrams_of_memory_that_left_the_table() {
     within(LONG, || {
         let test = "datagrams_of_memory_that_left_the_table";
         let Some((driver, region)) = registered(test, COUNT) else { return };
+        stay_on_one_processor();
         let (near, far) = udp_pair();
         let socket = driver.socket(near).unwrap();
         leaves_midway(&driver, region, &socket, COUNT, move || {

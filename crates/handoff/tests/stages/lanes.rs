@@ -13,7 +13,9 @@ use proptest::prelude::*;
 use socket2::SockRef;
 
 use crate::stage::{LONG, settle, turn_for};
-use crate::traffic::{assert_same, filled, narrow_tcp, pattern, read_all, skip, tcp, within};
+use crate::traffic::{
+    assert_same, filled, narrow_tcp, pattern, read_all, skip, stay_on_one_processor, tcp, within,
+};
 
 /// A driver with a ring, which lanes need.
 fn driver(test: &str) -> Option<Driver> {
@@ -53,6 +55,7 @@ fn take_all(driver: &Driver, lane: &Lane) -> Vec<Finished<Buffer>> {
 fn datagrams_arrive_and_come_back_in_order() {
     within(LONG, || {
         let test = "lanes::datagrams_arrive_and_come_back_in_order";
+        stay_on_one_processor();
         for (registered, nonblocking) in [(false, false), (true, false), (true, true)] {
             let Some(driver) = driver(test) else { return };
             let (near, far) = udp();

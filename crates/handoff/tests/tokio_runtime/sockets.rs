@@ -19,8 +19,8 @@ use tokio::join;
 use tokio::task::{spawn_local, yield_now};
 
 use crate::traffic::{
-    assert_same, attached, await_bytes, engines, narrow_tcp, pattern, read_all, tcp,
-    with_each_driver, with_each_engine, within, without_ring,
+    assert_same, attached, await_bytes, engines, narrow_tcp, pattern, read_all,
+    stay_on_one_processor, tcp, with_each_driver, with_each_engine, within, without_ring,
 };
 use crate::{Impatient, LONG, builders, each_engine, pool};
 
@@ -252,6 +252,7 @@ fn sinks_and_streams_lose_nothing_to_futures_that_are_given_up() {
 fn datagrams_come_with_their_senders() {
     const DATAGRAMS: usize = 30;
     within(LONG, || {
+        stay_on_one_processor();
         each_engine(async |driver, engine| {
             Impatient::each(async |impatient| {
                 let (near, far) =
@@ -433,6 +434,7 @@ fn a_wait_for_sends_ends_with_the_driver() {
 #[test]
 fn an_empty_datagram_is_no_end_and_a_connected_socket_needs_no_address() {
     within(LONG, || {
+        stay_on_one_processor();
         each_engine(async |driver, engine| {
             let far = std::net::UdpSocket::bind(ANY).unwrap();
             let near = UdpSocket::bind(driver, ANY).unwrap();
@@ -601,6 +603,7 @@ fn a_sink_whose_sends_are_copied_keeps_no_task_waiting() {
 #[test]
 fn sockets_do_by_slices_what_those_of_tokio_do() {
     within(LONG, || {
+        stay_on_one_processor();
         each_engine(async |driver, engine| {
             let (near, far) =
                 (UdpSocket::bind(driver, ANY).unwrap(), UdpSocket::bind(driver, ANY).unwrap());
