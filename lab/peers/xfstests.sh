@@ -12,7 +12,7 @@ disk() {
 for name in fsgqa fsgqa2 123456-fsgqa; do
 	echo "$name:x:$((1000 + ${#name})):1000::/:/bin/bash" >>/etc/passwd
 done
-echo "fsgqa:x:1000:" >>/etc/group
+printf "fsgqa:x:1000:\nfsgqa2:x:1006:\n" >>/etc/group
 # Ordinary users run programs, some of which lie here.
 chmod 755 /root
 for part in auth account password session; do
