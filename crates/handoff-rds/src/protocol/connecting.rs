@@ -189,7 +189,7 @@ impl<B, R> Host<B, R> {
             let peer = self.peers.get_mut(&address).expect("listed");
             let role = peer.role;
             let unknown = peer.lanes.is_none();
-            let heard = peer.is_heard();
+            let spoke = peer.spoke;
             for (at, lane) in peer.lane.iter_mut().enumerate() {
                 if let Link::Up(it) = &mut lane.link
                     && let Some(reason) = it.stalled(now, self.limits.patience)
@@ -198,15 +198,17 @@ impl<B, R> Host<B, R> {
                     late.push((it.id, reason));
                     continue;
                 }
+                if let Link::Up(it) = &mut lane.link
+                    && it.silent_at(at, spoke, self.limits.patience).is_some_and(|at| at <= now)
+                    && !it.has_spoken(now, waiting(it.id))
+                {
+                    late.push((it.id, Reason::Silent));
+                    continue;
+                }
                 match &lane.link {
                     Link::Up(it) if at == 0 && it.heard && unknown => {
                         unanswered |=
                             matches!(it.probe, Probe::Sent(at) if at + self.limits.patience <= now);
-                    }
-                    Link::Up(it)
-                        if it.must_speak(at, heard) && it.since + self.limits.patience <= now =>
-                    {
-                        late.push((it.id, Reason::Silent));
                     }
                     Link::Connecting(id, since)
                         if role == Role::Server && *since + ASKING <= now =>
@@ -237,7 +239,6 @@ impl<B, R> Host<B, R> {
     pub fn deadline(&self) -> Option<Duration> {
         let patience = self.limits.patience;
         let of_peer = |peer: &super::peer::Peer| {
-            let heard = peer.is_heard();
             let wanted = |at: usize| {
                 peer.wants(at, self.now, self.limits.keep).then_some(peer.lane[at].retry_at)
             };
@@ -245,13 +246,13 @@ impl<B, R> Host<B, R> {
                 Link::Down => wanted(at),
                 Link::Connecting(_, since) if peer.role == Role::Server => Some(*since + ASKING),
                 Link::Connecting(..) => None,
-                Link::Up(it) if it.must_speak(at, heard) => Some(it.since + patience),
                 Link::Up(it) => {
                     let answered = match it.probe {
-                        Probe::Sent(at) if peer.lanes.is_none() => Some(at + patience),
+                        Probe::Sent(at) if it.heard && peer.lanes.is_none() => Some(at + patience),
                         _ => None,
                     };
-                    answered.into_iter().chain(it.stalls_at(patience)).min()
+                    let silent = it.silent_at(at, peer.spoke, patience);
+                    answered.into_iter().chain(silent).chain(it.stalls_at(patience)).min()
                 }
             };
             let lanes = (0..peer.lane.len()).filter_map(of_lane);

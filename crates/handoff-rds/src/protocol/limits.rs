@@ -26,7 +26,8 @@ pub struct Limits {
     /// After how long without traffic a peer may be forgotten in favour of another. Messages that the peer
     /// resends after that may be delivered twice.
     pub forget: Duration,
-    /// How long a new connection may stay silent, and a probe unanswered.
+    /// How long a new connection may stay silent, on lane 0 or while the peer has said nothing at all, and how long a
+    /// probe may stay unanswered.
     pub patience: Duration,
     /// Time from a lost connection to the next attempt; it doubles up to the second value.
     pub retry: (Duration, Duration),

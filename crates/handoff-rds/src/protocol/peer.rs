@@ -9,7 +9,7 @@ use super::arriving::Arriving;
 use super::congestion::Congestion;
 use super::output::{ConnectionId, MessageId};
 use super::role::Role;
-use crate::wire::{Header, MAX_LANES};
+use crate::wire::{HEADER_LEN, Header, MAX_LANES};
 
 /// After so many pongs owed, a connection is not read until they are written.
 pub(super) const MAX_PONGS: usize = 64;
@@ -34,6 +34,8 @@ pub(super) struct Peer {
     pub(super) queued: u64,
     /// Messages accepted whose end is not known.
     pub(super) unfinished: usize,
+    /// Something has come by one of its connections, perhaps by one that has ended.
+    pub(super) spoke: bool,
     /// Bytes received from it that nobody has taken, including parts of messages.
     pub(super) held: u64,
     pub(super) last_used: Duration,
@@ -82,6 +84,7 @@ pub(super) enum Link {
 
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
+    /// When it came up, or was last seen to have something that nobody has read.
     pub(super) since: Duration,
     /// Something has arrived.
     pub(super) heard: bool,
@@ -160,10 +163,26 @@ impl Connection {
         }
     }
 
-    /// Whether something has to come by it, on this lane; `heard`: whether something came by any of the peer's. A
-    /// peer says something at once on lane 0, and elsewhere only if there is something to say.
-    pub(super) fn must_speak(&self, lane: usize, heard: bool) -> bool {
-        !self.heard && (lane == 0 || !heard)
+    /// When it has been silent for too long, on this lane of a peer that `spoke` or not. A kernel says something at once
+    /// on lane 0, and elsewhere only if it has something to say.
+    pub(super) fn silent_at(
+        &self,
+        lane: usize,
+        spoke: bool,
+        patience: Duration,
+    ) -> Option<Duration> {
+        // A paused header is no silence.
+        let waits = !self.heard && matches!(self.reading, Reading::Header);
+        (waits && (lane == 0 || !spoke)).then_some(self.since + patience)
+    }
+
+    /// So many bytes wait to be read: returns whether there is a header among them. If so, they have time to be read.
+    pub(super) fn has_spoken(&mut self, now: Duration, waiting: usize) -> bool {
+        let spoken = waiting >= HEADER_LEN;
+        if spoken {
+            self.since = now;
+        }
+        spoken
     }
 
     /// Whether nothing more may be written to it.
@@ -208,6 +227,7 @@ impl Peer {
             pings: VecDeque::new(),
             queued: 0,
             unfinished: 0,
+            spoke: false,
             held: 0,
             last_used: Duration::ZERO,
         }
@@ -215,12 +235,6 @@ impl Peer {
 
     pub(super) fn is_up(&self) -> bool {
         self.lane.iter().any(Lane::is_up)
-    }
-
-    /// Whether something has come by one of its connections.
-    pub(super) fn is_heard(&self) -> bool {
-        let heard = |lane: &Lane| matches!(&lane.link, Link::Up(connection) if connection.heard);
-        self.lane.iter().any(heard)
     }
 
     pub(super) fn is_idle(&self) -> bool {

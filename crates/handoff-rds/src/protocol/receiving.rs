@@ -162,6 +162,7 @@ impl<B, R> Host<B, R> {
             *next_rx = header.sequence.wrapping_add(1);
         }
         connection.heard = true;
+        peer.spoke = true;
         connection.numbered |= !matches!(kind, Kind::Map);
         place.backoff = Default::default();
         peer.last_used = now;

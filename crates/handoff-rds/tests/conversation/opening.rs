@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use handoff_rds::End;
-use handoff_rds::protocol::{Event, Limits, Output, Reason};
+use handoff_rds::protocol::{ConnectionId, Event, Expect, Limits, Output, Reason};
 use handoff_rds::wire::{
-    CongestionMap, Extension, FLAG_CONGESTION_MAP, FLAG_RETRANSMITTED, Header, MAP_LEN,
+    CongestionMap, Extension, FLAG_CONGESTION_MAP, FLAG_RETRANSMITTED, HEADER_LEN, Header, MAP_LEN,
 };
 
 use crate::peer::{
-    GENERATION, LARGER, SMALLER, after, capabilities, connected, ended, host, map, outputs, pong,
-    reason, release, say, to, written,
+    GENERATION, LARGER, Own, SMALLER, after, capabilities, connected, ended, host, map, message,
+    outputs, pong, reason, release, say, to, written,
 };
 
 #[test]
@@ -123,12 +123,16 @@ fn silence_ends_a_connection_and_an_unanswered_probe_means_one_lane() {
     assert_eq!(reason(&mut host), None);
 }
 
+/// Accepts a connection on each of these lanes.
+fn accepted<const LANES: usize>(host: &mut Own, lanes: [u16; LANES]) -> [ConnectionId; LANES] {
+    lanes.map(|lane| host.accepted(SMALLER.into(), 40_000 + lane).expect("is taken"))
+}
+
 #[test]
 fn a_peer_that_says_nothing_on_any_lane_keeps_none() {
     let second = Duration::from_secs(1);
     let mut host = host(LARGER, Limits { patience: second, ..Limits::default() });
-    let mut accepted = |lane: u16| host.accepted(SMALLER.into(), 40_000 + lane).expect("is taken");
-    let (third, seventh) = (accepted(3), accepted(7));
+    let [third, seventh] = accepted(&mut host, [3, 7]);
     assert_eq!(host.deadline(), Some(second));
     after(&mut host, second);
     let closed = outputs(&mut host).into_iter().filter_map(|output| match output {
@@ -136,15 +140,39 @@ fn a_peer_that_says_nothing_on_any_lane_keeps_none() {
         _ => None,
     });
     assert!(closed.eq([(third, Reason::Silent), (seventh, Reason::Silent)]));
+}
 
-    // One that speaks may keep lanes by which it has nothing to say.
-    let first = host.accepted(SMALLER.into(), 40_000).expect("is taken");
-    let third = host.accepted(SMALLER.into(), 40_003).expect("is taken");
+#[test]
+fn a_peer_that_speaks_may_have_lanes_by_which_it_has_nothing_to_say() {
+    let second = Duration::from_secs(1);
+    let mut host = host(LARGER, Limits { patience: second, ..Limits::default() });
+    let [first, third] = accepted(&mut host, [0, 3]);
     map(&mut host, first, &CongestionMap::new());
     assert_eq!(host.deadline(), None);
+    // Also when those by which it spoke have ended.
+    host.closed(first);
     host.advance(10 * second);
     assert_eq!(reason(&mut host), None);
     assert_eq!(written(&mut host, third).len(), 1, "the map");
+}
+
+#[test]
+fn what_nobody_has_read_is_no_silence() {
+    let second = Duration::from_secs(1);
+    let mut host = host(LARGER, Limits { patience: second, ..Limits::default() });
+    accepted(&mut host, [0]);
+    host.advance_with(second, |_| HEADER_LEN);
+    assert_eq!((reason(&mut host), host.deadline()), (None, Some(2 * second)));
+    // A part of a header only.
+    host.advance_with(2 * second, |_| HEADER_LEN - 1);
+    assert_eq!(reason(&mut host), Some(Reason::Silent));
+
+    // One that is not acted on until all connections that wait are accepted.
+    let [third] = accepted(&mut host, [3]);
+    say(&mut host, third, &message(1, 0, 10));
+    assert_eq!((host.expect(third), host.deadline()), (Expect::Nothing, None));
+    host.advance(20 * second);
+    assert_eq!(reason(&mut host), None);
 }
 
 #[test]
