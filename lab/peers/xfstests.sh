@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# In a guest: xfstests on devices of ours, over four disks. The arguments are a target (loop or mirror), a file
-# system (xfs or ext4), and tests or groups as ./check takes them. Without any: the quick group on both file
-# systems and both targets.
+# In a guest: xfstests on devices of ours, over four disks. The arguments are a target (loop, mirror, or none for the
+# disks themselves, to compare), a file system (xfs or ext4), and tests or groups as ./check takes them. Without any:
+# the quick group on both file systems and both targets.
 . /root/peers/lib.sh
 export LD_LIBRARY_PATH=/root/programs/libs
 disk() {
@@ -12,7 +12,7 @@ disk() {
 for name in fsgqa fsgqa2 123456-fsgqa; do
 	echo "$name:x:$((1000 + ${#name})):1000::/:/bin/bash" >>/etc/passwd
 done
-printf "fsgqa:x:1000:\nfsgqa2:x:1006:\n" >>/etc/group
+printf "%s:x:%s:\n" fsgqa 1000 fsgqa2 1006 123456-fsgqa 1012 >>/etc/group
 # Ordinary users run programs, some of which lie here.
 chmod 755 /root
 for part in auth account password session; do
@@ -32,15 +32,16 @@ modprobe -a ublk_drv loop
 mkdir -p /mnt/test /mnt/scratch
 
 run() {
-	local target=$1 fs=$2
+	local target=$1 fs=$2 test=/dev/ublkb0 scratch=/dev/ublkb1
 	shift 2
 	case $target in
+	none) test=$(readlink -f "$(disk a)") scratch=$(readlink -f "$(disk b)") ;;
 	loop) handoff blk add loop "$(disk a)" --id 0 && handoff blk add loop "$(disk b)" --id 1 ;;
 	mirror) handoff blk add mirror "$(disk a)" "$(disk c)" --id 0 && handoff blk add mirror "$(disk b)" "$(disk d)" --id 1 ;;
 	esac || exit 1
-	mkfs."$fs" $([ "$fs" = xfs ] && echo -f || echo -F) -q /dev/ublkb0 || exit 1
+	mkfs."$fs" $([ "$fs" = xfs ] && echo -f || echo -F) -q "$test" || exit 1
 	cat >/root/xfstests/local.config <<-END
-	export FSTYP=$fs TEST_DEV=/dev/ublkb0 TEST_DIR=/mnt/test SCRATCH_DEV=/dev/ublkb1 SCRATCH_MNT=/mnt/scratch
+	export FSTYP=$fs TEST_DEV=$test TEST_DIR=/mnt/test SCRATCH_DEV=$scratch SCRATCH_MNT=/mnt/scratch
 	END
 	(cd /root/xfstests && ./check "$@") 2>&1 |
 		sed -n -u -e 's/^\([a-z0-9]*\/[0-9]\{3\}\).* \[not run\] \(.*\)/skip \1 (\2)/p;t' \
@@ -49,6 +50,7 @@ run() {
 			-e 's/^\([a-z0-9]*\/[0-9]\{3\}\)  *.*[0-9]s$/pass \1/p;t' -e 's/^/    | /p' |
 		sed -u "s/^\(pass\|fail\|skip\) /\1 $target $fs /"
 	umount /mnt/test /mnt/scratch 2>/dev/null
+	[ "$target" = none ] && return
 	handoff blk show 0 | sed 's/^/    | /'
 	handoff blk del 0 && handoff blk del 1
 }
