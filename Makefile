@@ -45,9 +45,10 @@ test: setup ## Run the checks and all tests, in stages; the last line counts the
 	@$(CARGO) xtask test
 
 soak: setup ## Run the long forms of the tests, for hours, and add the result to docs/figures/long-runs.md
-	@$(CARGO) xtask test --soak
-	@if [ -n "$(PEERS)" ]; then scripts/peers "$(PEERS)"; else \
-		echo "other people's suites were not run: make soak PEERS=DIRECTORY (docs/testing.md)"; fi
+	@status=0; $(CARGO) xtask test --soak || status=$$?; \
+	if [ -n "$(PEERS)" ]; then scripts/peers "$(PEERS)" || status=$$?; else \
+		echo "other people's suites were not run: make soak PEERS=DIRECTORY (docs/testing.md)"; fi; \
+	exit $$status
 
 bench: setup build ## Print every table of figures that this machine can make (as root)
 	$(HANDOFF) bench send
