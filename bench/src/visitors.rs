@@ -25,9 +25,17 @@ pub struct Allowed {
 /// Reads ADDR/LEN, or one address.
 fn range(text: &str) -> Result<IpNet, String> {
     let one = text.parse::<IpAddr>().map(IpNet::from);
-    one.or_else(|_| text.parse()).map_err(|_| {
+    one.or_else(|_| text.parse()).map(canonical).map_err(|_| {
         "addresses are written as ADDR/LEN, such as 192.0.2.0/24 or 2001:db8::/32".to_owned()
     })
+}
+
+/// IPv4 addresses in the form of IPv6 as what they are.
+fn canonical(range: IpNet) -> IpNet {
+    let v4 = range.addr().to_canonical();
+    let len = range.prefix_len().checked_sub(96);
+    let v4 = len.filter(|_| v4.is_ipv4() && range.addr().is_ipv6()).map(|len| IpNet::new(v4, len));
+    v4.and_then(Result::ok).unwrap_or(range)
 }
 
 /// The line that anyone may come, where that is so.
@@ -42,22 +50,34 @@ pub fn warning(address: SocketAddr, from: &[IpNet], what: &str) -> Option<String
 pub struct Visitors {
     /// None named: all may.
     from: Vec<IpNet>,
+    /// Why others may not.
+    why: &'static str,
     lines: Seldom,
     say: fn(String),
 }
 
 impl Visitors {
-    /// Those of these addresses, or all where there are none. `say` prints a line.
+    /// Those that `--from` names, or all where it names none. `say` prints a line.
     pub fn new(from: &[IpNet], say: fn(String)) -> Self {
+        Self::with_reason(from.to_vec(), "it is none of those that --from lets in", say)
+    }
+
+    /// Those that this side talks to, and nobody else.
+    pub fn only(peers: impl IntoIterator<Item = IpAddr>, say: fn(String)) -> Self {
+        let peers = peers.into_iter().map(|peer| canonical(peer.into())).collect();
+        Self::with_reason(peers, "only those that this side sends to may connect", say)
+    }
+
+    fn with_reason(from: Vec<IpNet>, why: &'static str, say: fn(String)) -> Self {
         let more = |count| format!("turned {count} more connections away");
-        Self { from: from.to_vec(), lines: Seldom::new(more, say), say }
+        Self { from, why, lines: Seldom::new(more, say), say }
     }
 
     /// Whether this peer may connect, which is said where it may not.
     pub fn lets_in(&self, peer: SocketAddr) -> bool {
         let may = self.may_come(peer.ip());
         if !may {
-            self.turned_away(peer, "it is none of those that --from lets in");
+            self.turned_away(peer, self.why);
         }
         may
     }
@@ -102,6 +122,12 @@ mod tests {
         for wrong in ["", "host", "192.0.2.0/33", "192.0.2/24"] {
             assert!(range(wrong).is_err(), "{wrong}");
         }
+        for (mapped, v4) in
+            [("::ffff:192.0.2.0/120", "192.0.2.0/24"), ("::ffff:192.0.2.7", "192.0.2.7/32")]
+        {
+            assert_eq!(range(mapped).unwrap().to_string(), v4);
+        }
+        assert_eq!(range("::/0").unwrap().to_string(), "::/0");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! one uses; if one of its sources names a changed file that is in no package (`docs/public-api.txt`);
 //! or if it has a link to the file's directory (`bpf/meter.bpf.c`, `kmod/wire/main.c`). If only test
 //! programs of a package changed, the change affects only these, or all of them if they share the file.
-//! package changed, these alone are concerned; all of them where it is a file that they share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

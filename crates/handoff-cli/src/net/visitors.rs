@@ -1,6 +1,6 @@
 //! Who may connect, said above the progress line.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use handoff_bench::visitors::{Visitors, warning};
 use ipnet::IpNet;
@@ -10,6 +10,11 @@ use crate::output;
 /// Those who may connect.
 pub(crate) fn of(from: &[IpNet]) -> Visitors {
     Visitors::new(from, output::say)
+}
+
+/// Those that this side talks to. That others were turned away is for the log: they may be peers of an earlier run.
+pub(crate) fn only(peers: impl IntoIterator<Item = IpAddr>) -> Visitors {
+    Visitors::only(peers, |line| tracing::info!("{line}"))
 }
 
 /// Says that anyone may come, where that is so.

@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use futures_util::future::select;
 use handoff::{Buffer, Driver, Executor, File};
-use handoff_bench::visitors::Allowed;
+use handoff_bench::visitors::{Allowed, Visitors};
 use handoff_rds::kernel::{self, Mode};
 use handoff_rds::own::{self, Engine};
 use handoff_rds::protocol::Limits;
@@ -49,7 +49,7 @@ pub struct Serving {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub listen_port: Option<u16>,
 
-    /// Who may connect; those that this side sends to may.
+    /// Who may connect. Those that this side sends to may, and nobody else if it answers nobody.
     #[command(flatten)]
     pub allowed: Allowed,
 }
@@ -70,7 +70,8 @@ impl Serving {
         }
     }
 
-    /// What ports are made of, at an address of this host. `peers` are those that this side sends to.
+    /// What ports are made of, at an address of this host. `peers` are those that this side sends to; one that sends to
+    /// nobody of its own accord hears whoever may connect.
     ///
     /// # Errors
     ///
@@ -84,14 +85,20 @@ impl Serving {
         under_way: usize,
     ) -> Result<(Host, Option<String>), Failure> {
         let own = (address, self.listen_port.unwrap_or(PORT)).into();
-        let mut from = self.allowed.from.clone();
-        if !from.is_empty() {
-            from.extend(peers.iter().copied().map(IpNet::from));
-        }
-        let (host, passed_over) = Host::new(driver, self.wanted()?, own, &from, copy, under_way)?;
+        let from = &self.allowed.from;
+        let visitors = match (from.is_empty(), peers.is_empty()) {
+            (true, false) => visitors::only(peers.iter().copied()),
+            (true, true) => visitors::of(&[]),
+            (false, _) => {
+                let peers = peers.iter().copied().map(IpNet::from);
+                visitors::of(&from.iter().copied().chain(peers).collect::<Vec<_>>())
+            }
+        };
+        let (host, passed_over) =
+            Host::new(driver, self.wanted()?, own, visitors, copy, under_way)?;
         host.announce(passed_over.as_deref());
-        if let Host::Own(_) = host {
-            visitors::warn(own, &from, "send");
+        if peers.is_empty() {
+            visitors::warn(own, from, "send");
         }
         Ok((host, passed_over))
     }
@@ -105,13 +112,13 @@ pub(crate) enum Host {
 
 impl Host {
     /// The engine that was asked for, and why not the kernel's where that was left open. Ours listens at `own`,
-    /// and lets those connect that `from` names, if it names any. `under_way` bytes may be under way from each
+    /// and lets `visitors` connect. `under_way` bytes may be under way from each
     /// of the kernel's ports, if it allows it, or to each peer of our own.
     pub(crate) fn new(
         driver: &Driver,
         name: EngineName,
         own: SocketAddr,
-        from: &[IpNet],
+        visitors: Visitors,
         copy: bool,
         under_way: usize,
     ) -> Result<(Self, Option<String>), Failure> {
@@ -131,10 +138,7 @@ impl Host {
         // A peer may have two for each of several connections on eight lanes.
         descriptors::allow_all();
         let engine = Engine::listening_at(driver, own, limits, sending)?;
-        if !from.is_empty() {
-            let visitors = visitors::of(from);
-            engine.admit(move |peer| visitors.lets_in(peer));
-        }
+        engine.admit(move |peer| visitors.lets_in(peer));
         Ok((Self::Own(engine), passed_over))
     }
 

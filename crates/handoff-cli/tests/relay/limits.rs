@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::sync::mpsc;
 
-use crate::running::{Listening, PATIENCE};
-use crate::session::{ENGINES, echo, serve, there_and_back};
+use crate::running::{Listening, PATIENCE, Running};
+use crate::session::{ENGINES, command, echo, serve, there_and_back};
 
 #[test]
 fn no_more_are_served_at_once_than_allowed() {
@@ -27,6 +27,13 @@ fn no_more_are_served_at_once_than_allowed() {
     drop((second, others));
     let report = relay.end().report();
     assert_eq!((&report["connections"], &report["most_open"]), (&4.into(), &2.into()), "{report}");
+}
+
+#[test]
+fn that_anyone_may_use_it_is_said() {
+    let target = "127.0.0.1:9".parse().expect("an address");
+    let relay = Running::start(&mut command("0.0.0.0:0", target, &[]));
+    relay.line("anyone who reaches 0.0.0.0:");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
 
-use crate::running::Listening;
+use crate::running::{Listening, Running};
 use crate::session::{command, directory};
 
 fn said(place: &Path, options: &[&str]) -> (Option<i32>, String) {
@@ -59,6 +59,13 @@ fn a_client_has_no_more_than_its_share() {
     assert_eq!(&status, b"HTTP/1.1 200");
     assert_eq!(serving.connect().read(&mut [0]).expect("is closed"), 0);
     assert_eq!(serving.stop()["turned_away"], 1);
+}
+
+#[test]
+fn that_anyone_may_read_is_said() {
+    let place = directory(&[("file", 1)]);
+    let serving = Running::start(&mut command(place.path(), &["--listen", "0.0.0.0:0"]));
+    serving.line("anyone who reaches 0.0.0.0:");
 }
 
 #[test]

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Executor, Tally};
+use handoff_bench::visitors::Visitors;
 use handoff_rds::wire::PORT;
 use handoff_rds::{Error, Refused};
-use ipnet::IpNet;
 
 use super::super::EngineName;
 use super::super::job::Job;
@@ -61,8 +61,7 @@ pub(super) struct Line<'a> {
     tally: Cell<Tally>,
 }
 
-/// Runs `work` with a line at `own`, at this port or a free one. Of our own engine, those of these addresses may
-/// connect, or all where there are none.
+/// Runs `work` with a line at `own`, at this port or a free one. `visitors` are who may connect to our own engine.
 ///
 /// # Errors
 ///
@@ -71,12 +70,12 @@ pub(super) fn with<T>(
     job: &Job<'_>,
     own: IpAddr,
     port: Option<u16>,
-    from: &[IpNet],
+    visitors: Visitors,
     work: impl AsyncFnOnce(&Line<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let copy = job.args.engine == EngineName::Copy;
     let at = SocketAddr::new(own, PORT);
-    let (host, passed_over) = Host::new(&job.driver, job.args.rds, at, from, copy, UNDER_WAY)?;
+    let (host, passed_over) = Host::new(&job.driver, job.args.rds, at, visitors, copy, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&job.driver);
     host.serve(&executor);

@@ -34,7 +34,7 @@ pub(in super::super) fn receive(
 ) -> Result<Report, Failure> {
     let own = resolve(job, endpoint)?;
     let from = job.args.addresses.from();
-    line::with(job, own.ip(), Some(own.port()), from, async |line| {
+    line::with(job, own.ip(), Some(own.port()), visitors::of(from), async |line| {
         output::say(format_args!("listening on rds://{}", SocketAddr::new(own.ip(), own.port())));
         visitors::warn(own, from, "send");
         let peer = admit(line).await?;

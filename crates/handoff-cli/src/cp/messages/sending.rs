@@ -15,6 +15,7 @@ use super::line::{self, Line};
 use crate::Failure;
 use crate::clock::Clock;
 use crate::net::address::Endpoint;
+use crate::net::visitors;
 
 /// Sends all of `inlet` to the receiver at `endpoint`.
 ///
@@ -28,8 +29,9 @@ pub(in super::super) fn send(
     endpoint: &Endpoint,
 ) -> Result<Report, Failure> {
     let peer = resolve(job, endpoint)?;
-    // The receiver connects, where its address is the smaller one, and nobody else needs to.
-    line::with(job, own_address(peer)?, None, &[peer.ip().into()], async |line| {
+    // It connects, where its address is the smaller one.
+    let visitors = visitors::only([peer.ip()]);
+    line::with(job, own_address(peer)?, None, visitors, async |line| {
         let piece = line::piece(line);
         let room = piece.next_multiple_of(ALIGNMENT as usize);
         let mut region = job.region(room * job.depth(1))?;

@@ -53,6 +53,17 @@ fn nobody_there_is_told_in_time() {
 }
 
 #[test]
+fn a_receiver_to_whom_nobody_sends_ends_in_time() {
+    let pair = Pair::new(9000).expect("namespaces and veth");
+    let files = Files::new(100);
+    let more = [&OWN[..], &["--connect-timeout", "1"]].concat();
+    let ended = receiver(&pair.right, &files.copy(), &more).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("nobody sent in time"), "{ended:?}");
+    assert_eq!(files.names(), ["source"]);
+}
+
+#[test]
 fn an_interrupted_sender_says_so_and_leaves_nothing() {
     let pair = Pair::new(9000).expect("namespaces and veth");
     let files = Files::new(100);
