@@ -10,9 +10,12 @@ disk() {
 	echo "/dev/disk/by-id/virtio-$1"
 }
 for name in fsgqa fsgqa2 123456-fsgqa; do
-	echo "$name:x:$((1000 + ${#name})):1000::/:/bin/bash" >>/etc/passwd
+	id=$((1000 + ${#name}))
+	echo "$name:x:$id:$id::/:/bin/bash" >>/etc/passwd
+	echo "$name:x:$id:" >>/etc/group
 done
-printf "%s:x:%s:\n" fsgqa 1000 fsgqa2 1006 123456-fsgqa 1012 >>/etc/group
+# A setuid program looks for its library here only.
+cp /root/programs/libs/liburing.so.2 /usr/lib/x86_64-linux-gnu/
 # Ordinary users run programs, some of which lie here.
 chmod 755 /root
 for part in auth account password session; do
