@@ -48,8 +48,8 @@ pub fn warning(address: SocketAddr, from: &[IpNet], what: &str) -> Option<String
 /// The addresses that may connect. Clones, for other threads, say their lines together.
 #[derive(Clone, Debug)]
 pub struct Visitors {
-    /// None named: all may.
-    from: Vec<IpNet>,
+    /// None: all may.
+    from: Option<Vec<IpNet>>,
     /// Why others may not.
     why: &'static str,
     lines: Seldom,
@@ -59,16 +59,17 @@ pub struct Visitors {
 impl Visitors {
     /// Those that `--from` names, or all where it names none. `say` prints a line.
     pub fn new(from: &[IpNet], say: fn(String)) -> Self {
-        Self::with_reason(from.to_vec(), "it is none of those that --from lets in", say)
+        let from = (!from.is_empty()).then(|| from.to_vec());
+        Self::with_reason(from, "it is none of those that --from lets in", say)
     }
 
     /// Those that this side talks to, and nobody else.
     pub fn only(peers: impl IntoIterator<Item = IpAddr>, say: fn(String)) -> Self {
-        let peers = peers.into_iter().map(|peer| canonical(peer.into())).collect();
-        Self::with_reason(peers, "only those that this side sends to may connect", say)
+        let peers = peers.into_iter().map(|peer| peer.to_canonical().into()).collect();
+        Self::with_reason(Some(peers), "only those that this side sends to may connect", say)
     }
 
-    fn with_reason(from: Vec<IpNet>, why: &'static str, say: fn(String)) -> Self {
+    fn with_reason(from: Option<Vec<IpNet>>, why: &'static str, say: fn(String)) -> Self {
         let more = |count| format!("turned {count} more connections away");
         Self { from, why, lines: Seldom::new(more, say), say }
     }
@@ -86,7 +87,8 @@ impl Visitors {
     pub fn may_come(&self, address: IpAddr) -> bool {
         // A socket for both versions sees IPv4 in the form of IPv6.
         let address = address.to_canonical();
-        self.from.is_empty() || self.from.iter().any(|range| range.contains(&address))
+        let named = |from: &Vec<IpNet>| from.iter().any(|range| range.contains(&address));
+        self.from.as_ref().is_none_or(named)
     }
 
     /// Says that a peer was turned away.
@@ -127,7 +129,17 @@ mod tests {
         {
             assert_eq!(range(mapped).unwrap().to_string(), v4);
         }
-        assert_eq!(range("::/0").unwrap().to_string(), "::/0");
+        for as_it_is in ["::/0", "::ffff:0.0.0.0/95", "0.0.0.0/0"] {
+            assert_eq!(range(as_it_is).unwrap(), as_it_is.parse().unwrap());
+        }
+        assert_eq!(range("::ffff:0:0/96").unwrap().to_string(), "0.0.0.0/0");
+
+        let peer: IpAddr = "::ffff:192.0.2.7".parse().unwrap();
+        for (only, may) in [(vec![peer], true), (vec![], false)] {
+            let only = Visitors::only(only, |line| panic!("{line}"));
+            assert_eq!(only.may_come("192.0.2.7".parse().unwrap()), may);
+            assert!(!only.may_come("192.0.2.8".parse().unwrap()));
+        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # In a guest: rds-ping of rds-tools, over the kernel's RDS, against our engine at the other end of a cable.
-# rds-stress is not among it: both of its ends are programs of its own on sockets of the kernel. The kernel's module holds port 16385 in every namespace, so
-# the engine listens at another, to which a filter leads.
+# rds-stress is not run: both of its ends are programs of its own on sockets of the kernel. The kernel's module holds
+# port 16385 in every namespace, so the engine listens at another, to which a filter leads.
 . /root/peers/lib.sh
 for module in rds rds_tcp sch_ingress cls_flower act_pedit act_csum; do modprobe "$module"; done
 near="ip netns exec near" far="ip netns exec far"

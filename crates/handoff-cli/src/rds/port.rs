@@ -49,7 +49,7 @@ pub struct Serving {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub listen_port: Option<u16>,
 
-    /// Who may connect. Those that this side sends to may, and nobody else if it answers nobody.
+    /// Who may connect, besides those that this side sends to.
     #[command(flatten)]
     pub allowed: Allowed,
 }
@@ -90,14 +90,14 @@ impl Serving {
             (true, false) => visitors::only(peers.iter().copied()),
             (true, true) => visitors::of(&[]),
             (false, _) => {
-                let peers = peers.iter().copied().map(IpNet::from);
+                let peers = peers.iter().map(|peer| IpNet::from(peer.to_canonical()));
                 visitors::of(&from.iter().copied().chain(peers).collect::<Vec<_>>())
             }
         };
         let (host, passed_over) =
             Host::new(driver, self.wanted()?, own, visitors, copy, under_way)?;
         host.announce(passed_over.as_deref());
-        if peers.is_empty() {
+        if peers.is_empty() && matches!(host, Host::Own(_)) {
             visitors::warn(own, from, "send");
         }
         Ok((host, passed_over))

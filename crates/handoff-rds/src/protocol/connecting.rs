@@ -179,7 +179,7 @@ impl<B, R> Host<B, R> {
     }
 
     /// As [`Host::advance`], for a driver that reads only when there is much: `waiting` returns how many bytes of a
-    /// connection it has not read yet. It is asked before a message ends because nothing of it comes.
+    /// connection it has not read yet. It is asked before a connection ends because nothing comes.
     pub fn advance_with(&mut self, now: Duration, waiting: impl Fn(ConnectionId) -> usize) {
         self.now = now;
         let peers: Vec<IpAddr> = self.peers.keys().copied().collect();
@@ -200,15 +200,16 @@ impl<B, R> Host<B, R> {
                 }
                 if let Link::Up(it) = &mut lane.link
                     && it.silent_at(at, spoke, self.limits.patience).is_some_and(|at| at <= now)
-                    && !it.has_spoken(now, waiting(it.id))
+                    && !it.has_unread(now, waiting(it.id))
                 {
                     late.push((it.id, Reason::Silent));
                     continue;
                 }
-                match &lane.link {
-                    Link::Up(it) if at == 0 && it.heard && unknown => {
-                        unanswered |=
-                            matches!(it.probe, Probe::Sent(at) if at + self.limits.patience <= now);
+                match &mut lane.link {
+                    Link::Up(it) if at == 0 && unknown => {
+                        if it.answer_due(self.limits.patience).is_some_and(|at| at <= now) {
+                            unanswered |= !it.has_unread(now, waiting(it.id));
+                        }
                     }
                     Link::Connecting(id, since)
                         if role == Role::Server && *since + ASKING <= now =>
@@ -247,10 +248,7 @@ impl<B, R> Host<B, R> {
                 Link::Connecting(_, since) if peer.role == Role::Server => Some(*since + ASKING),
                 Link::Connecting(..) => None,
                 Link::Up(it) => {
-                    let answered = match it.probe {
-                        Probe::Sent(at) if it.heard && peer.lanes.is_none() => Some(at + patience),
-                        _ => None,
-                    };
+                    let answered = it.answer_due(patience).filter(|_| peer.lanes.is_none());
                     let silent = it.silent_at(at, peer.spoke, patience);
                     answered.into_iter().chain(silent).chain(it.stalls_at(patience)).min()
                 }

@@ -84,7 +84,7 @@ pub(super) enum Link {
 
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
-    /// When it came up, or was last seen to have something that nobody has read.
+    /// When it came up, or was last seen with something unread.
     pub(super) since: Duration,
     /// Something has arrived.
     pub(super) heard: bool,
@@ -163,8 +163,8 @@ impl Connection {
         }
     }
 
-    /// When it has been silent for too long, on this lane of a peer that `spoke` or not. A kernel says something at once
-    /// on lane 0, and elsewhere only if it has something to say.
+    /// When it has been silent for too long, on this lane of a peer that `spoke` or not. All say something on lane 0, and
+    /// a kernel elsewhere only if it has something to say.
     pub(super) fn silent_at(
         &self,
         lane: usize,
@@ -172,17 +172,26 @@ impl Connection {
         patience: Duration,
     ) -> Option<Duration> {
         // A paused header is no silence.
-        let waits = !self.heard && matches!(self.reading, Reading::Header);
+        let waits = !self.heard && !matches!(self.reading, Reading::Paused(_));
         (waits && (lane == 0 || !spoke)).then_some(self.since + patience)
     }
 
-    /// So many bytes wait to be read: returns whether there is a header among them. If so, they have time to be read.
-    pub(super) fn has_spoken(&mut self, now: Duration, waiting: usize) -> bool {
-        let spoken = waiting >= HEADER_LEN;
-        if spoken {
+    /// When the answer to a probe has been awaited for too long.
+    pub(super) fn answer_due(&self, patience: Duration) -> Option<Duration> {
+        match self.probe {
+            Probe::Sent(at) if self.heard => Some(at.max(self.since) + patience),
+            _ => None,
+        }
+    }
+
+    /// So many bytes wait to be read: returns whether there is a header among them. If so, it has been neither silent nor
+    /// without an answer until now.
+    pub(super) fn has_unread(&mut self, now: Duration, waiting: usize) -> bool {
+        let unread = waiting >= HEADER_LEN;
+        if unread {
             self.since = now;
         }
-        spoken
+        unread
     }
 
     /// Whether nothing more may be written to it.

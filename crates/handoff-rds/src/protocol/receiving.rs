@@ -131,6 +131,7 @@ impl<B, R> Host<B, R> {
             && header.sequence < *next_rx;
         if again && !matches!(kind, Kind::Map) {
             self.statistics.duplicates += 1;
+            connection.since = now;
             return Ok(Reading::Skip(header.len as usize).or_header());
         }
         let reading = match kind {

@@ -176,6 +176,26 @@ fn what_nobody_has_read_is_no_silence() {
 }
 
 #[test]
+fn a_probe_is_unanswered_only_when_everything_is_read() {
+    let second = Duration::from_secs(1);
+    let mut host = host(LARGER, Limits { patience: second, ..Limits::default() });
+    let [first] = accepted(&mut host, [0]);
+    map(&mut host, first, &CongestionMap::new());
+    host.closed(first);
+    let [again] = accepted(&mut host, [0]);
+    host.send(to(SMALLER, 10, 0)).expect("is accepted");
+    assert_eq!(written(&mut host, again).len(), 2, "map and probe");
+    outputs(&mut host);
+    host.advance_with(second, |_| HEADER_LEN);
+    assert_eq!((reason(&mut host), host.deadline()), (None, Some(2 * second)));
+    map(&mut host, again, &CongestionMap::new());
+    host.advance_with(2 * second, |_| HEADER_LEN);
+    assert_eq!((written(&mut host, again).len(), host.deadline()), (0, Some(3 * second)));
+    host.advance(3 * second);
+    assert_eq!(written(&mut host, again).len(), 1, "the message, by one lane");
+}
+
+#[test]
 fn a_pong_settles_the_lanes_and_the_client_opens_them() {
     let mut host = host(SMALLER, Limits { lanes: 4, ..Limits::default() });
     host.send(to(LARGER, 10, 0)).expect("is accepted");

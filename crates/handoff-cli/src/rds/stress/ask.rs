@@ -12,7 +12,7 @@ use super::super::port::{Host, Port};
 use super::shared::{AT_ONCE, Run, StressArgs};
 use crate::Failure;
 
-/// How long to wait at the end for missing answers, from the last one on.
+/// How long to wait at the end, from the last answer on, for answers to requests that were given up.
 const GRACE: Duration = Duration::from_secs(5);
 /// A peer that says nothing for so long, and for twice its longest answer, may have been restarted:
 /// requests that it has not answered are sent again.
@@ -123,8 +123,12 @@ impl Asking {
                 let waiting = places.iter().filter(|place| place.waits).count();
                 let late: usize = places.iter().map(|place| place.given_up.len()).sum();
                 let back = places.iter().all(|place| place.buffer.is_some());
-                let settled = back && (waiting, late) == (0, 0);
-                if settled || run.context.stop.requested() || over.max(last).elapsed() > GRACE {
+                let patience = match (waiting, late) {
+                    (0, 0) if back => Duration::ZERO,
+                    (0, _) if back => GRACE,
+                    _ => Duration::from_secs(args.timeout.into()),
+                };
+                if run.context.stop.requested() || over.max(last).elapsed() >= patience {
                     let counted = &mut *run.counted.borrow_mut();
                     counted.unanswered += waiting as u64;
                     counted.lost += late as u64;

@@ -67,7 +67,7 @@ pub struct StressArgs {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub time: Option<u32>,
 
-    /// Give up after this many seconds without any answer
+    /// Give up after this many seconds without any answer, also at the end
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
 

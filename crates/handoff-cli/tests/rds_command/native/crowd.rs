@@ -124,28 +124,49 @@ fn a_peer_is_heard_among_strangers() {
     }
 }
 
+/// Whether the right end takes a connection from another host than the left end: one of a smaller address, so it is the
+/// one that connects.
+fn takes_another(pair: &Pair) -> bool {
+    let other = Ipv4Addr::new(1, 0, 0, 1);
+    ip(&pair.left, &["addr", "add", &format!("{other}/32"), "dev", pair.left.device()]);
+    ip(&pair.right, &["route", "add", &format!("{other}/32"), "dev", pair.right.device()]);
+    let mut stranger = connect(&pair.left, SocketAddrV4::new(other, 0), pair.right.v4());
+    stranger.set_read_timeout(Some(PATIENCE)).expect("is set");
+    // The first thing that an engine says is which of its ports are congested.
+    match stranger.read(&mut [0]) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => false,
+        heard => heard.expect("an end, or something") > 0,
+    }
+}
+
 #[test]
 fn who_sends_lets_in_only_whom_it_sends_to() {
     let pair = Pair::new(9_000).expect("namespaces and veth");
     let files = Files::new(0);
     let receiver = receiver(&pair.left, &files.copy(), &["--rds", "own"]);
     let sender = Endless::start(&pair.right, &pair.left, &["--rds", "own"]);
-    // Another host, of a smaller address: so it is the one that connects.
-    let other = Ipv4Addr::new(1, 0, 0, 1);
-    ip(&pair.left, &["addr", "add", &format!("{other}/32"), "dev", pair.left.device()]);
-    ip(&pair.right, &["route", "add", &format!("{other}/32"), "dev", pair.right.device()]);
-    let mut stranger = connect(&pair.left, SocketAddrV4::new(other, 0), pair.right.v4());
-    stranger.set_read_timeout(Some(PATIENCE)).expect("is set");
-    let heard = stranger.read(&mut [0]).or_else(|error| match error.kind() {
-        io::ErrorKind::ConnectionReset => Ok(0),
-        _ => Err(error),
-    });
-    assert_eq!(heard.expect("an end"), 0);
+    assert!(!takes_another(&pair));
     sender.running.signal(Signal::INT);
     let (sent, received) = (sender.running.end(), receiver.end());
     assert_eq!((sent.code, received.code), (Some(130), Some(1)), "{sent:?} {received:?}");
     // The user has not asked who may.
     assert!(!sent.stderr.contains("turned a connection"), "{sent:?}");
+}
+
+#[test]
+fn who_asks_lets_in_only_whom_it_asks_and_whom_the_user_names() {
+    for from in [&[][..], &["--from", "1.0.0.1"]] {
+        let pair = Pair::new(9_000).expect("namespaces and veth");
+        let answering = Answering::at(&pair.left, pair.left.v4(), &["--engine", "own"]);
+        let [own, peer] = [&pair.right, &pair.left].map(|end| end.v4().to_string());
+        let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--time", "600"];
+        let asking = Running::start(&mut command(&pair.right, &[&asks[..], from].concat()));
+        asking.line("engine rds-own");
+        assert_eq!(takes_another(&pair), !from.is_empty());
+        asking.signal(Signal::INT);
+        assert_eq!(asking.end().code, Some(130));
+        answering.stop();
+    }
 }
 
 #[test]
