@@ -206,10 +206,12 @@ impl<B, R> Host<B, R> {
                     continue;
                 }
                 match &mut lane.link {
-                    Link::Up(it) if at == 0 && unknown => {
-                        if it.answer_due(self.limits.patience).is_some_and(|at| at <= now) {
-                            unanswered |= !it.has_unread(now, waiting(it.id));
-                        }
+                    Link::Up(it)
+                        if at == 0
+                            && unknown
+                            && it.answer_due(self.limits.patience).is_some_and(|at| at <= now) =>
+                    {
+                        unanswered |= !it.has_unread(now, waiting(it.id));
                     }
                     Link::Connecting(id, since)
                         if role == Role::Server && *since + ASKING <= now =>
