@@ -40,7 +40,7 @@ pub(crate) struct SendingHost {
 }
 
 impl SendingHost {
-    /// Waits until one comes that may, and speaks our protocol; none if the user ends it before.
+    /// Waits for a host that may connect and speaks our protocol; returns none if the user ends it before.
     ///
     /// # Errors
     ///

@@ -119,7 +119,7 @@ impl Kernel {
         &self.directory
     }
 
-    /// What QEMU boots: the kernel unpacked, where it can be booted like that.
+    /// What QEMU boots: the unpacked kernel if there is one.
     pub(crate) fn image(&self) -> PathBuf {
         let unpacked = self.directory.join(UNPACKED);
         if unpacked.exists() { unpacked } else { self.directory.join("vmlinuz") }
