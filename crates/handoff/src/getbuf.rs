@@ -5,6 +5,7 @@
 use std::fmt;
 use std::fs::OpenOptions;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -80,11 +81,16 @@ impl GetBuf {
         if let Some(shared) = driver.getbuf.borrow().upgrade() {
             return Ok(Self { shared, driver: Rc::clone(driver) });
         }
-        let device = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(getbuf::PATH)
-            .map_err(|error| unavailable(handoff_probe::why_no_get_buf(&error)))?;
+        let opened = OpenOptions::new().read(true).write(true).open(getbuf::PATH);
+        let device = opened.map_err(|error| {
+            let reason = handoff_probe::why_no_get_buf(&error);
+            // Nothing else, such as a lack of descriptors, lasts.
+            if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) {
+                *driver.no_getbuf.borrow_mut() = Some(reason.clone());
+            }
+            unavailable(reason)
+        })?;
+        *driver.no_getbuf.borrow_mut() = None;
         getbuf::query(&device)
             .map_err(|error| unavailable(format!("{} does not answer: {error}", getbuf::PATH)))?;
         let shared = GetBufShared {
@@ -95,6 +101,16 @@ impl GetBuf {
         let shared = Rc::new(shared);
         *driver.getbuf.borrow_mut() = Rc::downgrade(&shared);
         Ok(Self { shared, driver: Rc::clone(driver) })
+    }
+
+    /// As [`open`](Self::open), but does not look again for a device that this driver has not found.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub(crate) fn open_if_not_missing(driver: &Rc<Reactor>) -> Result<Self> {
+        let missing = driver.no_getbuf.borrow().clone();
+        missing.map_or_else(|| Self::open(driver), |reason| Err(unavailable(reason)))
     }
 
     /// Prepares a file, block device or TCP socket for lending. If you also read the socket in another way,

@@ -48,6 +48,9 @@ pub(crate) struct Core {
     /// The device that lends buffers of the kernel, while anybody has it open.
     #[cfg(feature = "getbuf")]
     pub(crate) getbuf: RefCell<Weak<GetBufShared>>,
+    /// Why there is no such device for this driver, as far as it has looked.
+    #[cfg(feature = "getbuf")]
+    pub(crate) no_getbuf: RefCell<Option<String>>,
     pub(crate) pipes: Pipes,
     pub(crate) turns: Cell<u32>,
     /// Futures that were ready when polled, since the last turn.
@@ -81,6 +84,8 @@ impl Core {
             request_queues: RefCell::default(),
             #[cfg(feature = "getbuf")]
             getbuf: RefCell::default(),
+            #[cfg(feature = "getbuf")]
+            no_getbuf: RefCell::default(),
             pipes: Pipes::default(),
             turns: Cell::new(0),
             at_once: Cell::new(0),

@@ -152,6 +152,9 @@ impl Socket {
 pub enum RouteEngine {
     /// The kernel's own buffers are lent into the ring ([`GetBuf`](crate::GetBuf)), and sent or
     /// written from there.
+    ///
+    /// A driver that has not found the device looks again for [`Driver::get_buf`] and for routes that
+    /// [only](Route::only) may use it.
     #[cfg(feature = "getbuf")]
     GetBuf,
     /// splice(2) through a pipe. Nobody reports when the pages are free again, nor whether they were
@@ -429,7 +432,11 @@ impl Route {
 
     #[cfg(feature = "getbuf")]
     async fn lend(&mut self) -> Result<()> {
-        let getbuf = GetBuf::open(&self.driver)?;
+        let getbuf = match self.engines.len() {
+            1 => GetBuf::open(&self.driver)?,
+            // Many machines have none, and a look costs a short connection a tenth of its CPU.
+            _ => GetBuf::open_if_not_missing(&self.driver)?,
+        };
         let mut supply = match &self.source {
             RouteSource::File(file, range) => {
                 FromKernel::of_file(getbuf, file, self.rest_of(range.clone()))?

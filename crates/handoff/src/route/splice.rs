@@ -19,10 +19,9 @@ use std::rc::Rc;
 
 use futures_lite::future::yield_now;
 use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SendFlags, send};
 use rustix::pipe::{SpliceFlags, splice};
-use socket2::SockRef;
 
 use crate::core::Pipe;
 use crate::error::{Error, Result};
@@ -63,7 +62,7 @@ impl End {
             let flags = fcntl_getfl(socket.as_fd()).map_err(|error| failed(error.into()))?;
             let blocks = !flags.contains(OFlags::NONBLOCK);
             if blocks {
-                SockRef::from(&socket.as_fd()).set_nonblocking(true).map_err(failed)?;
+                ioctl_fionbio(socket, true).map_err(|error| failed(error.into()))?;
             }
             socket.shared.blocks_again.set(blocks);
         }
@@ -101,7 +100,7 @@ impl Drop for End {
         socket.shared.spliced.update(|ends| ends - 1);
         if socket.shared.spliced.get() == 0
             && socket.shared.blocks_again.get()
-            && let Err(error) = SockRef::from(&socket.as_fd()).set_nonblocking(false)
+            && let Err(error) = ioctl_fionbio(socket, false)
         {
             tracing::warn!(%error, "a socket stays non-blocking after splice");
         }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use handoff::{Carried, Engine, Route, RouteEngine, RouteSink, RouteSource};
+use handoff::{Carried, Driver, Engine, RingUse, Route, RouteEngine, RouteSink, RouteSource};
 use handoff_lab::helpers::{bytes_at, eventually};
-use handoff_lab::topology::{Disk, Pair, RamDisk};
+use handoff_lab::topology::{Disk, Pair, RamDisk, load};
 use handoff_meter::{Meter, Options, Scope};
 
 use crate::bed::{Lending, connection, direct, filled, on_disk, read_all, write_all};
@@ -63,8 +63,8 @@ fn check_nothing_copied(ends: usize, carry: impl Fn() -> Carried) {
     panic!("copied {counts:?} bytes, where the ends copy {by_ends}: {report:#?}");
 }
 
-fn file(lending: &Lending, file: impl Into<OwnedFd>) -> handoff::File {
-    lending.driver.file(file).expect("attaches")
+fn file(driver: &Driver, file: impl Into<OwnedFd>) -> handoff::File {
+    driver.file(file).expect("attaches")
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_file_goes_to_a_socket_and_nothing_is_copied() {
         let (near, far) = pair.connection().expect("the hosts connect");
         let received = read_all(far);
         let from = content.try_clone().expect("is open");
-        let source = RouteSource::File(file(&lending, from), 0..u64::MAX);
+        let source = RouteSource::File(file(&lending.driver, from), 0..u64::MAX);
         let socket = lending.driver.socket(near).expect("attaches");
         socket.set_engine(Engine::UringZc).expect("has a ring");
         let carried = run(&lending, source, RouteSink::Socket(socket));
@@ -92,12 +92,12 @@ fn a_file_goes_to_a_socket_and_nothing_is_copied() {
 fn a_file_goes_to_a_file_past_the_page_cache_and_through_it() {
     let directory = on_disk();
     let lending = Lending::new();
-    let source = || file(&lending, filled(&directory, 2 << 20));
-    let into = file(&lending, direct(&directory, "direct"));
+    let source = || file(&lending.driver, filled(&directory, 2 << 20));
+    let into = file(&lending.driver, direct(&directory, "direct"));
     let carried = run(&lending, RouteSource::File(source(), 0..2 << 20), RouteSink::File(into, 0));
     assert_eq!((carried.taken.zero_copy, carried.given.zero_copy), (2 << 20, 2 << 20));
     let buffered = File::create_new(directory.path().join("buffered")).expect("makes");
-    let into = file(&lending, buffered);
+    let into = file(&lending.driver, buffered);
     let carried = run(&lending, RouteSource::File(source(), 0..2 << 20), RouteSink::File(into, 0));
     assert_eq!((carried.taken.zero_copy, carried.given.copied), (2 << 20, 2 << 20));
     for name in ["direct", "buffered"] {
@@ -110,8 +110,8 @@ fn a_file_goes_to_a_file_past_the_page_cache_and_through_it() {
 fn what_does_not_fill_a_block_says_so_past_the_page_cache() {
     let directory = on_disk();
     let lending = Lending::new();
-    let source = RouteSource::File(file(&lending, filled(&directory, 5_000)), 0..u64::MAX);
-    let into = file(&lending, direct(&directory, "direct"));
+    let source = RouteSource::File(file(&lending.driver, filled(&directory, 5_000)), 0..u64::MAX);
+    let into = file(&lending.driver, direct(&directory, "direct"));
     let mut route = Route::new(&lending.driver, source, RouteSink::File(into, 0));
     let error = lending.run(route.run()).result.expect_err("half a page can't be written");
     assert!(error.to_string().contains("O_DIRECT"), "{error}");
@@ -144,11 +144,44 @@ fn a_stream_goes_to_a_file() {
     let lending = Lending::new();
     let source = RouteSource::Stream(lending.driver.socket(near).expect("attaches"), None);
     let sink = File::create_new(directory.path().join("sink")).expect("makes");
-    let carried = run(&lending, source, RouteSink::File(file(&lending, sink), 0));
+    let carried = run(&lending, source, RouteSink::File(file(&lending.driver, sink), 0));
     assert_eq!(carried.given.copied, LEN as u64, "the page cache takes a copy");
     sent.join().expect("ends");
     let content = std::fs::read(directory.path().join("sink")).expect("reads");
     assert!(content == bytes_at(0, LEN), "content differs");
+}
+
+#[test]
+fn routes_do_not_look_again_for_a_device_that_is_missing() {
+    let driver = Driver::builder().ring(RingUse::Require).build().expect("a ring");
+    let directory = on_disk();
+    let content = file(&driver, filled(&directory, LEN));
+    let engine = |of_choice: fn(Route) -> Route| {
+        let (near, far) = connection();
+        let received = read_all(far);
+        let socket = driver.socket(near).expect("attaches");
+        let carried = driver
+            .block_on(of_choice(Route::new(&driver, (&content, 0..LEN as u64), &socket)).run());
+        drop(socket);
+        let received = received.join().expect("ends");
+        let carried = carried.expect("runs");
+        carried.result.map(|()| (carried.engine, received == bytes_at(0, LEN)))
+    };
+    load("getbuf", &[]).expect("the lab's kernel has it");
+    eventually("the module can be removed", || {
+        Command::new("rmmod").arg("getbuf").output().expect("starts").status.success().then_some(())
+    });
+    assert_eq!(engine(|any| any).expect("runs"), (RouteEngine::Splice, true));
+    let error = engine(|any| any.only(RouteEngine::GetBuf)).expect_err("there is none");
+    assert!(error.to_string().contains("the module getbuf is not loaded"), "{error}");
+
+    load("getbuf", &[]).expect("the lab's kernel has it");
+    eventually("the device is there", || Path::new("/dev/getbuf").exists().then_some(()));
+    assert_eq!(engine(|any| any).expect("runs"), (RouteEngine::Splice, true));
+    // Who asks for it gets it, and so do all afterwards.
+    let asked = engine(|any| any.only(RouteEngine::GetBuf)).expect("runs");
+    assert_eq!(asked, (RouteEngine::GetBuf, true));
+    assert_eq!(engine(|any| any).expect("runs"), (RouteEngine::GetBuf, true));
 }
 
 #[test]
@@ -161,7 +194,7 @@ fn every_file_system_and_block_devices_lend() {
         let received = read_all(far);
         let lending = Lending::new();
         let from = File::open(path).expect("opens");
-        let source = RouteSource::File(file(&lending, from), 0..LEN as u64);
+        let source = RouteSource::File(file(&lending.driver, from), 0..LEN as u64);
         let socket = lending.driver.socket(near).expect("attaches");
         let carried = run(&lending, source, RouteSink::Socket(socket));
         assert_eq!(carried.taken.zero_copy, LEN as u64, "{}: {carried:?}", path.display());
