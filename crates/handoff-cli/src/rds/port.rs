@@ -1,7 +1,10 @@
 //! One port of either engine, waited for on a driver.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use futures_util::future::select;
 use handoff::{Buffer, Driver, Executor, File};
@@ -25,6 +28,11 @@ const LARGEST_BUFFER: usize = 1 << 30;
 /// Bytes that one of the kernel's sockets holds before it tells its peers to wait, if allowed; as our own
 /// engine.
 const HELD: usize = 4 << 20;
+/// How long the kernel may take to close a port of a program that was killed: it ends the program's rings, which hold the
+/// port's socket, after the program itself.
+const CLOSING: Duration = Duration::from_secs(2);
+/// Between looks whether it has.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Engines, as they are called on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -191,8 +199,7 @@ impl Host {
         match self {
             Self::Own(engine) => Ok(Port::Own(engine.bind(port)?)),
             Self::Kernel { address, under_way } => {
-                let bound = kernel::Socket::bind((*address, port).into());
-                let socket = Box::new(bound.map_err(|error| taken(*address, port, error))?);
+                let socket = Box::new(bind_once_closed((*address, port).into())?);
                 socket.set_send_buffer((*under_way).min(LARGEST_BUFFER))?;
                 socket.set_receive_buffer(HELD)?;
                 let second = socket.as_fd().try_clone_to_owned().map_err(Failure::failed)?;
@@ -217,15 +224,24 @@ pub(crate) enum Port {
     Own(own::Socket),
 }
 
-/// The kernel says `EADDRINUSE` without the port.
-fn taken(address: IpAddr, port: u16, error: Error) -> Failure {
-    match &error {
-        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            Failure::failed(format!(
-                "RDS port {port} of {address} is taken by another program: choose another port"
-            ))
+/// Binds a socket of the kernel's, and waits up to [`CLOSING`] if another has the port.
+fn bind_once_closed(address: SocketAddr) -> Result<kernel::Socket<Buffer>, Failure> {
+    let begin = Instant::now();
+    loop {
+        match kernel::Socket::bind(address) {
+            Ok(socket) => return Ok(socket),
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+                if begin.elapsed() >= CLOSING {
+                    return Err(Failure::failed(format!(
+                        "RDS port {} of {} is taken by another program: choose another port",
+                        address.port(),
+                        address.ip()
+                    )));
+                }
+                thread::sleep(LOOK);
+            }
+            Err(error) => return Err(error.into()),
         }
-        _ => error.into(),
     }
 }
 

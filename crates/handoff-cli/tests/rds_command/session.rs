@@ -1,13 +1,16 @@
 //! Both sides of a stress, and what they say.
 
+use std::fs;
 use std::net::Ipv4Addr;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use handoff_lab::topology::PairEnd;
+use handoff_lab::topology::{Pair, PairEnd};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::running::{Ended, Running};
+use crate::running::{Ended, PATIENCE, Running};
 
 /// Runs `handoff rds` at one end of the pair.
 pub(crate) fn rds(end: &PairEnd, arguments: &[&str]) -> Ended {
@@ -77,4 +80,49 @@ pub(crate) fn stress(
     assert!(latency["p50"].as_f64() > Some(0.0), "{asked}");
     assert!(latency["p999"].as_f64() >= latency["p50"].as_f64(), "{asked}");
     [asked, answered]
+}
+
+/// Packets that have come to this end.
+fn packets(end: &PairEnd) -> u64 {
+    let table = end.namespace().run(|| fs::read_to_string("/proc/thread-self/net/dev"));
+    let table = table.expect("enters").expect("reads");
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(end.device()));
+    let mut figures = line.expect("its line").trim_start_matches(':').split_whitespace();
+    figures.nth(1).expect("bytes, packets").parse().expect("a number")
+}
+
+/// Waits until the two talk.
+fn many_packets_come_to(end: &PairEnd) {
+    let enough = packets(end) + 500;
+    let deadline = Instant::now() + PATIENCE;
+    while packets(end) < enough {
+        assert!(Instant::now() < deadline, "{} of {enough} packets", packets(end));
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Each end in turn asks the other, which is killed meanwhile and started again: the requests go on, and those that
+/// were lost are sent again.
+pub(crate) fn goes_on_after_a_restart(pair: &Pair, engine: &str) {
+    // Either side connects to the other.
+    for [from, to] in [[&pair.left, &pair.right], [&pair.right, &pair.left]] {
+        let first = Answering::start(to, engine);
+        let [own, peer] = [from, to].map(|end| end.v4().to_string());
+        let asks = ["stress", &own, "-s", &peer, "--engine", engine, "--json", "--time", "200"];
+        let more = ["-t", "2", "-d", "8", "--timeout", "100"];
+        let mut asking = command(from, &[&asks[..], &more].concat());
+        let asking = Running::start(&mut asking);
+        many_packets_come_to(to);
+        drop(first);
+        let second = Answering::start(to, engine);
+        many_packets_come_to(to);
+        asking.signal(Signal::INT);
+        let asked = asking.end();
+        assert_eq!(asked.code, Some(130), "{}", asked.stderr);
+        let asked = asked.json();
+        let (_, answered) = second.stop();
+        assert_eq!((&asked["corrupt"], &answered["corrupt"]), (&0.into(), &0.into()), "{asked}");
+        assert!(answered["messages"].as_u64() > Some(16), "{answered}");
+        assert!(asked["asked_again"].as_u64() > Some(0), "{asked}");
+    }
 }

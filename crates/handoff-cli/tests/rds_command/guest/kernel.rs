@@ -2,7 +2,7 @@
 
 use handoff_lab::topology::{Pair, load};
 
-use crate::session::{Answering, rds, stress};
+use crate::session::{Answering, goes_on_after_a_restart, rds, stress};
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
@@ -40,9 +40,14 @@ fn a_ping_is_answered_or_its_absence_told() {
 }
 
 #[test]
+fn requests_go_on_when_the_answering_side_was_killed_and_started_again() {
+    goes_on_after_a_restart(&pair(), "kernel");
+}
+
+#[test]
 fn ours_asks_the_kernels() {
     let pair = pair();
-    let _answering = crate::session::Answering::start(&pair.right, "kernel");
+    let _answering = Answering::start(&pair.right, "kernel");
     let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
     let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--time", "1", "--json", "-d", "4"];
     let asked = rds(&pair.left, &[&asks[..], &["--timeout", "100"]].concat());

@@ -1,16 +1,12 @@
 //! By our own engine.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_lab::topology::Pair;
 use rustix::process::Signal;
 
-use crate::running::Running;
-use crate::session::{Answering, command, rds, stress};
+use crate::session::{Answering, command, goes_on_after_a_restart, rds, stress};
 
 fn pair() -> Pair {
     Pair::new(9000).expect("namespaces and veth")
@@ -96,47 +92,7 @@ fn what_cannot_be_is_told() {
     assert!(foreign.stderr.contains("listen for RDS peers"), "{}", foreign.stderr);
 }
 
-/// Packets that have come to this end.
-fn packets(end: &PairEnd) -> u64 {
-    let table = end.namespace().run(|| fs::read_to_string("/proc/thread-self/net/dev"));
-    let table = table.expect("enters").expect("reads");
-    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(end.device()));
-    let mut figures = line.expect("its line").trim_start_matches(':').split_whitespace();
-    figures.nth(1).expect("bytes, packets").parse().expect("a number")
-}
-
-/// Waits until the two talk.
-fn many_packets_come_to(end: &PairEnd) {
-    let enough = packets(end) + 500;
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while packets(end) < enough {
-        assert!(Instant::now() < deadline, "{} of {enough} packets", packets(end));
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn requests_go_on_when_the_answering_side_was_killed_and_started_again() {
-    let pair = pair();
-    // Either side connects to the other.
-    for [from, to] in [[&pair.left, &pair.right], [&pair.right, &pair.left]] {
-        let first = Answering::start(to, "own");
-        let [own, peer] = [from, to].map(|end| end.v4().to_string());
-        let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--json", "--time", "200"];
-        let more = ["-t", "2", "-d", "8", "--timeout", "100"];
-        let mut asking = command(from, &[&asks[..], &more].concat());
-        let asking = Running::start(&mut asking);
-        many_packets_come_to(to);
-        drop(first);
-        let second = Answering::start(to, "own");
-        many_packets_come_to(to);
-        asking.signal(Signal::INT);
-        let asked = asking.end();
-        assert_eq!(asked.code, Some(130), "{}", asked.stderr);
-        let asked = asked.json();
-        let (_, answered) = second.stop();
-        assert_eq!((&asked["corrupt"], &answered["corrupt"]), (&0.into(), &0.into()), "{asked}");
-        assert!(answered["messages"].as_u64() > Some(16), "{answered}");
-        assert!(asked["asked_again"].as_u64() > Some(0), "{asked}");
-    }
+    goes_on_after_a_restart(&pair(), "own");
 }
