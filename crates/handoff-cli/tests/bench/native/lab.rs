@@ -6,6 +6,8 @@ mod recv;
 mod send;
 mod splice;
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -38,6 +40,38 @@ macro_rules! bench_or_skip {
     };
 }
 use bench_or_skip;
+
+/// A script of the shell to carry in, as long as its directory lives.
+struct Script {
+    directory: tempfile::TempDir,
+    name: &'static str,
+}
+
+impl Script {
+    fn new(name: &'static str, text: &str) -> Self {
+        let script = Self { directory: tempfile::tempdir().expect("a directory"), name };
+        fs::write(script.path(), format!("#!/bin/sh\n{text}\n"))
+            .and_then(|()| fs::set_permissions(script.path(), Permissions::from_mode(0o755)))
+            .expect("written");
+        script
+    }
+
+    fn path(&self) -> String {
+        self.directory.path().join(self.name).to_str().expect("UTF-8").to_owned()
+    }
+}
+
+/// The row of a program that was carried in: it was measured, and nobody but the meter knows what it copied.
+#[track_caller]
+fn peer<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let row = row(report, name);
+    assert!(row["skipped"].is_null(), "{row}");
+    assert_eq!((&row["peer"], &row["baseline"]), (&true.into(), &false.into()), "{row}");
+    for time in ["bytes_per_s", "ops_per_s", "cpu_ns_per_byte", "cpu_ns_per_op", "copied_share"] {
+        assert!(row[time].is_null(), "{time}: {row}");
+    }
+    row
+}
 
 #[track_caller]
 fn row<'a>(report: &'a Value, name: &str) -> &'a Value {

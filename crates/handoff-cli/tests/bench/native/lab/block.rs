@@ -2,14 +2,19 @@
 
 use serde_json::Value;
 
-use super::{bench_or_skip, row};
+use super::{Script, bench_or_skip, peer, row};
 use crate::rows::number;
 
-const ROWS: &str = "^write 512k depth=16 (745MiB/s )?loop|^read 4k depth=1 null";
+const ROWS: &str = "^write 512k depth=16 (745MiB/s )?loop [^o]|^read 4k depth=1 null";
+
+/// A script that runs this very program, which the guest has.
+const PEER: &str = "own=exec serve {target} {files}";
 
 #[test]
-fn the_table_has_the_servers_costs_and_what_was_copied() {
-    let output = bench_or_skip!("block", &["--only", ROWS, "--json"]);
+fn the_table_has_the_servers_costs_and_what_was_copied_also_by_a_program_that_is_carried_in() {
+    let script = Script::new("serve", "exec handoff blk add \"$@\" --engine user-auto --size 64m");
+    let arguments = ["--only", ROWS, "--json", "--program", &script.path(), "--peer", PEER];
+    let output = bench_or_skip!("block", &arguments);
     let report: Value = serde_json::from_slice(&output).expect("one JSON object");
     assert_eq!((&report["bench"], &report["emulated"]), (&"block".into(), &true.into()));
     for row in report["rows"].as_array().expect("rows") {
@@ -42,6 +47,12 @@ fn the_table_has_the_servers_costs_and_what_was_copied() {
         assert!(number(named(load, "bpf"), "enters_per_op") < 0.01);
     }
     assert!(number(named(lone, "user-auto"), "switches_per_op") > 0.9);
+    // The same engine, here and there.
+    let theirs = peer(&report, &format!("{lone} own"));
+    let same = number(theirs, "kinsn_per_op") / number(named(lone, "user-auto"), "kinsn_per_op");
+    assert!((0.8..1.3).contains(&same), "{theirs}");
+    let enters = number(theirs, "enters_per_op");
+    assert!((0.9..1.2).contains(&enters), "{enters}");
     for engine in ["user-auto", "bpf"] {
         assert!(number(named(wide, engine), "ratio") > 3.0, "{report}");
     }

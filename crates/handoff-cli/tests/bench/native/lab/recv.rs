@@ -1,10 +1,8 @@
 //! The table of receiving in a guest: the receiver's instructions, and what was copied.
 
-use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
-
 use serde_json::Value;
 
-use super::{bench_or_skip, row};
+use super::{Script, bench_or_skip, peer, row};
 use crate::rows::number;
 
 /// A script that runs this very program, which the guest has.
@@ -14,13 +12,8 @@ const ROWS: &str = "check=no zcrx chunk|gro=yes check=no own";
 
 #[test]
 fn the_table_counts_the_receivers_instructions_beside_those_of_a_program_that_is_carried_in() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let script = directory.path().join("receive");
-    std::fs::write(&script, "#!/bin/sh\nexec handoff cp --raw tcp-listen://$1:$2 - > /dev/null\n")
-        .and_then(|()| std::fs::set_permissions(&script, Permissions::from_mode(0o755)))
-        .expect("written");
-    let script = script.to_str().expect("UTF-8");
-    let arguments = ["--only", ROWS, "--json", "--program", script, "--peer", PEER];
+    let script = Script::new("receive", "exec handoff cp --raw tcp-listen://$1:$2 - > /dev/null");
+    let arguments = ["--only", ROWS, "--json", "--program", &script.path(), "--peer", PEER];
     let output = bench_or_skip!("recv", &arguments);
     let report: Value = serde_json::from_slice(&output).expect("one JSON object");
     assert_eq!((&report["bench"], &report["emulated"]), (&"recv".into(), &true.into()));
@@ -48,8 +41,7 @@ fn the_table_counts_the_receivers_instructions_beside_those_of_a_program_that_is
     assert!(number(large, "ratio") > 1.5, "copying costs more: {large}");
     assert!(epoll(1_500, "yes") < 0.4 * epoll(1_500, "no"), "whole frames cost less: {report}");
 
-    let theirs = row(&report, "mtu=1500 gro=yes check=no own");
-    assert_eq!((&theirs["peer"], &theirs["copied_share"]), (&true.into(), &Value::Null));
+    let theirs = peer(&report, "mtu=1500 gro=yes check=no own");
     // It reads what the kernel copies, once, and writes it to where nothing is copied.
     let witness = number(theirs, "copied_share_witness");
     assert!((witness - 1.0).abs() < 0.05, "{theirs}");

@@ -3,8 +3,12 @@
 
 use serde_json::Value;
 
-use super::{bench_or_skip, row};
+use super::{Script, bench_or_skip, peer, row};
 use crate::rows::number;
+
+/// A script that copies as many bytes as many messages have, of zeros.
+const PEER: &str = "--peer=dd=exec copy {addr} {port} {bytes}";
+const COPY: &str = "exec bash -c \"dd if=/dev/zero bs=$3 count=500 > /dev/udp/$1/$2\"";
 
 const ROWS: &str = "--only=^copy$|tuned$|fixed (flush=no|bulk) batch=8( |$)";
 const SOCKETS: &str = "--sockets=1,10k";
@@ -14,7 +18,10 @@ fn the_table_counts_instructions_beside_the_copy_meter_and_says_that_it_is_emula
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("report.json");
     let file_name = file.to_str().expect("UTF-8");
-    let output = bench_or_skip!("send", &[ROWS, SOCKETS, "--json-file", file_name]);
+    let script = Script::new("copy", COPY);
+    let carried = ["--program", &script.path(), PEER];
+    let arguments = [&[ROWS, SOCKETS, "--json-file", file_name], &carried[..]].concat();
+    let output = bench_or_skip!("send", &arguments);
     let text = String::from_utf8(output).expect("UTF-8");
     for word in ["emulated", "device dummy", "Minsn/GiB", "witness"] {
         assert!(text.contains(word), "no {word}: {text}");
@@ -45,6 +52,10 @@ fn the_table_counts_instructions_beside_the_copy_meter_and_says_that_it_is_emula
     }
     let cost = |name| number(row(&report, name), "minsn_per_gib");
     assert!(cost(names[3]) < cost(names[1]), "registered memory is cheaper: {report}");
+
+    // It clears what it sends before that is copied.
+    let theirs = number(peer(&report, "dd"), "minsn_per_gib") / cost("copy");
+    assert!((1.2..3.0).contains(&theirs), "{theirs} of the cost of copy");
 
     let many = |name: &str| row(&report, &format!("{name} sockets=10k"));
     for name in [names[3], "uring-zc-fixed bulk batch=8"] {
