@@ -7,8 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::thread::CpuSet;
-
 use super::Job;
 use crate::{
     context::BenchError,
@@ -18,6 +16,8 @@ use crate::{
         pattern::Pattern,
         queues::OwnQueue,
     },
+    peer::Placeholders,
+    processor::Pinned,
 };
 
 /// Of the network.
@@ -30,22 +30,24 @@ const DIRECTORY: &str = "/var/tmp";
 pub(super) struct Bed {
     network: bed::Bed,
     directory: tempfile::TempDir,
+    /// The servers' processor.
+    cpu: usize,
 }
 
 impl Bed {
-    /// Over software NICs, or veth without them, with wrk on these processors.
+    /// Over software NICs, or veth without them, with servers on this processor and wrk on the others.
     ///
     /// # Errors
     ///
     /// See [`BenchError`].
-    pub(super) fn new(jobs: &[Job], others: CpuSet) -> Result<Self, BenchError> {
+    pub(super) fn new(jobs: &[Job], pinned: &Pinned) -> Result<Self, BenchError> {
         let load = Load { mtu: MTU, gro: true };
-        let mut network = bed::Bed::new(load, &Pattern::new(), others)?;
+        let mut network = bed::Bed::new(load, &Pattern::new(), pinned.others())?;
         network.receive_at_both_ends()?;
         let failed =
             |error: io::Error| BenchError::Failed(format!("no files in {DIRECTORY}: {error}"));
         let directory = tempfile::tempdir_in(DIRECTORY).map_err(failed)?;
-        let bed = Self { network, directory };
+        let bed = Self { network, directory, cpu: pinned.cpu() };
         for job in jobs {
             fill(&bed.path(job.size), job.size).map_err(failed)?;
         }
@@ -64,6 +66,13 @@ impl Bed {
     /// The file of so many bytes. Requests ask for its name.
     pub(super) fn path(&self, size: u64) -> PathBuf {
         self.directory().join(size.to_string())
+    }
+
+    /// What to tell a program that serves at this port.
+    pub(super) fn placeholders(&self, port: &Port<'_>) -> Placeholders {
+        let mut placeholders = self.network.placeholders(&port.own, self.cpu);
+        placeholders.0.push(("root", self.directory().display().to_string()));
+        placeholders
     }
 
     /// A port for one server only: the kernel frees the port of a killed server a while later.

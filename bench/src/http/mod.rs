@@ -1,10 +1,11 @@
-//! `handoff bench http`: the cost of serving files and bytes over HTTP, beside hyper's own server and
-//! nginx.
+//! `handoff bench http`: the cost of serving files and bytes over HTTP, beside hyper's own server, nginx and
+//! other programs.
 //!
 //! Contracts:
 //!
-//! 1. A row is a server of one thread, on its own processor, with wrk as the client at the other end of a
-//!    network. Its costs are those of its thread, of the ring's workers for it, and of its NIC's threads.
+//! 1. A row is a server on its own processor, with wrk as the client at the other end of a network. Ours have
+//!    one thread; costs are those of it, of the ring's workers for it, and of its NIC's threads. Costs of other
+//!    programs are those of all their threads, and of the NIC's.
 //! 2. A slot begins and ends while answers are under way, so no figure includes making and ending
 //!    connections. Requests are the bytes that arrived in the slot, divided by the length of an answer.
 //! 3. Ratios are of the server's cost for each request, here as in the lab.
@@ -35,6 +36,7 @@ use crate::{
     lab,
     measure::{Compare, Measured, Plan, Subject},
     network::far::Network as _,
+    peer::ProgramOptions,
     processor::Pinned,
     quantity::{parse_count, parse_size},
     report::{self, Config, Report},
@@ -55,6 +57,10 @@ those of its thread, of the ring's workers for it, and of its NIC's threads. Rat
 for each request; above 1 is less than nginx. What the witness (--meter) sees was copied for the
 server, or by the network.
 
+A peer is another server. It must listen at {addr} and {port}, and speak HTTP/1.1 with connections
+that stay; the files that are asked for are in the directory {root}; {cpu} is its processor. Its
+costs are those of all its threads and of its NIC. Only the witness knows what it copied.
+
 Servers and wrk are in network namespaces of their own, joined by software NICs in the lab, and
 elsewhere by veth, where the kernel copies what is lent.
 
@@ -63,6 +69,10 @@ Examples:
   handoff bench http --quick --lab
   handoff bench http --sizes 64k,1m --connections 64 --only 'nginx|serve'
   handoff bench http --json-file before.json
+  handoff bench http --quick --only caddy \
+      --peer 'caddy=exec caddy file-server --root {root} --listen {addr}:{port}'
+  handoff bench http --quick --lab --only 'serve|darkhttpd' --program ./darkhttpd \
+      --peer 'darkhttpd=exec darkhttpd {root} --addr {addr} --port {port}'
 
 Needs root or a kernel that lets this user make namespaces, and the Debian package wrk; the row of
 nginx needs the package nginx. With --lab, what the lab needs: its guest has both.";
@@ -95,6 +105,10 @@ pub struct HttpArgs {
     /// Processor to serve on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
+
+    /// Other programs.
+    #[command(flatten)]
+    pub programs: ProgramOptions,
 }
 
 fn parse_connections(text: &str) -> Result<u32, String> {
@@ -138,6 +152,10 @@ impl Bench for HttpArgs {
         sizes.into_iter().chain(run::list("connections", &self.connections)).collect()
     }
 
+    fn programs(&self) -> Option<&ProgramOptions> {
+        Some(&self.programs)
+    }
+
     fn slots(&self) -> Slots {
         Slots {
             whole: (300, 7),
@@ -153,8 +171,8 @@ impl Bench for HttpArgs {
         wrk::must_be_there().map_err(BenchError::NotPossible)?;
         let pinned = Pinned::to(self.cpu).map_err(BenchError::Usage)?;
         let jobs = self.jobs();
-        let bed = Bed::new(&jobs, pinned.others())?;
-        let subjects = subjects(&self.run, &jobs, &bed, context.stop);
+        let bed = Bed::new(&jobs, &pinned)?;
+        let subjects = subjects(self, &jobs, &bed, context.stop);
         // There are fewer ports than rows.
         let plan = Plan { compare: Compare::Cost, ..self.plan(subjects.len()) };
         let mut measured = self.measure_rows(&subjects, plan, context.stop)?;
@@ -180,7 +198,7 @@ impl Bench for HttpArgs {
 
 /// All rows that match `--only`, and those that they compare with, in the table's order.
 fn subjects<'a>(
-    options: &RunOptions,
+    args: &'a HttpArgs,
     jobs: &[Job],
     bed: &'a Bed,
     stop: &'a AtomicBool,
@@ -199,8 +217,13 @@ fn subjects<'a>(
             let size = job.size;
             add(engine, Box::new(move |port| Ok(Box::new(Hyper::new(bed, port, source, size)?))));
         }
+        subjects.extend(args.programs.peer.iter().map(|(name, command)| {
+            let make: MakeServer<'a> =
+                Box::new(move |port| Ok(Box::new(Program::start(command, bed, port, stop)?)));
+            Subject { peer: true, ..subject(job, name, bed, make) }
+        }));
     }
-    options.keep_wanted(&mut subjects);
+    args.run.keep_wanted(&mut subjects);
     subjects
 }
 

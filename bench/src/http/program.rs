@@ -1,4 +1,4 @@
-//! Servers that are programs: nginx(8), of the Debian package of this name, and `handoff serve`.
+//! Servers that are programs: nginx(8), of the Debian package of this name, `handoff serve`, and any other.
 
 use std::{env, fs, path::Path, sync::atomic::AtomicBool, time::Duration};
 
@@ -7,13 +7,13 @@ use super::{
     served::{Copies, Server},
     wrk::installed,
 };
-use crate::{measure::Slot, network, peer::Placeholders};
+use crate::{measure::Slot, network};
 
 /// As its manual says, and no more.
 const CONFIGURATION: &str = "\
 daemon off;
 master_process off;
-pid {directory}/nginx.pid;
+pid {root}/nginx.pid;
 error_log stderr;
 events { worker_connections 2048; }
 http {
@@ -21,14 +21,14 @@ http {
     sendfile on;
     keepalive_requests 4000000000;
     keepalive_timeout 1h;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
+    client_body_temp_path {root}/body;
+    proxy_temp_path {root}/proxy;
+    fastcgi_temp_path {root}/fastcgi;
+    uwsgi_temp_path {root}/uwsgi;
+    scgi_temp_path {root}/scgi;
     server {
-        listen {address};
-        root {directory};
+        listen {addr}:{port};
+        root {root};
     }
 }
 ";
@@ -50,15 +50,11 @@ impl<'a> Program<'a> {
         stop: &'a AtomicBool,
     ) -> Result<Self, String> {
         let program = installed("nginx")?;
-        let (address, port) = port.address();
-        let directory = bed.directory().display().to_string();
-        let text = CONFIGURATION
-            .replace("{directory}", &directory)
-            .replace("{address}", &format!("{address}:{port}"));
+        let text = bed.placeholders(port).fill(CONFIGURATION);
         let file = bed.directory().join("nginx.conf");
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         let (program, file) = (program.display(), file.display());
-        Self::start(&format!("exec {program} -p {directory} -c {file} -e stderr"), bed, stop)
+        Self::start(&format!("exec {program} -p {{root}} -c {file} -e stderr"), bed, port, stop)
     }
 
     /// `handoff serve`, with one thread.
@@ -75,16 +71,27 @@ impl<'a> Program<'a> {
         if ourselves.file_name() != Some(Path::new("handoff").as_os_str()) {
             return Err("only the command handoff can serve".to_owned());
         }
-        let (address, port) = port.address();
-        let (program, directory) = (ourselves.display(), bed.directory().display());
-        let options = format!("--threads 1 --listen {address}:{port}");
-        Self::start(&format!("exec {program} serve {directory} {options}"), bed, stop)
+        let program = ourselves.display();
+        let command =
+            format!("exec {program} serve {{root}} --threads 1 --listen {{addr}}:{{port}}");
+        Self::start(&command, bed, port, stop)
     }
 
-    fn start(command: &str, bed: &'a Bed, stop: &'a AtomicBool) -> Result<Self, String> {
-        let namespace = bed.network().connected().namespace();
-        let nothing = Placeholders::default();
-        let program = network::program::Program::start(command, &nothing, Some(namespace), stop)?;
+    /// What this command starts.
+    ///
+    /// # Errors
+    ///
+    /// If there is no shell, in one line.
+    pub(super) fn start(
+        command: &str,
+        bed: &'a Bed,
+        port: &Port<'_>,
+        stop: &'a AtomicBool,
+    ) -> Result<Self, String> {
+        let (placeholders, namespace) =
+            (bed.placeholders(port), bed.network().connected().namespace());
+        let program =
+            network::program::Program::start(command, &placeholders, Some(namespace), stop)?;
         Ok(Self { program, stop })
     }
 }

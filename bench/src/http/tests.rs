@@ -29,10 +29,12 @@ fn sizes_and_connections_are_those_that_were_given() {
 
 #[test]
 fn the_guest_is_asked_for_the_same() {
-    let args = args("--lab --sizes 64k,1m --connections 8 --only nginx").unwrap();
+    let line = "--lab --sizes 64k,1m --connections 8 --only nginx --peer x=y=z --program /bin/true";
+    let args = args(line).unwrap();
     let words = arguments_in_guest(&args);
-    let same = ["--only=nginx", "--sizes=65536,1048576", "--connections=8"];
+    let same = ["--only=nginx", "--sizes=65536,1048576", "--connections=8", "--peer=x=y=z"];
     assert_eq!(words, [&["bench", "http", "--json", "--meter"][..], &same].concat());
+    assert!(!args.programs.carried.is_empty());
 }
 
 /// The rows of the library and of hyper, which need no other program than wrk.

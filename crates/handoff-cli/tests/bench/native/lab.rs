@@ -1,6 +1,7 @@
 //! Runs a bench in the lab.
 
 mod block;
+mod http;
 mod rds;
 mod recv;
 mod send;
