@@ -6,7 +6,7 @@ use crate::{
     block::BlockArgs,
     context::{BenchError, Context},
     http::HttpArgs,
-    rds::RdsArgs,
+    rds::{self, RdsArgs},
     recv::{self, RecvArgs},
     run,
     send::{self, SendArgs},
@@ -48,7 +48,7 @@ pub fn run(args: &BenchArgs, context: &mut Context<'_>) -> Result<(), BenchError
         Bench::Send(args) => send::run(args, context),
         Bench::Recv(args) => recv::run(args, context),
         Bench::Splice(args) => run::run(&**args, context),
-        Bench::Rds(args) => run::run(&**args, context),
+        Bench::Rds(args) => rds::run(args, context),
         Bench::Block(args) => run::run(&**args, context),
         Bench::Http(args) => run::run(&**args, context),
     }

@@ -31,6 +31,7 @@ use rustix::{
 };
 
 use crate::{
+    context::BenchError,
     measure::{Cpu, Engine, Slot, Tally, Time},
     processor::kept_waiting_of_process,
     quantity::bytes_per_unit,
@@ -61,8 +62,72 @@ pub struct ProgramOptions {
 impl ProgramOptions {
     /// For the guest's bench.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
-        self.peer.iter().map(|(name, command)| format!("--peer={name}={command}"))
+        named("peer", &self.peer)
     }
+
+    /// Refuses values of an option for programs that there are not.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Usage`] with the first of them.
+    pub(crate) fn must_have(
+        &self,
+        option: &str,
+        values: &[(String, String)],
+    ) -> Result<(), BenchError> {
+        match values.iter().find(|(name, _)| value_of(name, &self.peer).is_none()) {
+            Some((name, _)) => {
+                Err(BenchError::Usage(format!("{option}: no peer is called '{name}'")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The options of benches whose peers tell their own figures.
+#[derive(Debug, Args)]
+pub struct FigureOptions {
+    /// Find a peer's figure in its output: one group for the number, one for its unit
+    /// [default: the last rate]
+    #[arg(long, value_name = "NAME=REGEX", value_parser = parse_named)]
+    pub peer_regex: Vec<(String, String)>,
+
+    /// The unit of a peer's figure, if its output has none: MB/s, MiB/s, Gbits/s; without /s it is a
+    /// total
+    #[arg(long, value_name = "NAME=UNIT", value_parser = parse_named)]
+    pub peer_unit: Vec<(String, String)>,
+}
+
+impl FigureOptions {
+    /// For the guest's bench.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
+        named("peer-regex", &self.peer_regex).chain(named("peer-unit", &self.peer_unit))
+    }
+
+    /// The figures of these programs, in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Usage`] for one that is wrong, or of no program.
+    pub(crate) fn of(&self, programs: &ProgramOptions) -> Result<Vec<Figure>, BenchError> {
+        programs.must_have("--peer-regex", &self.peer_regex)?;
+        programs.must_have("--peer-unit", &self.peer_unit)?;
+        let figure = |(name, _): &(String, String)| {
+            Figure::new(value_of(name, &self.peer_regex), value_of(name, &self.peer_unit))
+                .map_err(|error| BenchError::Usage(format!("peer {name}: {error}")))
+        };
+        programs.peer.iter().map(figure).collect()
+    }
+}
+
+/// An option for the guest's bench, once for each of its values.
+pub(crate) fn named(option: &str, values: &[(String, String)]) -> impl Iterator<Item = String> {
+    values.iter().map(move |(name, value)| format!("--{option}={name}={value}"))
+}
+
+/// What an option says about a peer.
+pub(crate) fn value_of<'a>(name: &str, values: &'a [(String, String)]) -> Option<&'a str> {
+    values.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str())
 }
 
 /// How to read a peer's figure.
@@ -365,6 +430,10 @@ impl Engine for Peer {
     }
 
     fn warms_up(&self) -> bool {
+        false
+    }
+
+    fn counts_bytes(&self) -> bool {
         false
     }
 }

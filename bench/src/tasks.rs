@@ -58,13 +58,26 @@ pub(crate) fn own_cpu() -> Duration {
 
 /// Of this, the part outside the kernel: sampled, unless the kernel accounts each entry.
 pub(crate) fn own_user() -> Duration {
+    usage(libc::RUSAGE_THREAD).0
+}
+
+/// CPU time of the processes that this one started and waited for, and of those that they waited for.
+pub(crate) fn cpu_of_ended() -> Duration {
+    let (user, system) = usage(libc::RUSAGE_CHILDREN);
+    user + system
+}
+
+/// CPU time outside the kernel, and in it. The sum is exact to a microsecond.
+fn usage(who: i32) -> (Duration, Duration) {
     // SAFETY: all zeros is a valid structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the structure is there to be written to.
-    let asked = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    let asked = unsafe { libc::getrusage(who, &mut usage) };
     debug_assert_eq!(asked, 0, "the arguments are valid");
-    let time = usage.ru_utime;
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_usec.unsigned_abs() as u32 * 1_000)
+    let time = |time: libc::timeval| {
+        Duration::new(time.tv_sec.unsigned_abs(), time.tv_usec.unsigned_abs() as u32 * 1_000)
+    };
+    (time(usage.ru_utime), time(usage.ru_stime))
 }
 
 /// The threads of a process.
@@ -167,6 +180,15 @@ mod tests {
         kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
         shell.wait().unwrap();
         assert!(!sleeps(Path::new("/proc/thread-self")), "this thread runs");
+    }
+
+    #[test]
+    fn what_ended_has_spent_counts_with_its_descendants() {
+        let before = cpu_of_ended();
+        let work = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        let ended = Command::new("sh").args(["-c", &format!("sh -c '{work}'; true")]).status();
+        assert!(ended.unwrap().success());
+        assert!(cpu_of_ended() - before > Duration::from_millis(5));
     }
 
     #[test]

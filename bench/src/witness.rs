@@ -7,7 +7,8 @@
 //!    attached only while no clock runs.
 //! 2. The meter counts for this process and all that it starts, and whatever the kernel's own threads copy
 //!    meanwhile: they work for rows, too, and for others.
-//! 3. A row that cannot be counted has no such figure, and the reason is given.
+//! 3. A row that cannot be counted has no such figure, and the reason is given; a program that tells its own bytes
+//!    has none either.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -84,6 +85,9 @@ fn attest_row(
     stop: &AtomicBool,
 ) -> Result<(), String> {
     let mut engine = (subject.make)()?;
+    if !engine.counts_bytes() {
+        return Ok(());
+    }
     // The first touch of memory makes it slow, and queues long.
     engine.run(&Slot::new(SLOT, stop))?;
     engine.begin_witness()?;

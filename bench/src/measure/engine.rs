@@ -24,6 +24,12 @@ pub trait Engine {
         true
     }
 
+    /// Whether it counts the bytes that it moves. What a program tells of itself is of a part of its time, and the
+    /// witness has nothing to compare with.
+    fn counts_bytes(&self) -> bool {
+        true
+    }
+
     /// How the memory that a NIC puts payload into has grown so far.
     fn growth(&self) -> Vec<Growth> {
         Vec::new()

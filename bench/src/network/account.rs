@@ -1,11 +1,12 @@
 //! The costs of one end of a connection: its thread and the ring's workers of that thread, or all threads
-//! of another program; and the threads of its NICs if those have some.
+//! of other programs; and the threads of its NICs if those have some.
 //!
 //! Contracts:
 //!
 //! 1. No figure includes the other end, nor the engine of a software NIC.
 //! 2. For the witness nothing is asked, since the answers would be copied too.
-//! 3. A thread of another program that ended takes its count along: that is an error.
+//! 3. A thread of another program that ended takes its count along: that is an error, unless the program began and
+//!    ended meanwhile.
 
 use std::{
     path::PathBuf,
@@ -20,7 +21,7 @@ use crate::{
     measure::{Cpu, Tally, Time},
     processor::{kept_waiting, kept_waiting_of_process},
     processors::Processors,
-    tasks::{self, own_cpu, spent},
+    tasks::{self, cpu_of_ended, own_cpu, spent},
 };
 
 /// Who works.
@@ -30,6 +31,8 @@ enum Worker {
     Caller,
     /// A process, and all that it started.
     Program(u32),
+    /// The processes that this one starts and waits for, and those that they wait for.
+    Ended,
 }
 
 /// For a worker over these networks.
@@ -67,6 +70,11 @@ impl<'a> Account<'a> {
     /// The same for another program.
     pub(crate) fn of_program(self, process: u32) -> Self {
         Self { worker: Worker::Program(process), ..self }
+    }
+
+    /// The same for programs that begin after the clock starts, and end before it stops.
+    pub(crate) fn of_ended_programs(self) -> Self {
+        Self { worker: Worker::Ended, ..self }
     }
 
     /// From here on nothing is asked.
@@ -135,11 +143,12 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// CPU time of the calling thread, if it is the worker.
+    /// CPU time of the calling thread if it is the worker, or of programs that have ended.
     fn own(&self) -> Duration {
         match self.worker {
             Worker::Caller => own_cpu(),
             Worker::Program(_) => Duration::ZERO,
+            Worker::Ended => cpu_of_ended(),
         }
     }
 
@@ -149,6 +158,8 @@ impl<'a> Account<'a> {
             Worker::Caller => kept_waiting(),
             Worker::Program(_) if self.attested => Duration::ZERO,
             Worker::Program(process) => kept_waiting_of_process(process),
+            // Who has ended tells nothing.
+            Worker::Ended => Duration::ZERO,
         }
     }
 
@@ -165,6 +176,7 @@ impl<'a> Account<'a> {
                 threads
             }
             Worker::Program(process) => tasks::of_tree(process),
+            Worker::Ended => Vec::new(),
         };
         threads.extend(self.napi.iter().cloned());
         threads

@@ -8,9 +8,11 @@
 //! 2. A slot of a stream ends when all has arrived and every lent buffer is back.
 //! 3. Costs are those of the sending thread and its NIC's NAPI threads; for the kernel's engine, also those
 //!    of the kernel's workers, which serve both ends. The other end's costs are only in the answers' times.
+//!    Those of another program are of its processes, and of the same threads as for the kernel's engine: it may use
+//!    that.
 //! 4. Our own engine cannot answer where the kernel's RDS listens, in any namespace. So rows of the
-//!    kernel's engine come after all others, and the rows of TCP take turns with them once more: a ratio
-//!    always refers to rows of the same rounds.
+//!    kernel's engine and of other programs come after all others, and the rows of TCP take turns with them once
+//!    more: a ratio always refers to rows of the same rounds.
 
 mod exchange;
 mod far;
@@ -19,33 +21,36 @@ mod job;
 mod kernel;
 mod own;
 mod patience;
+mod program;
 mod verdict;
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use clap::Args;
-use handoff::Engine as Sending;
+use handoff::Engine as Sends;
 use handoff_rds::kernel::Mode;
 
 use self::{
     exchange::{Exchange, Way},
     far::Far,
     framed::Tcp,
-    job::{JOBS, Job, UNDER_WAY},
+    job::{JOBS, Job, Op, UNDER_WAY},
     kernel::Kernel,
     own::Own,
+    program::{Program, Sending},
 };
 use crate::{
     context::{BenchError, Context},
     lab,
-    measure::{Measured, Subject},
+    measure::{Engine, Measured, Plan, Subject},
     network::{
         bed::{Bed, Joint, Load},
         pattern::Pattern,
     },
+    peer::{self, Figure, FigureOptions, ProgramOptions, parse_named},
     processor::Pinned,
     report::{self, Report, Row},
-    run::{Bench, RunOptions, Slots},
+    run::{self, Bench, RunOptions, Slots},
     tasks,
 };
 
@@ -72,6 +77,14 @@ contain what the software NIC's engine takes; the lines below the table show it 
 User is the sender's time outside the kernel, for each message. Reap is what it costs to take a
 completion: calls that do nothing else; for our engine, those that ask TCP what it acknowledged.
 
+A peer is another program that sends, and has a row for each load of stream. In its command {addr}
+and {port} are where it sends to, {from_addr} is its own address, {bytes} the length of a message,
+{depth} the number of messages under way for each of {sockets} sockets, {seconds} how long it must
+send, {cpu} its processor. Its receiver has the same, and lives as long as a slot. Its messages are
+by its own figure. Its costs are those of its processes, of its NIC and of the kernel's workers, but
+not of its receiver. It takes turns with the rows of the kernel's engine; in the lab the kernel's
+RDS is loaded then, and listens at port 16385 of TCP.
+
 Between veth devices nothing goes without a copy: the kernel copies on delivery what our engine
 lends (copied), and the receiver shares what the kernel's engine lends until it has read it
 (shares pages).
@@ -81,6 +94,9 @@ Examples:
   handoff bench rds --quick
   handoff bench rds --only '^stream 64 ' --time 1 --json-file before.json
   handoff bench rds --compare before.json
+  handoff bench rds --quick --lab --only '^stream 64k .*(kernel|other)' --program ./other \\
+      --peer 'other=exec other {from_addr} --to {addr} --port {port} --size {bytes} -t {seconds}' \\
+      --peer-receiver 'other=exec other {addr} --port {port} --answer'
 
 Rows of our engine need a kernel without RDS loaded. Rows of the kernel's engine need its module
 rds_tcp and a send buffer of more than 1 MiB (net.core.wmem_max). All need root, or a kernel that
@@ -97,13 +113,58 @@ pub struct RdsArgs {
     /// Processor to send on [default: the last one]
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
+
+    /// Other programs.
+    #[command(flatten)]
+    pub programs: ProgramOptions,
+
+    /// Run a command that receives at the other end as long as this peer sends
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named)]
+    pub peer_receiver: Vec<(String, String)>,
+
+    /// Their figures.
+    #[command(flatten)]
+    pub figures: FigureOptions,
 }
 
-impl Bench for RdsArgs {
+/// Runs the bench.
+///
+/// # Errors
+///
+/// See [`BenchError`].
+pub fn run(args: &RdsArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+    run::run(&Rds::new(args)?, context)
+}
+
+/// The bench, with the parsed values of its arguments.
+struct Rds<'a> {
+    args: &'a RdsArgs,
+    /// Those of `args.programs.peer`.
+    figures: Vec<Figure>,
+}
+
+impl<'a> Rds<'a> {
+    fn new(args: &'a RdsArgs) -> Result<Self, BenchError> {
+        args.programs.must_have("--peer-receiver", &args.peer_receiver)?;
+        Ok(Self { args, figures: args.figures.of(&args.programs)? })
+    }
+}
+
+impl Bench for Rds<'_> {
     const NAME: &'static str = report::RDS;
 
     fn options(&self) -> &RunOptions {
-        &self.run
+        &self.args.run
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let args = self.args;
+        let receivers = peer::named("peer-receiver", &args.peer_receiver);
+        receivers.chain(args.figures.arguments()).collect()
+    }
+
+    fn programs(&self) -> Option<&ProgramOptions> {
+        Some(&self.args.programs)
     }
 
     fn slots(&self) -> Slots {
@@ -117,25 +178,27 @@ impl Bench for RdsArgs {
     }
 
     fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        let pinned = Pinned::to(self.cpu).map_err(BenchError::Usage)?;
+        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
         let mut bed = Bed::new(LOAD, &Pattern::new(), pinned.others())?;
         bed.receive_at_both_ends()?;
         // An address has room for one engine.
         let run = |subjects: &[Subject<'_>]| {
-            self.measure_rows(subjects, self.plan(subjects.len()), context.stop)
+            let plan = self.plan(subjects.len());
+            let plan = Plan { peer_slot: plan.slot.max(Duration::from_secs(1)), ..plan };
+            self.measure_rows(subjects, plan, context.stop)
         };
-        let of_kernel = |subject: &Subject<'_>| subject.engine.starts_with(KERNEL);
-        let mut first = subjects(self, &bed);
-        let mut second = subjects(self, &bed);
-        first.retain(|subject| !of_kernel(subject));
-        second.retain(|subject| of_kernel(subject) || subject.baseline);
+        let is_last = |subject: &Subject<'_>| comes_last(&subject.engine, subject.peer);
+        let mut first = self.subjects(&bed, pinned.cpu());
+        let mut second = self.subjects(&bed, pinned.cpu());
+        first.retain(|subject| !is_last(subject));
+        second.retain(|subject| is_last(subject) || subject.baseline);
         let mut measured = run(&first)?;
-        if second.iter().any(of_kernel) {
+        if second.iter().any(is_last) {
             if lab::is_guest() {
                 prepare_guest()?;
             }
             let theirs = run(&second)?;
-            let rows = theirs.rows.into_iter().filter(|row| row.engine.starts_with(KERNEL));
+            let rows = theirs.rows.into_iter().filter(|row| comes_last(&row.engine, row.peer));
             measured.rows.extend(rows);
             measured.failed.extend(theirs.failed);
             measured.kept_waiting = measured.kept_waiting.max(theirs.kept_waiting);
@@ -172,51 +235,86 @@ fn prepare_guest() -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Whether a row comes after others.
+fn comes_last(engine: &str, peer: bool) -> bool {
+    peer || engine.starts_with(KERNEL)
+}
+
 /// A row's position in the table.
 fn place(row: &Row) -> (usize, bool) {
     let job = |job: &Job| row.name.starts_with(&job.name(""));
-    (JOBS.iter().position(job).unwrap_or(JOBS.len()), row.engine.starts_with(KERNEL))
+    (JOBS.iter().position(job).unwrap_or(JOBS.len()), comes_last(&row.engine, row.peer))
 }
 
-/// All rows that match `--only`, and those that they compare with.
-fn subjects<'a>(args: &RdsArgs, bed: &'a Bed) -> Vec<Subject<'a>> {
-    let mut subjects: Vec<Subject<'a>> = JOBS
-        .into_iter()
-        .flat_map(|job| {
-            let tcp = subject(bed, job, TCP, "", move || Tcp::new(bed, job));
-            let lent = |engine: &str, veth: &str| match bed.joint() {
-                Joint::Wire => format!("{engine} lent"),
-                Joint::Veth | Joint::VirtioNet => format!("{engine} lent, {veth}"),
-            };
-            let own = |sending| move || Own::new(bed, job, sending);
-            let kernel = |mode| move || Kernel::new(bed, job, mode);
-            [
-                tcp.baseline(),
-                subject(bed, job, OWN, &lent(OWN, "copied"), own(Sending::UringZc)),
-                subject(bed, job, OWN, &format!("{OWN} copy"), own(Sending::Copy)),
-                subject(bed, job, KERNEL, &lent(KERNEL, "shares pages"), kernel(Mode::Lend)),
-                subject(bed, job, KERNEL, &format!("{KERNEL} copy"), kernel(Mode::Copy)),
-            ]
+impl Rds<'_> {
+    /// All rows that match `--only`, and those that they compare with.
+    fn subjects<'a>(&'a self, bed: &'a Bed, cpu: usize) -> Vec<Subject<'a>> {
+        let all = JOBS
+            .into_iter()
+            .flat_map(|job| ours(bed, job).into_iter().chain(self.peers(bed, job, cpu)));
+        let mut subjects = all.collect();
+        self.args.run.keep_wanted(&mut subjects);
+        subjects
+    }
+
+    /// Other programs, for a load that they can have.
+    fn peers<'a>(
+        &'a self,
+        bed: &'a Bed,
+        job: Job,
+        cpu: usize,
+    ) -> impl Iterator<Item = Subject<'a>> {
+        let RdsArgs { programs, peer_receiver, .. } = self.args;
+        let peers = programs.peer.iter().zip(&self.figures).filter(move |_| job.op == Op::Stream);
+        peers.map(move |((name, command), figure)| {
+            let receiver = peer::value_of(name, peer_receiver);
+            let sending = Sending { command, figure, receiver, cpu };
+            let make = move || Program::new(bed, job, sending);
+            Subject { peer: true, ..subject(bed, job, name, name, make) }
         })
-        .collect();
-    args.run.keep_wanted(&mut subjects);
-    subjects
+    }
 }
 
-fn subject<'a, W: Way + 'a>(
+/// The rows of a load that need no other program.
+fn ours(bed: &Bed, job: Job) -> [Subject<'_>; 5] {
+    let lent = |engine: &str, veth: &str| match bed.joint() {
+        Joint::Wire => format!("{engine} lent"),
+        Joint::Veth | Joint::VirtioNet => format!("{engine} lent, {veth}"),
+    };
+    let own = |sending| move || Own::new(bed, job, sending);
+    let kernel = |mode| move || Kernel::new(bed, job, mode);
+    [
+        way(bed, job, TCP, TCP, move || Tcp::new(bed, job)).baseline(),
+        way(bed, job, OWN, &lent(OWN, "copied"), own(Sends::UringZc)),
+        way(bed, job, OWN, &format!("{OWN} copy"), own(Sends::Copy)),
+        way(bed, job, KERNEL, &lent(KERNEL, "shares pages"), kernel(Mode::Lend)),
+        way(bed, job, KERNEL, &format!("{KERNEL} copy"), kernel(Mode::Copy)),
+    ]
+}
+
+fn way<'a, W: Way + 'a>(
     bed: &'a Bed,
     job: Job,
     engine: &str,
-    way: &str,
+    name: &str,
     make: impl Fn() -> Result<(W, Far), String> + 'a,
 ) -> Subject<'a> {
     let of_kernel = engine == KERNEL;
-    let name = job.name(if way.is_empty() { engine } else { way });
-    Subject::new(name, engine, job.config(bed), move || {
+    subject(bed, job, engine, name, move || {
         let made = make()?;
         let workers = if of_kernel { tasks::workers() } else { Vec::new() };
         Ok(Exchange::new(bed, job, made, workers))
     })
+}
+
+fn subject<'a, E: Engine + 'a>(
+    bed: &'a Bed,
+    job: Job,
+    engine: &str,
+    name: &str,
+    make: impl Fn() -> Result<E, String> + 'a,
+) -> Subject<'a> {
+    Subject::new(job.name(name), engine, job.config(bed), make)
 }
 
 #[cfg(test)]

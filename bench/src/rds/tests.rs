@@ -6,9 +6,8 @@ use handoff_lab::skip;
 
 use super::*;
 use crate::{
-    measure::{Engine as _, Slot},
+    measure::Slot,
     report::{Config, Latency},
-    run,
     testing::{self, report_or_skip},
 };
 
@@ -17,7 +16,7 @@ fn args(line: &str) -> RdsArgs {
 }
 
 fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
-    testing::report_of(stopped, move |context| run::run(&args(line), context))
+    testing::report_of(stopped, move |context| run(&args(line), context))
 }
 
 #[test]
@@ -52,6 +51,38 @@ fn needs_root_a_stop_ends_the_bench_without_a_table() {
         Err(BenchError::Stopped) => {}
         Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
         other => panic!("{other:?}"),
+    }
+}
+
+/// One that tells what it was told, and others that say why they send nothing.
+#[test]
+fn needs_root_other_programs_have_rows_of_streams_by_their_own_figures() {
+    let named = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let told = "{bytes}.{depth}.{sockets}.{from_addr}.{addr}";
+    let known = "64.64.1.[0-9]*.[0-9]*|1048576.16.1.[0-9]*.[0-9]*|1048576.2.8.[0-9]*.[0-9]*";
+    let mut args = args("--time 0.05 --rounds 1 --only (64|1m).depth.*(told|gone|mute|deaf)");
+    args.programs.peer = vec![
+        named("told", &format!("sleep 0.1; case {told} in {known}) echo 5 GB/s;; esac")),
+        named("gone", "echo why; exit 3"),
+        named("mute", "true"),
+        named("deaf", "true"),
+    ];
+    args.peer_receiver = vec![named("told", "exec sleep 60"), named("deaf", "exit 4")];
+    let report = report_or_skip!(testing::report_of(false, move |context| run(&args, context)));
+    let (mut peers, all) = (report.rows.iter().filter(|row| row.peer), report.rows.len());
+    assert_eq!(all, 3 * 5, "three loads, and TCP beside each");
+    for _ in 0..3 {
+        let row = peers.next().unwrap();
+        assert_eq!((row.engine.as_str(), &row.skipped), ("told", &None));
+        let (rate, bytes) = (row.bytes_per_s.unwrap(), row.config.bytes.unwrap() as f64);
+        // The time in which others ran does not count.
+        assert!(rate > 4.99e9, "{row:?}");
+        assert!((rate / row.ops_per_s.unwrap() / bytes - 1.0).abs() < 0.01, "{row:?}");
+        assert!(row.cpu_ns_per_op.unwrap() > 0.0, "{row:?}");
+        for why in ["exit status: 3: why", "nothing in its output matches", "'exit 4' ended"] {
+            let reason = peers.next().unwrap().skipped.as_deref().unwrap();
+            assert!(reason.contains(why), "{reason}");
+        }
     }
 }
 
@@ -92,12 +123,14 @@ fn needs_root_what_does_not_arrive_ends_a_row() {
 
 #[test]
 fn the_guest_is_told_all_but_what_stays_here() {
-    let given = args("--lab --time 0.5 --rounds 2 --only ask --json-file a --compare b");
-    let words = run::arguments_in_guest(&given);
-    assert_eq!(
-        words,
-        ["bench", "rds", "--json", "--meter", "--only=ask", "--time=0.5", "--rounds=2"]
-    );
+    let given = "--lab --time 0.5 --rounds 2 --only ask --json-file a --compare b --peer x=y=z \
+                 --peer-receiver x=r --peer-unit x=MiB --program /bin/true";
+    let given = args(given);
+    let words = run::arguments_in_guest(&Rds::new(&given).unwrap());
+    let own = ["bench", "rds", "--json", "--meter", "--only=ask", "--time=0.5", "--rounds=2"];
+    let peers = ["--peer-receiver=x=r", "--peer-unit=x=MiB", "--peer=x=y=z"];
+    assert_eq!(words, [&own[..], &peers].concat());
+    assert!(!given.programs.carried.is_empty());
 }
 
 #[test]
@@ -105,7 +138,7 @@ fn quick_fits_its_time() {
     let args = args("--quick");
     // TCP again beside the kernel's.
     let rows = JOBS.len() as u32 * 6;
-    let (slot, rounds) = args.wanted_slots(rows as usize, false);
+    let (slot, rounds) = Rds::new(&args).unwrap().wanted_slots(rows as usize, false);
     assert!(slot * rounds * rows <= Duration::from_secs(30));
 }
 

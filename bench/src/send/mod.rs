@@ -22,7 +22,7 @@ use self::bed::Bed;
 use crate::{
     context::{BenchError, Context},
     measure::{self, Measured, Plan},
-    peer::{Figure, ProgramOptions, parse_named},
+    peer::{Figure, FigureOptions, ProgramOptions},
     processor::Pinned,
     quantity::{format_size, parse_count, parse_size},
     report::{self, Report},
@@ -145,15 +145,9 @@ pub struct SendArgs {
     #[command(flatten)]
     pub programs: ProgramOptions,
 
-    /// Find a peer's figure in its output: one group for the number, one for its unit
-    /// [default: the last rate]
-    #[arg(long, value_name = "NAME=REGEX", value_parser = parse_named)]
-    pub peer_regex: Vec<(String, String)>,
-
-    /// The unit of a peer's figure, if its output has none: MB/s, MiB/s, Gbits/s; without /s it is a
-    /// total
-    #[arg(long, value_name = "NAME=UNIT", value_parser = parse_named)]
-    pub peer_unit: Vec<(String, String)>,
+    /// Their figures.
+    #[command(flatten)]
+    pub figures: FigureOptions,
 }
 
 /// Runs the bench.
@@ -162,7 +156,7 @@ pub struct SendArgs {
 ///
 /// See [`BenchError`].
 pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
-    let bench = Send { args, sizes: sizes(args)?, figures: peer_figures(args)? };
+    let bench = Send { args, sizes: sizes(args)?, figures: args.figures.of(&args.programs)? };
     run::run(&bench, context)
 }
 
@@ -183,18 +177,13 @@ impl Bench for Send<'_> {
 
     fn arguments(&self) -> Vec<String> {
         let args = self.args;
-        let named = |option: &str, list: &[(String, String)]| {
-            let one = |(name, value): &(_, _)| format!("--{option}={name}={value}");
-            list.iter().map(one).collect::<Vec<String>>()
-        };
         [format!("--proto={}", args.proto.name()), format!("--working-set={}", args.working_set)]
             .into_iter()
             .chain(run::list("sizes", &args.sizes))
             .chain(run::list("sockets", &args.sockets))
             .chain(run::list("fan-out", &args.fan_out))
             .chain(args.segment.map(|bytes| format!("--segment={bytes}")))
-            .chain(named("peer-regex", &args.peer_regex))
-            .chain(named("peer-unit", &args.peer_unit))
+            .chain(args.figures.arguments())
             .collect()
     }
 
@@ -230,9 +219,9 @@ impl Bench for Send<'_> {
         let mut measured = measure::measure(&subjects, plan, context.stop, &|| bed.far_end_cpu())
             .ok_or(BenchError::Stopped)?;
         if args.run.meter {
-            witness::attest(&subjects[..ours], &mut measured.rows[..ours], true, context.stop)?;
+            witness::attest(&subjects, &mut measured.rows, true, context.stop)?;
         }
-        user_share::attest(&subjects[..ours], &mut measured.rows[..ours], context.stop);
+        user_share::attest(&subjects, &mut measured.rows, context.stop);
         let busy = measured.busy("the processor", "figures are low and spread wide");
         let remarks = format!("on processor {}\n{busy}", pinned.cpu());
         Ok((measured, remarks))
@@ -314,28 +303,6 @@ fn sizes(args: &SendArgs) -> Result<Vec<u64>, BenchError> {
         (_, bytes) => Ok(bytes),
     };
     args.sizes.iter().map(fitting).collect()
-}
-
-fn peer_figures(args: &SendArgs) -> Result<Vec<Figure>, BenchError> {
-    for (option, list) in [("--peer-regex", &args.peer_regex), ("--peer-unit", &args.peer_unit)] {
-        if let Some((name, _)) =
-            list.iter().find(|(name, _)| !args.programs.peer.iter().any(|(peer, _)| peer == name))
-        {
-            return Err(BenchError::Usage(format!("{option}: no peer is called '{name}'")));
-        }
-    }
-    let given = |list: &'_ [(String, String)], name: &str| {
-        list.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone())
-    };
-    args.programs
-        .peer
-        .iter()
-        .map(|(name, _)| {
-            let (pattern, unit) = (given(&args.peer_regex, name), given(&args.peer_unit, name));
-            Figure::new(pattern.as_deref(), unit.as_deref())
-                .map_err(|error| BenchError::Usage(format!("peer {name}: {error}")))
-        })
-        .collect()
 }
 
 #[cfg(test)]
