@@ -26,8 +26,6 @@ const DIRECTORY: &str = "target/demo";
 const LOCK: &str = "target/demo.lock";
 const PORT: u16 = 7070;
 const MTU: u32 = 9000;
-/// The command's exit code where this machine cannot do it.
-const NOT_POSSIBLE: i32 = 3;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a command may take to start, or to clean up after a signal.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -77,7 +75,7 @@ impl Demo<'_> {
         self.announce(title, arguments);
         let mut running = Running::start(Command::new(self.handoff).args(arguments), arguments)?;
         match running.ended(self.stop)?.code() {
-            Some(NOT_POSSIBLE) => {
+            Some(run::NOT_POSSIBLE) => {
                 println!("Left out: this machine cannot run the lab, for the reason above.");
                 Ok(())
             }

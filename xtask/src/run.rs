@@ -23,6 +23,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 const LOOK: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(5);
 
+/// The exit code of `handoff` where this machine cannot do it.
+pub(crate) const NOT_POSSIBLE: i32 = 3;
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {

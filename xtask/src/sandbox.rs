@@ -5,11 +5,13 @@
 //!   with us, also after a kill -9 of either;
 //! - it has a mount namespace of its own; `/tmp`, `/var/tmp`, `/run` and `/dev/shm` are empty
 //!   directories that only the command sees, the first two below `target/`;
-//! - lines that begin with [`LEFT`] name what it left there, or running, or as a device of this machine;
-//! - without root it runs as it is.
+//! - it has a network namespace of its own, with nothing but loopback, so its network devices end with it;
+//!   only a command that has to fetch something is left the network of this machine;
+//! - lines that begin with [`LEFT`] name what it left there, or running, or as a device;
+//! - without CAP_SYS_ADMIN it runs as it is.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -17,11 +19,12 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
+use handoff_lab::topology::Namespace;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::process::{
     Signal, WaitOptions, WaitStatus, getpid, set_parent_process_death_signal, wait,
 };
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, unshare_unsafe};
 
 use crate::run;
 
@@ -30,6 +33,8 @@ pub(crate) const LEFT: &str = "left behind: ";
 
 /// This program's path, which also works if it was rebuilt since it started.
 pub(crate) const OURSELVES: &str = "/proc/self/exe";
+
+const BLOCK_DEVICES: &str = "/sys/class/block";
 
 /// Everything below it is removed before and after each run.
 const SCRATCH: &str = "target/scratch";
@@ -41,6 +46,10 @@ pub(crate) struct Args {
     #[arg(long, hide = true)]
     inside: bool,
 
+    /// Leave it this machine's network, to fetch something
+    #[arg(long)]
+    network: bool,
+
     /// The command and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     command: Vec<OsString>,
@@ -49,8 +58,8 @@ pub(crate) struct Args {
 pub(crate) fn task(args: &Args) -> Result<ExitCode, String> {
     let status = if args.inside {
         inside(&args.command)
-    } else if rustix::process::geteuid().is_root() {
-        outside(&args.command)
+    } else if may_make_namespaces() {
+        outside(args)
     } else {
         words(&args.command).status().map_err(|error| error.to_string())
     }?;
@@ -58,16 +67,26 @@ pub(crate) fn task(args: &Args) -> Result<ExitCode, String> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
+fn may_make_namespaces() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
 /// Makes the namespaces, and waits for the first process in them.
-fn outside(command: &[OsString]) -> Result<ExitStatus, String> {
+fn outside(args: &Args) -> Result<ExitStatus, String> {
     // The command gets the signal too, and cleans up; we wait for it.
     run::stop_flag().map_err(|error| format!("signal handlers: {error}"))?;
     clear()?;
+    // It takes a thread, and once our children are to be in another PID namespace we can start none.
+    let network = if args.network { None } else { Some(Namespace::new()) };
+    let network = network.transpose().map_err(|error| error.to_string())?;
     // SAFETY: neither flag separates this thread's file descriptors from the others'.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID | UnshareFlags::NEWNS) }
         .map_err(|error| format!("namespaces: {error}"))?;
     let mut first = Command::new(OURSELVES);
-    first.args(["sandbox", "--inside", "--"]).args(command);
+    first.args(["sandbox", "--inside", "--"]).args(&args.command);
+    if let Some(network) = &network {
+        network.attach(&mut first);
+    }
     // Our process id means nothing in there, so nobody checks whether we still live.
     // SAFETY: between fork and exec only a system call is made.
     unsafe {
@@ -82,11 +101,8 @@ fn outside(command: &[OsString]) -> Result<ExitStatus, String> {
 fn inside(command: &[OsString]) -> Result<ExitStatus, String> {
     let place = Place::new().map_err(|error| format!("sandbox: {error}"))?;
     let before = place.tracks();
-    let mut child = words(command);
-    if let Some(directory) = &place.temporary {
-        child.env("TMPDIR", directory);
-    }
-    let child = child.spawn().map_err(|error| format!("{}: {error}", command[0].display()))?;
+    let child = words(command).env("TMPDIR", &place.temporary).spawn();
+    let child = child.map_err(|error| format!("{}: {error}", command[0].display()))?;
     let status = loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid.as_raw_pid() as u32 == child.id() => break status,
@@ -121,8 +137,8 @@ fn clear() -> Result<(), String> {
 /// The directories that only the command sees.
 struct Place {
     empty: Vec<PathBuf>,
-    /// Where temporary files go if `/tmp` stays as it is: then the tree itself is in there.
-    temporary: Option<PathBuf>,
+    /// Where temporary files go; not `/tmp` if the tree itself is in there, so that it stays as it is.
+    temporary: PathBuf,
 }
 
 impl Place {
@@ -131,19 +147,29 @@ impl Place {
         // Later mounts are seen only here.
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         mount("proc", "/proc", "proc", MountFlags::empty(), None)?;
+        let servers = fs::canonicalize("/etc/resolv.conf");
+        let servers = servers.and_then(|path| Ok((fs::read(&path)?, path)));
         for directory in ["/run", "/dev/shm"] {
             mount("handoff", directory, "tmpfs", MountFlags::empty(), None)?;
         }
         // Where mount(8) keeps its notes.
         fs::create_dir("/run/mount")?;
-        let mut place = Self { empty: vec!["/run".into(), "/dev/shm".into()], temporary: None };
+        // The name servers may be there, too.
+        if let Ok((text, path)) = servers
+            && !path.exists()
+        {
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+            fs::write(path, text)?;
+        }
+        let empty = vec!["/run".into(), "/dev/shm".into()];
+        let mut place = Self { empty, temporary: "/tmp".into() };
         for directory in ["/tmp", "/var/tmp"] {
             let own = tree.join(SCRATCH).join(&directory[1..]);
             fs::create_dir_all(&own)?;
             // Everybody may write there, as in the real ones.
             fs::set_permissions(&own, Permissions::from_mode(0o1777))?;
             if tree.starts_with(directory) {
-                place.temporary = Some(own.clone());
+                place.temporary = own.clone();
                 place.empty.push(own);
             } else {
                 mount_bind(&own, directory)?;
@@ -159,11 +185,11 @@ impl Place {
         for directory in &self.empty {
             tracks.extend(names(directory).map(|name| directory.join(name).display().to_string()));
         }
-        for kind in ["net", "block"] {
-            let class = Path::new("/sys/class").join(kind);
-            let devices = names(&class);
-            tracks.extend(devices.map(|name| format!("{kind} device {}", name.display())));
-        }
+        // What is mounted at /sys shows the devices of this machine's network, not of ours.
+        let devices = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+        let devices = devices.lines().filter_map(|line| line.split_once(':'));
+        tracks.extend(devices.map(|(name, _)| format!("network device {}", name.trim())));
+        tracks.extend(names(Path::new(BLOCK_DEVICES)).filter_map(|name| block_device(&name)));
         let processes = names(Path::new("/proc"))
             .filter_map(|name| name.to_str()?.parse::<i32>().ok())
             .filter(|pid| *pid != getpid().as_raw_pid())
@@ -178,6 +204,18 @@ impl Place {
 
 fn names(directory: &Path) -> impl Iterator<Item = OsString> {
     fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name())
+}
+
+/// A block device that somebody has to remove. Loop devices stay, once there, but not what they are attached to.
+fn block_device(name: &OsStr) -> Option<String> {
+    let file = Path::new(BLOCK_DEVICES).join(name).join("loop/backing_file");
+    let file = fs::read_to_string(file).unwrap_or_default();
+    let name = name.to_str()?;
+    match file.trim_end() {
+        "" if name.starts_with("loop") => None,
+        "" => Some(format!("block device {name}")),
+        file => Some(format!("loop device {name} of {file}")),
+    }
 }
 
 fn name_of(pid: i32) -> String {

@@ -9,7 +9,8 @@
 //! - a failure does not stop the rest, and the last line is always `N passed, N failed, N skipped`, also
 //!   in the file `target/test-summary`; `target/test.log` has all output, and `target/failures` has a
 //!   file with everything known about each failed test;
-//! - tests run in a sandbox ([`crate::sandbox`]); leftovers there are a failure;
+//! - all steps run in a sandbox ([`crate::sandbox`]); what tests leave there is a failure; they have a network of
+//!   their own, so what guests boot is fetched before;
 //! - the whole run ends at its time limit; whatever had not ended then has failed, or belongs to the next part of a
 //!   long run;
 //! - a long run says at its start what it does, goes on where it was interrupted, and at its end adds its result to
@@ -129,6 +130,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
                     session.sanitized();
                 }
             }
+            let images = stages::images(tiers, args.soak);
+            if !images.is_empty() {
+                session.images(&images);
+            }
             session.tests(&stages);
         }
     }
@@ -189,7 +194,8 @@ impl Session {
             packages.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
             if self.long_step("packages", &mut cargo(&packages)).is_some() {
                 self.passed += 1;
-                let installed = self.long_step("installed command", &mut Command::new(INSTALLED));
+                let installed = &mut sandboxed(&["--network"], INSTALLED);
+                let installed = self.long_step("installed command", installed);
                 self.passed += usize::from(installed.is_some());
             }
         }
@@ -231,12 +237,13 @@ impl Session {
 
     fn documentation(&mut self) {
         let arguments = ["test", "--doc", "--workspace", "--all-features", "--color=never"];
-        self.tests_by_cargo("documentation", &mut cargo(&arguments));
+        self.tests_by_cargo("documentation", sandboxed(&[], "cargo").args(arguments));
     }
 
     /// The random tests of what is lent once more, built with the address sanitizer, which is part of the compiler.
     fn sanitized(&mut self) {
-        let mut command = cargo(&["test", "--package=handoff-io", "--all-features"]);
+        let mut command = sandboxed(&[], "cargo");
+        command.args(["test", "--package=handoff-io", "--all-features"]);
         command.args(["--test=loans", "--test=frozen"]);
         // With a target of their own, build scripts and macros stay as they are.
         command.args([
@@ -262,6 +269,8 @@ impl Session {
         let mut told = Output::default();
         lines.iter().for_each(|line| told.line(line));
         self.passed += told.sums().iter().map(|sums| sums.passed).sum::<usize>();
+        let left = lines.iter().filter(|line| line.starts_with(sandbox::LEFT));
+        self.failures.extend(left.map(|line| format!("{name}: {line}")));
         let ignored = told.skips().iter();
         self.skips.extend(ignored.map(|(test, reason)| format!("{name}: {test}: {reason}")));
     }
@@ -298,10 +307,7 @@ impl Session {
         let begin = Instant::now();
         let mut lines = Vec::new();
         let end = self.watch(command, |line| lines.push(line.to_owned()));
-        let took = begin.elapsed();
-        self.steps.push((name, took));
-        let verdict = if end == End::Success { "passed" } else { "failed" };
-        println!("{:40} {verdict}  {:6.1} s", name, took.as_secs_f64());
+        self.ended(name, begin, end == End::Success);
         let Some(problem) = end.problem() else { return Some(lines) };
         // Cargo's messages about programs are not for people.
         for line in lines.iter().filter(|line| !line.starts_with('{')) {
@@ -311,10 +317,36 @@ impl Session {
         None
     }
 
+    /// Says that a step has ended.
+    fn ended(&mut self, name: &'static str, begin: Instant, well: bool) {
+        let took = begin.elapsed();
+        self.steps.push((name, took));
+        let verdict = if well { "passed" } else { "failed" };
+        println!("{:40} {verdict}  {:6.1} s", name, took.as_secs_f64());
+    }
+
+    /// Fetches what guests boot, unless it is in the cache. Tests tell what this machine cannot have.
+    fn images(&mut self, images: &[&str]) {
+        let (begin, failed) = (Instant::now(), self.failures.len());
+        for image in images {
+            if self.stop.load(Ordering::Acquire) {
+                break;
+            }
+            let mut lab = sandboxed(&["--network"], HANDOFF);
+            lab.args(["lab", "image", image]);
+            let mut last = String::new();
+            let end = self.watch(&mut lab, |line| line.clone_into(&mut last));
+            if end != End::Failure(Some(run::NOT_POSSIBLE)) {
+                let problem = end.problem();
+                self.failures.extend(problem.map(|it| format!("images: {image}: {it}: {last}")));
+            }
+        }
+        self.ended("images", begin, self.failures.len() == failed);
+    }
+
     fn tests(&mut self, stages: &[String]) {
-        let mut lab = Command::new(sandbox::OURSELVES);
-        lab.args(["sandbox", "--", HANDOFF, "lab", "test"]);
-        lab.args(["--report", REPORT, "--may-skip", MAY_SKIP, "--keep"]);
+        let mut lab = sandboxed(&[], HANDOFF);
+        lab.args(["lab", "test", "--report", REPORT, "--may-skip", MAY_SKIP, "--keep"]);
         if let Some(soak) = &self.soak {
             lab.envs([(SOAK, "1"), ("PROPTEST_CASES", SOAK_CASES)]);
             lab.arg(soak.kept()).arg("--results").arg(soak.results());
@@ -461,9 +493,16 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     })
 }
 
-/// Cargo; it must not ask anything.
+/// Cargo, which may have to fetch something.
 fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new("cargo");
-    command.args(arguments).stdin(Stdio::null());
+    let mut command = sandboxed(&["--network"], "cargo");
+    command.args(arguments);
+    command
+}
+
+/// A program in the sandbox, with these options of the sandbox.
+fn sandboxed(options: &[&str], program: &str) -> Command {
+    let mut command = Command::new(sandbox::OURSELVES);
+    command.arg("sandbox").args(options).args(["--", program]).stdin(Stdio::null());
     command
 }

@@ -2,51 +2,73 @@
 
 mod native {
     use std::fs;
-    use std::io::{BufRead, BufReader};
-    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::os::unix::process::CommandExt;
     use std::path::Path;
-    use std::process::{Child, Command, Stdio};
+    use std::process::Command;
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use rustix::process::{Pid, Signal, geteuid, kill_process_group};
+    use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+    use rustix::thread::{CapabilitySet, capabilities};
 
     const PATIENCE: Duration = Duration::from_secs(30);
+    const LOOP_DEVICES: &str = "/dev/loop-control";
+    const LOOK: Duration = Duration::from_millis(5);
 
-    /// A name that nothing else on this machine has.
-    fn mark(test: &str) -> String {
-        format!("handoff-track-{}-{test}", std::process::id())
+    macro_rules! need_namespaces {
+        () => {
+            let may = capabilities(None).expect("can be asked").effective;
+            if !may.contains(CapabilitySet::SYS_ADMIN) {
+                handoff_lab::skip!("namespaces need CAP_SYS_ADMIN");
+            }
+        };
     }
 
-    /// Begins a command that leaves files, a mount and a process, and waits until it has.
-    fn begin(place: &Path, mark: &str) -> Child {
-        let script = format!(
-            "touch /var/tmp/{mark} /run/{mark} /dev/shm/{mark}; mount -t tmpfs {mark} /mnt
-             setsid bash -c 'exec -a {mark} sleep 1000' < /dev/null > /dev/null 2>&1 &
-             echo up; wait"
-        );
-        let mut sandbox = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    /// A name that nothing else on this machine has, short enough for a network device.
+    fn mark(of: char) -> String {
+        format!("ht-{}-{of}", std::process::id())
+    }
+
+    /// Leaves files, a mount, a namespace with a name and a process, and what `also` leaves. Then the file `up` is
+    /// there, and it goes on.
+    fn leaving(mark: &str, also: &str, up: &Path) -> String {
+        let up = up.display();
         // Not every sh has exec -a.
-        sandbox.args(["sandbox", "--", "bash", "-c", &script]);
-        sandbox.current_dir(place).process_group(0).stdout(Stdio::piped());
-        let mut child = sandbox.spawn().expect("it starts");
-        let mut line = String::new();
-        let output = child.stdout.as_mut().expect("a pipe");
-        BufReader::new(output).read_line(&mut line).expect("it is open");
-        assert_eq!(line, "up\n");
-        child
+        format!(
+            "#!/bin/bash
+             set -e
+             touch /var/tmp/{mark} /run/{mark} /dev/shm/{mark}
+             mount -t tmpfs {mark} /mnt
+             ip netns add {mark}
+             setsid bash -c 'exec -a {mark} sleep 1000' < /dev/null > /dev/null 2>&1 &
+             {also}
+             : > {up}
+             wait"
+        )
+    }
+
+    /// Leaves a pair of network devices.
+    fn pair(mark: &str) -> String {
+        format!("ip link add {mark} type veth")
     }
 
     fn is_left(mark: &str) -> Option<String> {
-        for directory in ["/var/tmp", "/run", "/dev/shm"] {
+        for directory in ["/var/tmp", "/run", "/dev/shm", "/run/netns"] {
             let path = Path::new(directory).join(mark);
             if path.exists() {
                 return Some(path.display().to_string());
             }
         }
-        let mounts = fs::read_to_string("/proc/self/mounts").expect("there is /proc");
-        if mounts.contains(mark) {
-            return Some("a mount".to_owned());
+        for (tracks, what) in [("/proc/self/mounts", "a mount"), ("/proc/net/dev", "a device")] {
+            if fs::read_to_string(tracks).expect("there is /proc").contains(mark) {
+                return Some(what.to_owned());
+            }
+        }
+        for device in fs::read_dir("/sys/class/block").expect("there is /sys").flatten() {
+            let file = fs::read_to_string(device.path().join("loop/backing_file"));
+            if file.is_ok_and(|file| file.contains(mark)) {
+                return Some(device.path().display().to_string());
+            }
         }
         let processes = fs::read_dir("/proc").expect("there is /proc").flatten();
         let words = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
@@ -54,56 +76,121 @@ mod native {
         (running > 0).then(|| format!("{running} processes"))
     }
 
-    fn ended_by(signal: Signal, all: bool) {
-        if !geteuid().is_root() {
-            return println!("HANDOFF-SKIP ended_by: namespaces need root");
+    /// Starts the command, ends it, or all of its group, by the signal once the file `up` is there, and waits until
+    /// nothing with this mark is left.
+    fn leaves_nothing(command: &mut Command, mark: &str, up: &Path, signal: Signal, all: bool) {
+        let mut child = command.process_group(0).spawn().expect("it starts");
+        while !up.exists() {
+            assert_eq!(child.try_wait().expect("it is ours"), None, "ended before {mark} was up");
+            thread::sleep(LOOK);
         }
-        let mark = mark(&format!("{signal:?}"));
-        let place = tempfile::tempdir().expect("a directory");
-        let mut child = begin(place.path(), &mark);
         let pid = Pid::from_child(&child);
-        if all {
-            kill_process_group(pid, signal).expect("it runs");
-        } else {
-            child.kill().expect("it runs");
-        }
+        let send = if all { kill_process_group } else { kill_process };
+        send(pid, signal).expect("it runs");
         let status = child.wait().expect("it ends");
-        assert!(!status.success(), "{status:?} {:?}", status.signal());
+        assert!(!status.success(), "{status:?}");
         let deadline = Instant::now() + PATIENCE;
-        while let Some(track) = is_left(&mark) {
+        while let Some(track) = is_left(mark) {
             assert!(Instant::now() < deadline, "{track} of {mark}");
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(LOOK);
         }
+    }
+
+    fn sandbox(place: &Path, script: &str) -> Command {
+        let mut sandbox = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        sandbox.args(["sandbox", "--", "bash", "-c", script]).current_dir(place);
+        sandbox
+    }
+
+    fn sandbox_leaves_nothing(mark: &str, also: &str, signal: Signal, all: bool) {
+        let place = tempfile::tempdir().expect("a directory");
+        let up = place.path().join("up");
+        let script = leaving(mark, also, &up);
+        leaves_nothing(&mut sandbox(place.path(), &script), mark, &up, signal, all);
     }
 
     #[test]
     fn a_kill_leaves_nothing() {
-        ended_by(Signal::KILL, false);
+        need_namespaces!();
+        let mark = mark('k');
+        sandbox_leaves_nothing(&mark, &pair(&mark), Signal::KILL, false);
     }
 
     #[test]
     fn ctrl_c_leaves_nothing() {
-        ended_by(Signal::INT, true);
+        need_namespaces!();
+        let mark = mark('c');
+        sandbox_leaves_nothing(&mark, &pair(&mark), Signal::INT, true);
+    }
+
+    /// A loop device belongs to no namespace. mount(8) makes it end with its last user.
+    #[test]
+    fn a_kill_leaves_no_mounted_loop_device() {
+        need_namespaces!();
+        if !Path::new(LOOP_DEVICES).exists() {
+            handoff_lab::skip!("no {LOOP_DEVICES}");
+        }
+        let mark = mark('l');
+        let file = format!("/var/tmp/{mark}.ext4");
+        let mount =
+            format!("mke2fs -q {file} 1M; mkdir /run/there; mount -o loop {file} /run/there");
+        sandbox_leaves_nothing(&mark, &mount, Signal::KILL, false);
+    }
+
+    /// The exit code of a command in the sandbox, and the tracks that it is told to have left.
+    fn told(script: &str) -> (Option<i32>, Vec<String>) {
+        let place = tempfile::tempdir().expect("a directory");
+        let output = sandbox(place.path(), script).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = |line: &str| line.strip_prefix("left behind: ").map(str::to_owned);
+        (output.status.code(), text.lines().map(|text| line(text).expect("a track")).collect())
     }
 
     #[test]
     fn what_is_left_inside_is_told() {
-        if !geteuid().is_root() {
-            return println!("HANDOFF-SKIP what_is_left_inside_is_told: namespaces need root");
+        need_namespaces!();
+        let (code, tracks) = told(
+            "touch /run/left /dev/shm/other; mount -t tmpfs none /mnt
+             ip netns add name; ip link add one type veth peer two
+             setsid sleep 1000 < /dev/null > /dev/null 2>&1 &
+             until grep -q sleep /proc/$!/comm; do :; done; exit 7",
+        );
+        assert_eq!(code, Some(7));
+        // Others may attach some meanwhile.
+        let ours = tracks.iter().map(String::as_str).filter(|track| !track.starts_with("loop "));
+        let (processes, others): (Vec<_>, Vec<_>) =
+            ours.partition(|track| track.starts_with("process "));
+        assert!(
+            matches!(processes[..], [process] if process.ends_with(", sleep 1000")),
+            "{tracks:?}"
+        );
+        let expected = [
+            "/dev/shm/other",
+            "/run/left",
+            "/run/netns",
+            "mount at /mnt",
+            "mount at /run/netns",
+            "mount at /run/netns/name",
+            "network device one",
+            "network device two",
+        ];
+        assert_eq!(others, expected);
+    }
+
+    /// We cannot end one that nobody has mounted, so it is told.
+    #[test]
+    fn an_attached_loop_device_is_told() {
+        need_namespaces!();
+        if !Path::new(LOOP_DEVICES).exists() {
+            handoff_lab::skip!("no {LOOP_DEVICES}");
         }
-        let place = tempfile::tempdir().expect("a directory");
-        let script =
-            "touch /run/left /dev/shm/other; setsid sleep 1000 < /dev/null > /dev/null 2>&1 &
-                      until grep -q sleep /proc/$!/comm; do :; done; exit 7";
-        let mut sandbox = Command::new(env!("CARGO_BIN_EXE_xtask"));
-        sandbox.args(["sandbox", "--", "sh", "-c", script]).current_dir(place.path());
-        let output = sandbox.output().expect("it starts");
-        assert_eq!(output.status.code(), Some(7));
-        let text = String::from_utf8_lossy(&output.stdout);
-        for track in ["/run/left", "/dev/shm/other", "sleep 1000"] {
-            let told = |line: &str| line.starts_with("left behind: ") && line.ends_with(track);
-            assert!(text.lines().any(told), "no {track}: {text}");
-        }
-        assert_eq!(text.lines().count(), 3, "{text}");
+        let file = format!("/var/tmp/{}", mark('a'));
+        let (code, tracks) = told(&format!("truncate -s 1M {file}; losetup --find {file}"));
+        // Others may attach some meanwhile.
+        let loops = tracks.iter().filter_map(|track| track.strip_prefix("loop device "));
+        let ours = loops.filter_map(|track| track.strip_suffix(&format!(" of {file}")));
+        let [name] = ours.collect::<Vec<_>>()[..] else { panic!("{file}: {code:?} {tracks:?}") };
+        let detached = Command::new("losetup").args(["--detach", &format!("/dev/{name}")]).status();
+        assert!(detached.expect("it starts").success());
     }
 }

@@ -86,6 +86,21 @@ pub(super) fn of(tiers: &[Tier], soak: bool) -> Vec<String> {
     stages
 }
 
+/// What the guests of these tiers boot, as options of `handoff lab image`.
+pub(super) fn images(tiers: &[Tier], soak: bool) -> Vec<&'static str> {
+    let mut images = Vec::new();
+    if tiers.contains(&Tier::Native) || tiers.contains(&Tier::Guest) {
+        images.extend(["--kernel=7.2", "--kernel=bookworm"]);
+    }
+    if tiers.contains(&Tier::Guest) {
+        images.push("--kernel=7.3");
+    }
+    if tiers.contains(&Tier::Native) && soak {
+        images.push("--userland=full");
+    }
+    images
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, path::Path};

@@ -38,9 +38,7 @@ impl Guest {
     /// [`Error::NotPossible`] if a program is missing or the archive cannot be reached, else
     /// [`Error::Failed`] with the last console lines if the guest does not boot.
     pub fn boot(machine: &Machine, stop: &StopFlag) -> Result<Self> {
-        if initramfs::INIT.is_empty() {
-            return Err(Error::NotPossible("the lab runs on x86-64 machines only".to_owned()));
-        }
+        check_architecture()?;
         let mut machine = machine.clone();
         if machine.userland == Userland::Small {
             // In front, so that the caller's files at the same place win.
@@ -154,6 +152,13 @@ impl Guest {
     }
 }
 
+fn check_architecture() -> Result<()> {
+    if initramfs::INIT.is_empty() {
+        return Err(Error::NotPossible("the lab runs on x86-64 machines only".to_owned()));
+    }
+    Ok(())
+}
+
 /// Builds what a guest with this kernel needs, unless it is in the cache: the cache, the userland's
 /// image, the kernel.
 ///
@@ -165,6 +170,7 @@ pub fn prepare(
     userland: Userland,
     stop: &StopFlag,
 ) -> Result<(Cache, PathBuf, Kernel)> {
+    check_architecture()?;
     userland.check(choice)?;
     let cache = Cache::open()?;
     let kernel = Kernel::of(choice, &cache, stop)?;
