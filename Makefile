@@ -42,7 +42,8 @@ test: setup ## Run the checks and all tests, in stages; the last line counts the
 	@scripts/setup chromium-headless-shell || echo "without a browser, tests of the report are skipped" >&2
 	@scripts/setup curl netcat-openbsd socat || echo "without them, tests against them are skipped" >&2
 	@scripts/setup bubblewrap debhelper dh-dkms fakeroot || echo "without them, tests of packages are skipped" >&2
-	@$(CARGO) xtask test
+	@# Who kills make, kills what it has begun, too.
+	@setpriv --pdeathsig KILL $(CARGO) xtask test
 
 soak: setup ## Run the long forms of the tests, for hours, and add the result to docs/figures/long-runs.md
 	@status=0; $(CARGO) xtask test --soak || status=$$?; \

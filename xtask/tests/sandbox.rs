@@ -1,10 +1,11 @@
 //! What runs in the sandbox leaves nothing on this machine, whatever ends it.
 
 mod native {
-    use std::fs;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     use std::path::Path;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -192,5 +193,56 @@ mod native {
         let [name] = ours.collect::<Vec<_>>()[..] else { panic!("{file}: {code:?} {tracks:?}") };
         let detached = Command::new("losetup").args(["--detach", &format!("/dev/{name}")]).status();
         assert!(detached.expect("it starts").success());
+    }
+
+    /// Runs `make test` in a tree where stand-ins for the build, and for the command that runs the tests, leave
+    /// their tracks, which must not outlast it.
+    fn make_leaves_nothing(mark: &str, in_tests: bool, signal: Signal, all: bool) {
+        let tree = tempfile::tempdir().expect("a directory");
+        let place = |name: &str| tree.path().join(name);
+        let up = place("up");
+        // Whoever builds has the network of this machine, to fetch something.
+        let (build, tests) = match in_tests {
+            true => ("exit 0".to_owned(), leaving(mark, &pair(mark), &up)),
+            false => (leaving(mark, "", &up), "exit 0".to_owned()),
+        };
+        for (name, script) in [
+            ("scripts/setup", "exit 0".to_owned()),
+            (
+                "bin/cargo",
+                format!(
+                    "case $1 in xtask) shift; exec {} \"$@\";; test) ;; *) exit 0;; esac\n{build}",
+                    env!("CARGO_BIN_EXE_xtask")
+                ),
+            ),
+            ("target/debug/handoff", format!("[ \"$2\" = test ] || exit 0\n{tests}")),
+        ] {
+            let path = place(name);
+            fs::create_dir_all(path.parent().expect("has one")).expect("makes");
+            fs::write(&path, format!("#!/bin/bash\n{script}\n")).expect("writes");
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("is ours");
+        }
+        let makefile = concat!(env!("CARGO_MANIFEST_DIR"), "/../Makefile");
+        let path = std::env::var("PATH").expect("is set");
+        let path = format!("{}:{path}", place("bin").display());
+        let mut make = Command::new("make");
+        make.args(["--file", makefile, "test"]).current_dir(tree.path()).env("PATH", path);
+        // Of whoever runs this test.
+        make.env_remove("CARGO").env_remove("MAKEFLAGS").stdout(Stdio::null());
+        leaves_nothing(&mut make, mark, &up, signal, all);
+    }
+
+    #[test]
+    fn make_test_leaves_nothing_when_killed() {
+        need_namespaces!();
+        make_leaves_nothing(&mark('K'), true, Signal::KILL, false);
+        make_leaves_nothing(&mark('B'), false, Signal::KILL, false);
+    }
+
+    #[test]
+    fn make_test_leaves_nothing_on_ctrl_c() {
+        need_namespaces!();
+        make_leaves_nothing(&mark('C'), true, Signal::INT, true);
+        make_leaves_nothing(&mark('D'), false, Signal::INT, true);
     }
 }
