@@ -399,6 +399,7 @@ fn bound(driver: &Driver, to: &str) -> (Socket, SocketAddr) {
 #[test]
 fn each_datagram_names_its_sender_and_its_length() {
     with_each_driver(LONG, |driver| {
+        stay_on_one_processor();
         for host in ["127.0.0.1", "::1"] {
             let Ok(first) = UdpSocket::bind((host, 0)) else {
                 println!("SKIPPED: no {host}");

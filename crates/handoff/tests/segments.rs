@@ -14,7 +14,8 @@ use handoff::{Buffer, Driver, Engine, Error, Message, Payload, Region, Socket};
 use handoff_lab::topology::{Pair, PairEnd};
 use socket2::SockRef;
 use traffic::{
-    assert_same, attached, engines_apart, filled, pattern, tcp, udp_pair, with_each_engine, within,
+    assert_same, attached, engines_apart, filled, pattern, stay_on_one_processor, tcp, udp_pair,
+    with_each_engine, within,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -28,24 +29,19 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads so many bytes and [`END`], which may overtake some of them.
-    fn new(far: UdpSocket, bytes: usize) -> Self {
+    fn new(far: UdpSocket) -> Self {
         // The socket is charged much more than the bytes for small datagrams.
         SockRef::from(&far).set_recv_buffer_size(8 << 20).unwrap();
         let socket = far.try_clone().unwrap();
         let datagrams = thread::spawn(move || {
             let (mut all, mut space) = (Vec::new(), vec![0; 70_000]);
-            let (mut came, mut ended) = (0, false);
-            while !ended || came < bytes {
+            loop {
                 let len = socket.recv(&mut space).unwrap();
                 if len == END.len() {
-                    ended = true;
-                } else {
-                    all.push(space[..len].to_vec());
-                    came += len;
+                    return all;
                 }
+                all.push(space[..len].to_vec());
             }
-            all
         });
         Self { far, datagrams }
     }
@@ -60,7 +56,9 @@ fn deliver<B: Payload>(
     segment: usize,
     expected: &[u8],
 ) -> B {
-    let reader = Reader::new(far, expected.len());
+    // They come in their order, and the end last.
+    stay_on_one_processor();
+    let reader = Reader::new(far);
     let sending = message.segment(segment).send().unwrap();
     let finished = driver.block_on(async { sending.await }).unwrap();
     assert_eq!(finished.sent.unwrap(), expected.len());
