@@ -10,7 +10,7 @@ use handoff_http::{BodyError, Limits, RequestBody};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 
-use crate::serving::{Of, PATIENCE, RINGS, Serving, content};
+use crate::serving::{Of, PATIENCE, RINGS, Serving, content, until_full};
 
 /// Answers with the body and what came behind it.
 fn echo(ring: RingUse, limits: Limits) -> Serving {
@@ -101,7 +101,7 @@ fn a_body_goes_back_while_it_comes() {
             std::io::Write::write_all(&mut sender, &with_length(&content(LEN))).expect("sends");
         });
         // More than all buffers on the way have room for: a service that does not read slows its client.
-        std::thread::sleep(Duration::from_millis(100));
+        until_full(std::slice::from_ref(&client));
         assert!(client.answer().body == content(LEN));
         sending.join().expect("ends");
     }

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use futures_util::future::select;
 use handoff::{Driver, DriverBuilder, RingUse};
 use handoff_http::{Limits, RequestBody, Served, Server};
+use handoff_lab::helpers::eventually;
 use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
@@ -305,6 +306,20 @@ impl Client {
         let rest = self.rest();
         assert!(rest.is_empty(), "more came: {}", String::from_utf8_lossy(&rest));
     }
+}
+
+/// Waits until something has come for each of these clients, and no more has room: it has not grown between two looks.
+pub(crate) fn until_full(clients: &[Client]) {
+    const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+    let unread = |client: &Client| rustix::io::ioctl_fionread(&client.stream).expect("tells");
+    let mut before = Vec::new();
+    eventually("no more has room", || {
+        std::thread::sleep(BETWEEN_LOOKS);
+        let now: Vec<_> = clients.iter().map(unread).collect();
+        let are_full = now == before && !now.contains(&0);
+        before = now;
+        are_full.then_some(())
+    });
 }
 
 /// Bytes that show their place.
