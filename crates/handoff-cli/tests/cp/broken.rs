@@ -2,22 +2,29 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
+use handoff_lab::helpers::eventually;
 use rustix::process::Signal;
 
 use crate::running::{Ended, Running};
 use crate::session::{cp, names, path, pattern};
 
-/// A transfer that stops after these bytes for want of more: receiver, sender, and what keeps it open.
-fn stalled(
-    directory: &Path,
-    listener_receives: bool,
-    bytes: usize,
-) -> (Running, Running, ChildStdin) {
+/// Bytes of a receiver's copy, which has no name yet.
+fn written(receiver: &Running, directory: &Path) -> u64 {
+    let open = fs::read_dir(format!("/proc/{}/fd", receiver.pid())).expect("it runs");
+    let open = open.map(|file| file.expect("is listed").path());
+    // Some are closed meanwhile.
+    let is_there = |file: &PathBuf| fs::read_link(file).is_ok_and(|it| it.starts_with(directory));
+    let lens = open.filter(is_there).filter_map(|file| Some(fs::metadata(file).ok()?.len()));
+    lens.max().unwrap_or(0)
+}
+
+/// A transfer that stops for want of more, with everything so far taken: receiver, sender, and what keeps it open.
+fn stalled(directory: &Path, listener_receives: bool) -> (Running, Running, ChildStdin) {
+    const BYTES: usize = 3_000_000;
     let copy = directory.join("copy");
     let (receiver, mut sender) = if listener_receives {
         let receiver = Running::start(&mut cp(&["tcp-listen://127.0.0.1:0", path(&copy)]));
@@ -29,9 +36,9 @@ fn stalled(
         (Running::start(&mut cp(&[&sender.address(), path(&copy)])), sender)
     };
     let mut input = sender.input();
-    input.write_all(&pattern(bytes)).unwrap();
-    // The bytes are on their way; that they have arrived makes no difference to what must come.
-    thread::sleep(Duration::from_millis(200));
+    input.write_all(&pattern(BYTES)).unwrap();
+    let all_is_written = || (written(&receiver, directory) == BYTES as u64).then_some(());
+    eventually("the receiver has all of it", all_is_written);
     assert!(names(directory).is_empty(), "nothing has a name yet");
     (receiver, sender, input)
 }
@@ -44,7 +51,7 @@ fn killed(ended: &Ended) {
 fn a_sender_that_is_killed() {
     for listener_receives in [true, false] {
         let directory = tempfile::tempdir().unwrap();
-        let (receiver, sender, _input) = stalled(directory.path(), listener_receives, 3_000_000);
+        let (receiver, sender, _input) = stalled(directory.path(), listener_receives);
         sender.signal(Signal::KILL);
         killed(&sender.end());
         receiver.end().says(1, "midway, after");
@@ -55,7 +62,7 @@ fn a_sender_that_is_killed() {
 #[test]
 fn a_receiver_that_is_killed() {
     let directory = tempfile::tempdir().unwrap();
-    let (receiver, sender, _input) = stalled(directory.path(), true, 3_000_000);
+    let (receiver, sender, _input) = stalled(directory.path(), true);
     receiver.signal(Signal::KILL);
     killed(&receiver.end());
     sender.end().says(1, "the receiver left before it confirmed");
@@ -64,11 +71,12 @@ fn a_receiver_that_is_killed() {
 
 #[test]
 fn a_receiver_that_is_killed_under_load() {
+    const LOAD: u64 = 8 << 20;
     let directory = tempfile::tempdir().unwrap();
-    // From then on they have greeted each other.
-    let (receiver, sender, mut input) = stalled(directory.path(), true, 3_000_000);
+    let (receiver, sender, mut input) = stalled(directory.path(), true);
     let load = thread::spawn(move || while input.write_all(&pattern(1 << 20)).is_ok() {});
-    thread::sleep(Duration::from_millis(100));
+    let more_comes = || (written(&receiver, directory.path()) > LOAD).then_some(());
+    eventually("it receives the load", more_comes);
     receiver.signal(Signal::KILL);
     killed(&receiver.end());
     sender.end().says(1, "the receiver left before it confirmed");
@@ -78,15 +86,13 @@ fn a_receiver_that_is_killed_under_load() {
 
 #[test]
 fn signals_unwind_and_the_other_side_is_told() {
-    // More than the pipe holds, and less than the sockets do: a word more has room at once.
-    const FEW: usize = 200_000;
     let directory = tempfile::tempdir().unwrap();
-    let (receiver, sender, _input) = stalled(directory.path(), true, FEW);
+    let (receiver, sender, _input) = stalled(directory.path(), true);
     sender.signal(Signal::INT);
     sender.end().says(130, "stopped by SIGINT");
     receiver.end().says(1, "the sender gave up: stopped by SIGINT");
 
-    let (receiver, sender, _input) = stalled(directory.path(), true, FEW);
+    let (receiver, sender, _input) = stalled(directory.path(), true);
     receiver.signal(Signal::TERM);
     receiver.end().says(143, "stopped by SIGTERM");
     sender.end().says(1, "the receiver failed: stopped by SIGTERM");

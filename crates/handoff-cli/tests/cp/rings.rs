@@ -219,7 +219,8 @@ mod guest {
     use std::os::unix::fs::{FileExt, MetadataExt};
     use std::process::{Command, Stdio};
 
-    use handoff_lab::topology::Pair;
+    use handoff_lab::helpers::eventually;
+    use handoff_lab::topology::{Pair, PairEnd};
     use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 
     use super::*;
@@ -349,6 +350,18 @@ mod guest {
         assert_eq!(limit("1"), limit("4"));
     }
 
+    /// Whether nothing is on its way from or to the connections of a host, and nothing is unread.
+    fn has_read_all(end: &PairEnd) -> bool {
+        const ESTABLISHED: &str = "01";
+        let sockets = end.namespace().run(|| fs::read_to_string("/proc/thread-self/net/tcp"));
+        let sockets = sockets.expect("enters").expect("lists");
+        let mut connections = sockets.lines().skip(1).filter_map(|socket| {
+            let mut fields = socket.split_whitespace().skip(3);
+            (fields.next() == Some(ESTABLISHED)).then(|| fields.next().expect("has queues"))
+        });
+        connections.all(|queues| queues == "00000000:00000000")
+    }
+
     #[test]
     fn that_memory_may_run_dry_is_told_once() {
         let bed = Bed::new(1_500);
@@ -358,8 +371,9 @@ mod guest {
         let mut peer = bed.pair.left.namespace().run(many).expect("runs there");
         peer.send();
         receiver.line("may run dry");
-        // Another thread would say it now.
-        thread::sleep(Duration::from_millis(300));
+        // Another thread would say it before.
+        let ends = [&bed.pair.left, &bed.pair.right];
+        eventually("all is read", || ends.iter().all(|end| has_read_all(end)).then_some(()));
         receiver.signal(Signal::INT);
         peer.answers();
         drop(peer);

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use handoff_lab::helpers::eventually;
 use handoff_lab::topology::{Pair, PairEnd};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -23,6 +24,12 @@ fn shell(end: &PairEnd, script: &str) -> String {
 fn settings(end: &PairEnd) -> String {
     let device = end.device();
     shell(end, &format!("for what in g l x n k; do ethtool -$what {device}; done"))
+}
+
+/// Bytes that the NIC of a host has received.
+fn received(end: &PairEnd) -> u64 {
+    let count = format!("cat /sys/class/net/{}/statistics/rx_bytes", end.device());
+    end.shell(&count).expect("is there").trim().parse().expect("a number")
 }
 
 fn receiving(pair: &Pair, more: &[&str]) -> Side {
@@ -85,7 +92,7 @@ fn the_nic_is_put_back_when_either_side_ends_before() {
 
     let receiver = receiving(&pair, &long);
     let sender = sending(&pair, &receiver);
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    eventually("it sends", || (received(&pair.right) > 16 << 20).then_some(()));
     sender.signal(Signal::KILL);
     let ended = receiver.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");

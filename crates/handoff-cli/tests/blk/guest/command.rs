@@ -90,15 +90,27 @@ impl Added {
         }
     }
 
+    /// Writes that it has served.
+    pub(super) fn writes(&self) -> u64 {
+        self.count(4)
+    }
+
+    /// Requests that wait for it, or are being served.
+    pub(super) fn under_way(&self) -> u64 {
+        self.count(8)
+    }
+
+    /// One of the kernel's counts of it, by its place.
+    fn count(&self, place: usize) -> u64 {
+        let counts = fs::read_to_string(format!("/sys/block/ublkb{}/stat", self.id));
+        let counts = counts.expect("the device's counts");
+        counts.split_whitespace().nth(place).expect("is there").parse().expect("a number")
+    }
+
     /// A verifier that has begun to write.
     pub(super) fn load(&self, size: &str, seconds: u64, more: &[&str]) -> Child {
         let mut load = verifier(&self.node(), size, seconds, more);
-        let begun = || {
-            let stat = fs::read_to_string(format!("/sys/block/ublkb{}/stat", self.id));
-            let stat = stat.expect("the device's counts");
-            stat.split_whitespace().nth(4).is_some_and(|writes| writes != "0")
-        };
-        while !begun() {
+        while self.writes() == 0 {
             assert!(load.try_wait().expect("a child").is_none(), "fio ended early");
             std::thread::sleep(Duration::from_millis(50));
         }

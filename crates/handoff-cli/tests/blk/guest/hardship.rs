@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use handoff_lab::helpers::eventually;
 use handoff_lab::topology::{Disk as _, Fault, Flaky, LoopDisk, NullDisk, Schedule};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -55,18 +56,26 @@ fn killed_servers_are_followed_by_others() {
 /// More requests at once than there are buffers for their tags.
 #[test]
 fn a_server_of_batches_that_was_held_up_finds_all_requests() {
+    const BUFFERS: u64 = 128;
     driver_or_skip!();
     let files = Files::new(1, 16 << 20);
     let deep = ["--engine", "batch-auto", "--depth", "2048"];
     let device = Added::new(&[&["loop", files.name(0)], &deep[..]].concat());
     let many = ["--bsrange=4k-4k", "--iodepth=2048", "--iodepth_batch_submit=2048"];
-    let load = verifier(&device.node(), "16m", 4, &many);
     let server = Pid::from_raw(device.server(None)).expect("a process");
+    let mut load = device.load("16m", 2, &many);
+    // Where the guest's clock leaps, the load may be over before.
+    let mut until = |so: &dyn Fn() -> bool| {
+        while !so() && load.try_wait().expect("a child").is_none() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
     for _ in 0..2 {
-        std::thread::sleep(Duration::from_millis(700));
         kill_process(server, Signal::STOP).expect("held up");
-        std::thread::sleep(Duration::from_millis(700));
+        until(&|| device.under_way() > BUFFERS);
+        let writes = device.writes();
         kill_process(server, Signal::CONT).expect("let go");
+        until(&|| device.writes() > writes);
     }
     verified(load);
     assert_eq!(device.show()["counters"][0]["errors"], 0);
@@ -92,8 +101,8 @@ fn a_device_without_server_and_supervisor_is_recovered_by_hand() {
             disk.write_all_at(&[9; 4096], 8192).and_then(|()| disk.sync_all())
         })
     };
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!written.is_finished(), "requests wait for a server");
+    eventually("a request waits for a server", || (device.under_way() > 0).then_some(()));
+    assert!(!written.is_finished());
     assert!(blk(&["recover", &device.id.to_string()]).status.success());
     written.join().expect("no panic").expect("written by the new server");
     device.del();

@@ -136,15 +136,10 @@ fn load(node: &str) {
 fn taken(device: &Added, server: i32) -> BTreeMap<String, usize> {
     let depth = device.show()["depth"].as_u64().expect("a number");
     let (node, taken) = (device.node(), Taken::by(server));
-    let under_way = || {
-        let counts = fs::read_to_string(format!("/sys/block/ublkb{}/inflight", device.id));
-        let counts = counts.expect("the device's counts");
-        counts.split_whitespace().map(|count| count.parse::<u64>().expect("a number")).sum::<u64>()
-    };
     tell(server, Signal::STOP);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&node));
-        while under_way() < depth && !load.is_finished() {
+        while device.under_way() < depth && !load.is_finished() {
             std::thread::sleep(Duration::from_millis(10));
         }
         tell(server, Signal::CONT);
