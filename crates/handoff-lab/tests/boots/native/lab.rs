@@ -5,7 +5,6 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -243,13 +242,12 @@ fn guests_of_two_kernels_run_at_once_until_they_are_stopped() {
         let output = String::from_utf8_lossy(&output);
         assert!(output.starts_with(release), "{output}");
     }
-    let setter = Arc::clone(&stop);
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
-        setter.store(true, Ordering::Release);
-    });
     // Longer than a test may take.
-    let result = new.run_captured(&Job::new(["sleep", "100000"]));
+    let endless = Job::new(["sh", "-c", "echo begun; exec sleep 100000"]);
+    let result = new.run(&endless, |_, _| {
+        stop.store(true, Ordering::Release);
+        Ok(())
+    });
     assert!(matches!(result, Err(Error::Stopped)), "{result:?}");
 }
 

@@ -3,9 +3,8 @@
 use std::io::Write;
 use std::net::Shutdown;
 use std::thread;
-use std::time::{Duration, Instant};
 
-use handoff_lab::helpers::byte_at;
+use handoff_lab::helpers::{byte_at, eventually};
 use handoff_lab::topology::Pair;
 use handoff_sys::netdev;
 use handoff_sys::netlink::{Attributes, Generic, Netlink};
@@ -31,16 +30,12 @@ pub(super) fn receive_bound(pair: &Pair, bytes: usize, chunks: usize, chunk: u32
     let listener = listen(&pair.right, pair.right.v4());
     let mut left = connect(&pair.left, pair.right.v4());
     let (right, _) = listener.accept().expect("accepts");
-    // A worker of the kernel lets go of an earlier ring, its queue and its memory.
-    let deadline = Instant::now() + Duration::from_secs(30);
     let bind = || Receiver::bind(index, QUEUE, chunks, chunk);
-    let mut receiver = loop {
-        match pair.right.namespace().run(bind).expect("enters") {
-            Ok(receiver) => break receiver,
-            Err(error) => assert!(Instant::now() < deadline, "binding: {error}"),
-        }
-        thread::sleep(Duration::from_millis(1));
-    };
+    // A worker of the kernel lets go of an earlier ring, its queue and its memory.
+    let mut receiver = eventually("the queue is bound", || {
+        let bound = pair.right.namespace().run(bind).expect("enters");
+        bound.inspect_err(|error| println!("binding: {error}")).ok()
+    });
     thread::scope(|scope| {
         scope.spawn(move || {
             left.write_all(&stream_of(bytes)).expect("sends");
@@ -68,11 +63,7 @@ pub(super) fn ready_to_bind(mtu: u32) -> Pair {
 
 /// Waits until a worker of the kernel has let go of a ring that is gone, and of its queue.
 pub(super) fn until_let_go(pair: &Pair) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while is_bound(pair) {
-        assert!(Instant::now() < deadline, "the queue stays bound");
-        thread::sleep(Duration::from_millis(1));
-    }
+    eventually("the queue is let go", || (!is_bound(pair)).then_some(()));
 }
 
 /// Whether the kernel still has the queue bound to a program's memory.

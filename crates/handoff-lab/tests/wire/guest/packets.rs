@@ -3,20 +3,30 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::num::NonZeroU32;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use handoff_lab::helpers::eventually;
 use handoff_lab::topology::{Pair, PairEnd};
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode};
-use rustix::net::sockopt::{self, Timeout};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType};
 
 use crate::bed::{MIB, PORT, counters, exchange, pair, run, set_fault, stream_of};
 
 /// `IORING_SEND_ZC_REPORT_USAGE`: the notification says whether the kernel has copied.
 const REPORT_USAGE: u16 = 1 << 3;
+
+/// The next packet that comes to this socket, and its length.
+fn receive(socket: &impl AsFd, packet: &mut [u8]) -> usize {
+    eventually("a packet arrives", || {
+        match rustix::net::recv(socket, &mut *packet, RecvFlags::DONTWAIT) {
+            Ok((length, _)) => Some(length),
+            Err(error) => (error != Errno::AGAIN).then(|| panic!("receiving: {error}")),
+        }
+    })
+}
 
 #[test]
 fn streams_cross_both_ways() {
@@ -37,12 +47,11 @@ fn datagrams_of_all_sizes_cross() {
         bound.expect("enters").expect("binds")
     };
     let (from, to) = (open(&pair.left), open(&pair.right));
-    to.set_read_timeout(Some(Duration::from_secs(30))).expect("sets");
     for bytes in [0, 1, 17, 213, 214, 215, 1_472, 4_310, 65_507] {
         let sent = stream_of(bytes);
         from.send_to(&sent, to.local_addr().expect("bound")).expect("sends");
         let mut buffer = vec![0; 65_536];
-        let received = to.recv(&mut buffer).expect("arrives");
+        let received = receive(&to, &mut buffer);
         assert!(buffer[..received] == sent, "{bytes} bytes differ");
     }
 }
@@ -79,7 +88,7 @@ fn lent_memory_is_back_when_the_engine_has_read_it() {
     // A reader that still had it would read this.
     lent.fill(0);
     let mut received = vec![0; 65_536];
-    let length = to.recv(&mut received).expect("arrives");
+    let length = receive(&to, &mut received);
     assert!(received[..length] == stream_of(32_768), "what arrived differs");
 }
 
@@ -113,7 +122,6 @@ fn datagrams_sent_as_one_are_cut_by_the_nic() {
     for address in [IpAddr::from(pair.right.v4()), pair.right.v6().into()] {
         let to = pair.right.namespace().run(|| UdpSocket::bind((address, 0)));
         let to = to.expect("enters").expect("binds");
-        to.set_read_timeout(Some(Duration::from_secs(30))).expect("sets");
         let sent = stream_of(20 * PIECE + 77);
         let sum = |of: &str| {
             let counters = counters(&pair.left);
@@ -124,7 +132,7 @@ fn datagrams_sent_as_one_are_cut_by_the_nic() {
             send_cut(&pair, &to, PIECE as u16, &sent);
             let mut buffer = [0; 2 * PIECE];
             for piece in sent.chunks(PIECE) {
-                let length = to.recv(&mut buffer).expect("arrives");
+                let length = receive(&to, &mut buffer);
                 assert!(buffer[..length] == *piece, "{length} bytes differ from {}", piece.len());
             }
         }
@@ -173,7 +181,6 @@ fn a_packet_in_another_arrives_whole_and_is_none_of_the_rules_for_it() {
     let protocol = NonZeroU32::new(u32::from(0x0800_u16.to_be())).map(Protocol::from_raw);
     let open = || rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, protocol);
     let tap = to.namespace().run(open).expect("enters").expect("opens");
-    sockopt::set_socket_timeout(&tap, Timeout::Recv, Some(Duration::from_secs(30))).expect("sets");
     let out = from.namespace().run(open).expect("enters").expect("opens");
     let name = from.device();
     let index = from.namespace().run(|| rustix::net::netdevice::name_to_index(&out, name));
@@ -195,8 +202,7 @@ fn a_packet_in_another_arrives_whole_and_is_none_of_the_rules_for_it() {
         assert_eq!(done, sent.len() as isize);
         let mut frame = vec![0; 2_000];
         let arrived = loop {
-            let (length, _) =
-                rustix::net::recv(&tap, &mut frame[..], RecvFlags::empty()).expect("arrives");
+            let length = receive(&tap, &mut frame);
             if frame[23] == 41 {
                 break &frame[..length];
             }

@@ -3,11 +3,11 @@
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use handoff_lab::topology::PairEnd;
+use handoff_lab::helpers::eventually;
+use handoff_lab::topology::{Pair, PairEnd};
 
 use super::bound::{ready_to_bind, receive_bound, until_let_go};
 use crate::bed::{MIB, PORT, connect, pair, run, stream_of};
@@ -26,6 +26,14 @@ fn holder(end: &PairEnd) -> Child {
         said.push(byte[0] as char);
     }
     child
+}
+
+/// Waits until the right end has received so much.
+fn until_received(pair: &Pair, bytes: u64) {
+    let end = &pair.right;
+    let count = format!("cat /sys/class/net/{}/statistics/rx_bytes", end.device());
+    let received = || run(end, &count).trim().parse::<u64>().expect("a number");
+    eventually("traffic flows", || (received() >= bytes).then_some(()));
 }
 
 #[test]
@@ -87,27 +95,14 @@ fn a_namespace_goes_under_traffic() {
     let (left, far) = (pair.left.clone(), pair.right.v4());
     let socket = left.namespace().run(|| UdpSocket::bind((left.v4(), 0)));
     let socket = socket.expect("enters").expect("binds");
-    let ended = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ended.load(Ordering::Relaxed) {
-                // Refused once the address is gone.
-                let _ = socket.send_to(&[0; 1_400], (far, PORT));
-            }
-        });
-        thread::sleep(Duration::from_millis(100));
-        // Nothing else holds the right one, and with its end of the cable ours goes.
-        drop(pair);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let gone = || !run(&left, "ls /sys/class/net").contains(left.device());
-        let mut went = gone();
-        while !went && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(50));
-            went = gone();
-        }
-        ended.store(true, Ordering::Relaxed);
-        assert!(went, "the device outlives the namespace of its peer");
-    });
+    // Refused once the address is gone.
+    let traffic = thread::spawn(move || while socket.send_to(&[0; 1_400], (far, PORT)).is_ok() {});
+    until_received(&pair, 100 * 1_400);
+    // Nothing else holds the right one, and with its end of the cable ours goes.
+    drop(pair);
+    let is_gone = || !run(&left, "ls /sys/class/net").contains(left.device());
+    eventually("the device goes with the namespace of its peer", || is_gone().then_some(()));
+    traffic.join().expect("ends");
 }
 
 #[test]
@@ -117,7 +112,7 @@ fn the_module_goes_while_a_queue_is_held() {
     let mut left = connect(&pair.left, pair.right.v4());
     left.set_write_timeout(Some(Duration::from_millis(200))).expect("sets");
     let traffic = thread::spawn(move || while left.write(&stream_of(MIB)).is_ok() {});
-    thread::sleep(Duration::from_millis(100));
+    until_received(&pair, MIB as u64 / 2);
     let status = Command::new("rmmod").arg("wire").status().expect("starts");
     assert!(status.success(), "the module cannot be removed");
     traffic.join().expect("ends");
