@@ -413,7 +413,7 @@ fn the_kernels_workers_of_a_thread_stay_from_ring_to_ring() {
     let ours: Vec<_> = workers().difference(&before).cloned().collect();
     assert!(!ours.is_empty(), "no worker did it");
     drop(driver);
-    thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(100));
     assert!(ours.iter().any(|worker| worker.exists()), "the worker has ended");
 }
 

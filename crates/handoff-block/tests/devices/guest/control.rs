@@ -24,6 +24,6 @@ fn the_kernels_workers_stay_from_one_control_to_the_next() {
     };
     Control::open().and_then(|mut control| control.stop(NOBODY)).expect("nothing to stop");
     assert!(is_there(), "no worker did it");
-    thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(100));
     assert!(is_there(), "the worker has ended");
 }
