@@ -33,6 +33,7 @@ use rustix::{
 use crate::{
     context::BenchError,
     measure::{Cpu, Engine, Slot, Tally, Time},
+    network::{PATIENCE, program::listens},
     processor::kept_waiting_of_process,
     quantity::bytes_per_unit,
 };
@@ -44,8 +45,8 @@ const DEFAULT_PATTERN: &str =
 /// How often to look at a running peer: it shares its processor with us.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// How long a receiver takes to begin to listen.
-const START_UP: Duration = Duration::from_millis(300);
+/// How often to look whether a receiver listens yet.
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 /// The options of benches that run other programs beside their rows.
 #[derive(Debug, Args)]
@@ -282,19 +283,24 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts it through the shell, and gives it a moment to begin to listen.
+    /// Starts it through the shell, and waits until somebody listens at its port of TCP.
     ///
     /// # Errors
     ///
-    /// A line that says why it did not start.
-    pub fn start(command: &str, namespace: &Namespace) -> Result<Self, String> {
+    /// A line that says why it does not listen.
+    pub fn start(command: &str, namespace: &Namespace, port: u16) -> Result<Self, String> {
         let mut running = Running::start(command, Some(namespace), Stdio::null, Affinity::All)?;
-        std::thread::sleep(START_UP);
-        match running.child.try_wait() {
-            Ok(None) => Ok(Self { _running: running }),
-            Ok(Some(status)) => Err(format!("the receiver '{command}' ended: {status}")),
-            Err(error) => Err(error.to_string()),
+        let begin = Instant::now();
+        while !listens(namespace, port)? {
+            if let Some(status) = running.ended()? {
+                return Err(format!("the receiver '{command}' ended: {status}"));
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(format!("the receiver '{command}' does not listen for {PATIENCE:?}"));
+            }
+            std::thread::sleep(BETWEEN_TRIES);
         }
+        Ok(Self { _running: running })
     }
 }
 
@@ -454,7 +460,7 @@ pub fn parse_named(text: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::{net::TcpListener, sync::atomic::AtomicBool};
 
     use handoff_lab::topology_or_skip;
 
@@ -534,13 +540,16 @@ mod tests {
     #[test]
     fn needs_root_a_receiver_lives_as_long_as_its_owner() {
         let namespace = topology_or_skip!(Namespace::new());
-        let receiver = Receiver::start("exec sleep 3600", &namespace).unwrap();
+        let error = Receiver::start("exit 3", &namespace, 9).unwrap_err();
+        assert!(error.ends_with("ended: exit status: 3"), "{error}");
+        // It listens for the receiver.
+        let _listener = namespace.run(|| TcpListener::bind("[::]:9")).unwrap().unwrap();
+        let receiver = Receiver::start("exec sleep 3600", &namespace, 9).unwrap();
         let process = receiver._running.child.id();
         let exists = || std::path::Path::new(&format!("/proc/{process}")).exists();
         assert!(exists());
         drop(receiver);
         assert!(!exists());
-        assert!(Receiver::start("exit 3", &namespace).unwrap_err().contains('3'));
     }
 
     #[test]

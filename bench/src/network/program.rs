@@ -206,28 +206,59 @@ impl<'a> Program<'a> {
     }
 }
 
+/// Whether somebody listens at a port of a namespace.
+///
+/// # Errors
+///
+/// If the thread cannot go there, in one line.
+pub(crate) fn listens(namespace: &Namespace, port: u16) -> Result<bool, String> {
+    // A kernel without IPv6 lacks its table.
+    let text = |table: &str| fs::read_to_string(table).unwrap_or_default();
+    let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
+    let texts = namespace.run(|| tables.map(text)).map_err(|error| error.to_string())?;
+    let mut sockets = texts.iter().flat_map(|text| sockets(text));
+    Ok(sockets.any(|socket| socket.listens && socket.port == port))
+}
+
 /// Bytes that have arrived at a port of a process's network and are unread.
 fn unread(process: u32, port: u16) -> Result<u64, String> {
     let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{process}/net/{table}"));
     let read = |table: &String| {
         let text = fs::read_to_string(table).map_err(|error| format!("{table}: {error}"))?;
-        Ok::<_, String>(text.lines().filter_map(|line| unread_of(line, port)).sum::<u64>())
+        let connections = sockets(&text).filter(|it| it.port == port && !it.listens);
+        Ok::<_, String>(connections.map(|connection| connection.queued).sum::<u64>())
     };
     tables.iter().map(read).sum()
 }
 
-/// From one line of such a table, unless it is of another port, or of a listening socket, where the number
-/// counts waiting connections.
-fn unread_of(line: &str, port: u16) -> Option<u64> {
-    const LISTENS: &str = "0A";
-    let mut fields = line.split_whitespace().skip(1);
-    let (address, _peer, state) = (fields.next()?, fields.next()?, fields.next()?);
-    let (_, own) = address.split_once(':')?;
-    if u16::from_str_radix(own, 16) != Ok(port) || state == LISTENS {
-        return None;
+/// The sockets in such a table.
+fn sockets(table: &str) -> impl Iterator<Item = Socket> {
+    table.lines().filter_map(Socket::of)
+}
+
+/// A socket of TCP.
+#[derive(Debug, PartialEq, Eq)]
+struct Socket {
+    port: u16,
+    listens: bool,
+    /// Unread bytes, or waiting connections if it listens.
+    queued: u64,
+}
+
+impl Socket {
+    /// From one line of such a table, but the titles.
+    fn of(line: &str) -> Option<Self> {
+        const LISTENS: &str = "0A";
+        let mut fields = line.split_whitespace().skip(1);
+        let (address, _peer, state) = (fields.next()?, fields.next()?, fields.next()?);
+        let (_, port) = address.split_once(':')?;
+        let (_unsent, queued) = fields.next()?.split_once(':')?;
+        Some(Self {
+            port: u16::from_str_radix(port, 16).ok()?,
+            listens: state == LISTENS,
+            queued: u64::from_str_radix(queued, 16).ok()?,
+        })
     }
-    let (_unsent, unread) = fields.next()?.split_once(':')?;
-    u64::from_str_radix(unread, 16).ok()
 }
 
 #[cfg(test)]
@@ -258,11 +289,12 @@ mod tests {
         let four = "   1: 0200004E:0FA2 0100004E:C350 01 00000010:000001FF 00:00000000 00000000 0";
         let six = "   0: 0000000000000000FFFF00000200004E:0FA2 0000000000000000FFFF00000100004E:C350 \
                    08 00000000:0000000A 00:00000000 00000000 0";
-        assert_eq!((unread_of(four, 0xfa2), unread_of(four, 0xc350)), (Some(0x1ff), None));
-        assert_eq!(unread_of(six, 0xfa2), Some(10));
-        assert_eq!(unread_of(&four.replace(" 01 ", " 0A "), 0xfa2), None, "one that listens");
+        let connection = |queued| Some(Socket { port: 0xfa2, listens: false, queued });
+        assert_eq!((Socket::of(four), Socket::of(six)), (connection(0x1ff), connection(10)));
+        let listens = Socket::of(&four.replace(" 01 ", " 0A ")).map(|socket| socket.listens);
+        assert_eq!(listens, Some(true));
         let titles = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt";
-        assert_eq!(unread_of(titles, 0xfa2), None);
+        assert_eq!(Socket::of(titles), None);
     }
 
     fn start<'a>(namespace: &Namespace, command: &str, stop: &'a AtomicBool) -> Program<'a> {
