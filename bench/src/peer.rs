@@ -45,6 +45,9 @@ const DEFAULT_PATTERN: &str =
 /// How often to look at a running peer: it shares its processor with us.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
+/// How long a receiver takes to begin, where nothing shows that it has.
+const START_UP: Duration = Duration::from_millis(300);
+
 /// How often to look whether a receiver listens yet.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
@@ -283,15 +286,20 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts it through the shell, and waits until somebody listens at its port of TCP.
+    /// Starts it through the shell, and waits until somebody listens at its port of TCP. One without such a port has a
+    /// moment.
     ///
     /// # Errors
     ///
     /// A line that says why it does not listen.
-    pub fn start(command: &str, namespace: &Namespace, port: u16) -> Result<Self, String> {
+    pub fn start(command: &str, namespace: &Namespace, port: Option<u16>) -> Result<Self, String> {
         let mut running = Running::start(command, Some(namespace), Stdio::null, Affinity::All)?;
         let begin = Instant::now();
-        while !listens(namespace, port)? {
+        let is_ready = || match port {
+            Some(port) => listens(namespace, port),
+            None => Ok(begin.elapsed() > START_UP),
+        };
+        while !is_ready()? {
             if let Some(status) = running.ended()? {
                 return Err(format!("the receiver '{command}' ended: {status}"));
             }
@@ -540,11 +548,11 @@ mod tests {
     #[test]
     fn needs_root_a_receiver_lives_as_long_as_its_owner() {
         let namespace = topology_or_skip!(Namespace::new());
-        let error = Receiver::start("exit 3", &namespace, 9).unwrap_err();
+        let error = Receiver::start("exit 3", &namespace, Some(9)).unwrap_err();
         assert!(error.ends_with("ended: exit status: 3"), "{error}");
         // It listens for the receiver.
         let _listener = namespace.run(|| TcpListener::bind("[::]:9")).unwrap().unwrap();
-        let receiver = Receiver::start("exec sleep 3600", &namespace, 9).unwrap();
+        let receiver = Receiver::start("exec sleep 3600", &namespace, Some(9)).unwrap();
         let process = receiver._running.child.id();
         let exists = || std::path::Path::new(&format!("/proc/{process}")).exists();
         assert!(exists());

@@ -69,9 +69,9 @@ Examples:
   handoff bench http --quick --lab
   handoff bench http --sizes 64k,1m --connections 64 --only 'nginx|serve'
   handoff bench http --json-file before.json
-  handoff bench http --quick --only caddy \
+  handoff bench http --quick --only caddy \\
       --peer 'caddy=exec caddy file-server --root {root} --listen {addr}:{port}'
-  handoff bench http --quick --lab --only 'serve|darkhttpd' --program ./darkhttpd \
+  handoff bench http --quick --lab --only 'serve|darkhttpd' --program ./darkhttpd \\
       --peer 'darkhttpd=exec darkhttpd {root} --addr {addr} --port {port}'
 
 Needs root or a kernel that lets this user make namespaces, and the Debian package wrk; the row of

@@ -51,8 +51,9 @@ impl<'a> Program<'a> {
             ("depth", job.buffers().to_string()),
             ("sockets", job.sockets.to_string()),
         ]);
-        let receive =
-            |command| Receiver::start(&placeholders.fill(command), bed.connected().namespace());
+        // The kernel's RDS listens for it, or it listens itself: nobody knows.
+        let namespace = bed.connected().namespace();
+        let receive = |command| Receiver::start(&placeholders.fill(command), namespace, None);
         let receiver = receiver.map(receive).transpose()?;
         let peer = Peer {
             command: command.to_owned(),

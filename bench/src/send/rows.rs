@@ -271,7 +271,7 @@ pub(super) fn peers<'a>(
                     figure: Figure::new(None, None)?,
                     placeholders: placeholders(bytes, IPERF3_PORT),
                     namespace: bed.namespace().clone(),
-                    receiver: Some(Receiver::start(IPERF3_SERVER, far, IPERF3_PORT)?),
+                    receiver: Some(Receiver::start(IPERF3_SERVER, far, Some(IPERF3_PORT))?),
                 })
             };
             subject(bytes, IPERF3, "sendfile", Box::new(make))
