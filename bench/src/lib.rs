@@ -37,6 +37,7 @@ pub mod splice;
 pub mod statistics;
 pub mod table;
 mod tasks;
+mod tcp_table;
 #[cfg(test)]
 mod testing;
 pub mod user_share;

@@ -33,9 +33,9 @@ use rustix::{
 use crate::{
     context::BenchError,
     measure::{Cpu, Engine, Slot, Tally, Time},
-    network::{PATIENCE, program::listens},
     processor::kept_waiting_of_process,
     quantity::bytes_per_unit,
+    tcp_table::listens,
 };
 
 /// The last number with the unit of a rate: `12.5 MB/s`, `9.42 Gbits/sec`.
@@ -47,6 +47,9 @@ const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// How long a receiver takes to begin, where nothing shows that it has.
 const START_UP: Duration = Duration::from_millis(300);
+
+/// How long a receiver may take to listen at the port that it is known to have.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How often to look whether a receiver listens yet.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
