@@ -4,22 +4,26 @@
 //! - the command and everything that it starts are in a PID namespace: they end with the command, and
 //!   with us, also after a kill -9 of either;
 //! - it has a mount namespace of its own; `/tmp`, `/var/tmp`, `/run` and `/dev/shm` are empty
-//!   directories that only the command sees, the first two below `target/`;
+//!   directories that only the command sees, the first two below `target/`; what is needed from there stays
+//!   ([`NEEDED`], the name servers);
 //! - it has a network namespace of its own, with nothing but loopback, so its network devices end with it;
 //!   only a command that has to fetch something is left the network of this machine;
 //! - lines that begin with [`LEFT`] name what it left there, or running, or as a device;
-//! - without CAP_SYS_ADMIN it runs as it is.
+//! - without CAP_SYS_ADMIN and CAP_NET_ADMIN it runs as it is.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use handoff_lab::topology::Namespace;
+use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 use rustix::process::{
     Signal, WaitOptions, WaitStatus, getpid, set_parent_process_death_signal, wait,
@@ -33,6 +37,12 @@ pub(crate) const LEFT: &str = "left behind: ";
 
 /// This program's path, which also works if it was rebuilt since it started.
 pub(crate) const OURSELVES: &str = "/proc/self/exe";
+
+/// Empty directories take their place.
+const HIDDEN: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
+
+/// Variables that name directories which builds and the lab need, also where they are below hidden ones.
+const NEEDED: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", handoff_lab::DIRECTORY_VARIABLE];
 
 const BLOCK_DEVICES: &str = "/sys/class/block";
 
@@ -67,8 +77,10 @@ pub(crate) fn task(args: &Args) -> Result<ExitCode, String> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
+/// Loopback goes up by CAP_NET_ADMIN.
 fn may_make_namespaces() -> bool {
-    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+    let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
 /// Makes the namespaces, and waits for the first process in them.
@@ -143,10 +155,11 @@ struct Place {
 
 impl Place {
     fn new() -> io::Result<Self> {
-        let tree = std::env::current_dir()?;
+        let tree = env::current_dir()?;
         // Later mounts are seen only here.
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         mount("proc", "/proc", "proc", MountFlags::empty(), None)?;
+        let needed = needed()?;
         let servers = fs::canonicalize("/etc/resolv.conf");
         let servers = servers.and_then(|path| Ok((fs::read(&path)?, path)));
         for directory in ["/run", "/dev/shm"] {
@@ -176,6 +189,10 @@ impl Place {
                 place.empty.push(directory.into());
             }
         }
+        for (path, directory) in needed {
+            fs::create_dir_all(&path)?;
+            mount_bind(format!("/proc/self/fd/{}", directory.as_raw_fd()), &path)?;
+        }
         Ok(place)
     }
 
@@ -195,11 +212,26 @@ impl Place {
             .filter(|pid| *pid != getpid().as_raw_pid())
             .filter(|pid| !is_zombie(*pid));
         tracks.extend(processes.map(|pid| format!("process {pid}, {}", name_of(pid))));
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-        tracks.extend(places.map(|place| format!("mount at {place}")));
+        // By number, since one place may have several.
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let words = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        tracks.extend(words.map(|words| format!("mount {} at {}", words[0], words[4])));
         tracks
     }
+}
+
+/// The directories that [`NEEDED`] names, as far as they are about to be hidden.
+fn needed() -> io::Result<Vec<(PathBuf, OwnedFd)>> {
+    let is_below = |path: &Path, above: &str| path.starts_with(above) && path != Path::new(above);
+    let paths = NEEDED.iter().filter_map(env::var_os).map(PathBuf::from);
+    let hidden = paths.filter(|path| HIDDEN.iter().any(|above| is_below(path, above)));
+    let opened = hidden.map(|path| {
+        fs::create_dir_all(&path)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = open(&path, flags, Mode::empty())?;
+        Ok((path, directory))
+    });
+    opened.collect()
 }
 
 fn names(directory: &Path) -> impl Iterator<Item = OsString> {
@@ -220,7 +252,8 @@ fn block_device(name: &OsStr) -> Option<String> {
 
 fn name_of(pid: i32) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&words).replace('\0', " ").trim().to_owned()
+    // In one line.
+    String::from_utf8_lossy(&words).replace(['\0', '\n'], " ").trim().to_owned()
 }
 
 /// Whether it has ended, and nobody has waited for it yet.

@@ -203,7 +203,7 @@ impl Session {
 
     fn check(&mut self, name: &'static str, arguments: &[&str]) {
         let tool = arguments[0];
-        let installed = cargo(&[tool, "--version"]).output();
+        let installed = Command::new("cargo").args([tool, "--version"]).output();
         if !installed.is_ok_and(|output| output.status.success()) {
             let reason = format!("cargo {tool} is not installed: rustup component add");
             return self.skips.push(format!("{name}: {reason}"));
@@ -345,7 +345,9 @@ impl Session {
     }
 
     fn tests(&mut self, stages: &[String]) {
-        let mut lab = sandboxed(&[], HANDOFF);
+        // One of the long forms fetches what guests boot anew.
+        let network: &[&str] = if self.soak.is_some() { &["--network"] } else { &[] };
+        let mut lab = sandboxed(network, HANDOFF);
         lab.args(["lab", "test", "--report", REPORT, "--may-skip", MAY_SKIP, "--keep"]);
         if let Some(soak) = &self.soak {
             lab.envs([(SOAK, "1"), ("PROPTEST_CASES", SOAK_CASES)]);

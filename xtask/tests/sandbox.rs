@@ -1,6 +1,7 @@
 //! What runs in the sandbox leaves nothing on this machine, whatever ends it.
 
 mod native {
+    use std::collections::BTreeSet;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
@@ -13,14 +14,23 @@ mod native {
     use rustix::thread::{CapabilitySet, capabilities};
 
     const PATIENCE: Duration = Duration::from_secs(30);
-    const LOOP_DEVICES: &str = "/dev/loop-control";
     const LOOK: Duration = Duration::from_millis(5);
 
     macro_rules! need_namespaces {
         () => {
             let may = capabilities(None).expect("can be asked").effective;
-            if !may.contains(CapabilitySet::SYS_ADMIN) {
-                handoff_lab::skip!("namespaces need CAP_SYS_ADMIN");
+            if !may.contains(CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN) {
+                handoff_lab::skip!("namespaces need CAP_SYS_ADMIN and CAP_NET_ADMIN");
+            }
+        };
+    }
+
+    macro_rules! need_loop_devices {
+        () => {
+            let free = Command::new("losetup").arg("--find").output().expect("it starts");
+            let free = String::from_utf8_lossy(&free.stdout);
+            if !Path::new(free.trim()).exists() {
+                handoff_lab::skip!("no free loop device: '{}'", free.trim());
             }
         };
     }
@@ -128,9 +138,7 @@ mod native {
     #[test]
     fn a_kill_leaves_no_mounted_loop_device() {
         need_namespaces!();
-        if !Path::new(LOOP_DEVICES).exists() {
-            handoff_lab::skip!("no {LOOP_DEVICES}");
-        }
+        need_loop_devices!();
         let mark = mark('l');
         let file = format!("/var/tmp/{mark}.ext4");
         let mount =
@@ -151,48 +159,68 @@ mod native {
     fn what_is_left_inside_is_told() {
         need_namespaces!();
         let (code, tracks) = told(
-            "touch /run/left /dev/shm/other; mount -t tmpfs none /mnt
+            "touch /run/left /dev/shm/other; mkdir /run/place; mount -t tmpfs none /run/place
              ip netns add name; ip link add one type veth peer two
              setsid sleep 1000 < /dev/null > /dev/null 2>&1 &
              until grep -q sleep /proc/$!/comm; do :; done; exit 7",
         );
         assert_eq!(code, Some(7));
-        // Others may attach some meanwhile.
-        let ours = tracks.iter().map(String::as_str).filter(|track| !track.starts_with("loop "));
+        // Others may make such devices meanwhile.
+        let is_ours = |track: &&String| !track.starts_with("loop ") && !track.starts_with("block ");
+        let ours = tracks.iter().filter(is_ours).map(|track| match track.split_once(" at ") {
+            Some((mount, place)) if mount.starts_with("mount ") => format!("mount at {place}"),
+            _ => track.clone(),
+        });
         let (processes, others): (Vec<_>, Vec<_>) =
             ours.partition(|track| track.starts_with("process "));
         assert!(
-            matches!(processes[..], [process] if process.ends_with(", sleep 1000")),
+            matches!(&processes[..], [process] if process.ends_with(", sleep 1000")),
             "{tracks:?}"
         );
         let expected = [
             "/dev/shm/other",
             "/run/left",
             "/run/netns",
-            "mount at /mnt",
+            "/run/place",
             "mount at /run/netns",
             "mount at /run/netns/name",
+            "mount at /run/place",
             "network device one",
             "network device two",
         ];
-        assert_eq!(others, expected);
+        let others: BTreeSet<_> = others.iter().map(String::as_str).collect();
+        assert_eq!(others, BTreeSet::from(expected));
     }
 
-    /// We cannot end one that nobody has mounted, so it is told.
+    /// It ends with its last user, so that none is left however this ends.
     #[test]
     fn an_attached_loop_device_is_told() {
         need_namespaces!();
-        if !Path::new(LOOP_DEVICES).exists() {
-            handoff_lab::skip!("no {LOOP_DEVICES}");
-        }
+        need_loop_devices!();
         let file = format!("/var/tmp/{}", mark('a'));
-        let (code, tracks) = told(&format!("truncate -s 1M {file}; losetup --find {file}"));
-        // Others may attach some meanwhile.
-        let loops = tracks.iter().filter_map(|track| track.strip_prefix("loop device "));
-        let ours = loops.filter_map(|track| track.strip_suffix(&format!(" of {file}")));
-        let [name] = ours.collect::<Vec<_>>()[..] else { panic!("{file}: {code:?} {tracks:?}") };
-        let detached = Command::new("losetup").args(["--detach", &format!("/dev/{name}")]).status();
-        assert!(detached.expect("it starts").success());
+        let (code, tracks) = told(&format!(
+            "truncate -s 1M {file}; device=$(losetup --find --show {file})
+             exec 9< $device; losetup --detach $device
+             setsid sleep 1000 < /dev/null > /dev/null 2>&1 &
+             until grep -q sleep /proc/$!/comm; do :; done"
+        ));
+        let ours = |track: &&String| track.starts_with("loop ") && track.contains(&file);
+        assert_eq!(tracks.iter().filter(ours).count(), 1, "{code:?} {tracks:?}");
+    }
+
+    /// The lab's cache, for instance.
+    #[test]
+    fn what_is_needed_stays_in_hidden_directories() {
+        need_namespaces!();
+        let place = tempfile::tempdir().expect("a directory");
+        let cache = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let script = "touch $HANDOFF_LAB_DIR/kept; ls -A /dev/shm";
+        let mut sandbox = sandbox(place.path(), script);
+        let output = sandbox.env("HANDOFF_LAB_DIR", cache.path()).output().expect("it starts");
+        let name = cache.path().file_name().expect("has one").to_str().expect("text");
+        // Nothing else is seen, and nothing is left.
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{name}\n"));
+        assert!(cache.path().join("kept").exists());
     }
 
     /// Runs `make test` in a tree where stand-ins for the build, and for the command that runs the tests, leave
