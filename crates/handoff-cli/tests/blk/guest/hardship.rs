@@ -64,10 +64,13 @@ fn a_server_of_batches_that_was_held_up_finds_all_requests() {
     let many = ["--bsrange=4k-4k", "--iodepth=2048", "--iodepth_batch_submit=2048"];
     let server = Pid::from_raw(device.server(None)).expect("a process");
     let mut load = device.load("16m", 2, &many);
-    // Where the guest's clock leaps, the load may be over before.
+    // Where the guest's clock leaps, the load may be over before, or about to end: then no more will come.
     let mut until = |so: &dyn Fn() -> bool| {
-        while !so() && load.try_wait().expect("a child").is_none() {
-            std::thread::sleep(Duration::from_millis(20));
+        for _ in 0..500 {
+            if so() || load.try_wait().expect("a child").is_some() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
     };
     for _ in 0..2 {
