@@ -153,8 +153,8 @@ pub enum RouteEngine {
     /// The kernel's own buffers are lent into the ring ([`GetBuf`](crate::GetBuf)), and sent or
     /// written from there.
     ///
-    /// A driver that has not found the device looks again for [`Driver::get_buf`] and for routes that
-    /// [only](Route::only) may use it.
+    /// A driver that has not found the device does not look for it again, but for [`Driver::get_buf`], and for
+    /// a route that may use [only](Route::only) this engine.
     #[cfg(feature = "getbuf")]
     GetBuf,
     /// splice(2) through a pipe. Nobody reports when the pages are free again, nor whether they were
