@@ -282,7 +282,7 @@ pub struct Peer {
     pub receiver: Option<Receiver>,
 }
 
-/// A program at the far end, as long as this lives. It may use all processors.
+/// A program at the far end, as long as this lives.
 #[derive(Debug)]
 pub struct Receiver {
     _running: Running,
@@ -295,8 +295,14 @@ impl Receiver {
     /// # Errors
     ///
     /// A line that says why it does not listen.
-    pub fn start(command: &str, namespace: &Namespace, port: Option<u16>) -> Result<Self, String> {
-        let mut running = Running::start(command, Some(namespace), Stdio::null, Affinity::All)?;
+    pub(crate) fn start(
+        command: &str,
+        namespace: &Namespace,
+        port: Option<u16>,
+        processors: Affinity,
+    ) -> Result<Self, String> {
+        let output = Output::new()?;
+        let mut running = Running::start(command, Some(namespace), || output.sink(), processors)?;
         let begin = Instant::now();
         let is_ready = || match port {
             Some(port) => listens(namespace, port),
@@ -304,7 +310,7 @@ impl Receiver {
         };
         while !is_ready()? {
             if let Some(status) = running.ended()? {
-                return Err(format!("the receiver '{command}' ended: {status}"));
+                return Err(format!("the receiver '{command}' ended: {}", output.failure(status)));
             }
             if begin.elapsed() > PATIENCE {
                 return Err(format!("the receiver '{command}' does not listen for {PATIENCE:?}"));
@@ -431,7 +437,7 @@ impl Engine for Peer {
         let (namespace, sink) = (Some(&self.namespace), || output.sink());
         let mut running = Running::start(&command, namespace, sink, Affinity::Inherited)?;
         let limit = Duration::from_secs(seconds * 3 + 10);
-        let Some((status, time)) = running.wait(slot, limit)? else {
+        let Some((status, mut time)) = running.wait(slot, limit)? else {
             return Ok(Tally::default());
         };
         if !status.success() {
@@ -440,7 +446,13 @@ impl Engine for Peer {
         let text = output.text()?;
         let bytes = match self.figure.read(&text)? {
             // Its own clock ran on while it was kept waiting, and so does this one.
-            Reading::Rate(rate) => rate * time.elapsed.as_secs_f64(),
+            Reading::Rate(rate) => {
+                if self.command.contains("{seconds}") {
+                    // It sent for so long, whatever its start and end take.
+                    time.elapsed = time.elapsed.min(Duration::from_secs(seconds));
+                }
+                rate * time.elapsed.as_secs_f64()
+            }
             Reading::Total(total) => total,
         };
         Ok(Tally { bytes: bytes as u64, cpu: Cpu::Unknown, time: Some(time), ..Tally::default() })
@@ -544,6 +556,10 @@ mod tests {
         let rate = tally.bytes as f64 / tally.time.unwrap().elapsed.as_secs_f64();
         assert!((rate - 77e6).abs() < 1e5, "{rate}");
 
+        let lingers = ": {seconds}; sleep 1.2; echo {bytes} MB/s";
+        let tally = peer(namespace.clone(), lingers).run(&slot).unwrap();
+        assert_eq!((tally.bytes, tally.time.unwrap().elapsed.as_secs_f64()), (77_000_000, 1.0));
+
         let error = peer(namespace, "echo first; echo broken; exit 3").run(&slot).unwrap_err();
         assert!(error.contains('3') && error.ends_with("broken"), "{error}");
     }
@@ -551,11 +567,12 @@ mod tests {
     #[test]
     fn needs_root_a_receiver_lives_as_long_as_its_owner() {
         let namespace = topology_or_skip!(Namespace::new());
-        let error = Receiver::start("exit 3", &namespace, Some(9)).unwrap_err();
-        assert!(error.ends_with("ended: exit status: 3"), "{error}");
+        let start = |command| Receiver::start(command, &namespace, Some(9), Affinity::All);
+        let error = start("echo broken >&2; exit 3").unwrap_err();
+        assert!(error.ends_with("ended: exit status: 3: broken"), "{error}");
         // It listens for the receiver.
         let _listener = namespace.run(|| TcpListener::bind("[::]:9")).unwrap().unwrap();
-        let receiver = Receiver::start("exec sleep 3600", &namespace, Some(9)).unwrap();
+        let receiver = start("exec sleep 3600").unwrap();
         let process = receiver._running.child.id();
         let exists = || std::path::Path::new(&format!("/proc/{process}")).exists();
         assert!(exists());

@@ -9,6 +9,7 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -35,14 +36,14 @@ impl Asking {
         Self { namespace, address }
     }
 
-    /// Requests the file of so many bytes this often, as soon as somebody listens; returns the bytes of an
-    /// answer's head.
+    /// Requests the file of so many bytes this often, as soon as somebody listens, or until the server is gone;
+    /// returns the bytes of an answer's head.
     ///
     /// # Errors
     ///
     /// What is wrong with an answer, in one line.
-    pub(super) fn ask(&self, size: u64, times: u64) -> Result<u64, String> {
-        let mut stream = self.connect()?;
+    pub(super) fn ask(&self, size: u64, times: u64, gone: &AtomicBool) -> Result<u64, String> {
+        let mut stream = self.connect(gone)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(line)?;
         let request = format!("GET /{size} HTTP/1.1\r\nHost: bench\r\n\r\n");
         stream.write_all(request.as_bytes()).map_err(line)?;
@@ -55,7 +56,7 @@ impl Asking {
         Ok(head)
     }
 
-    fn connect(&self) -> Result<TcpStream, String> {
+    fn connect(&self, gone: &AtomicBool) -> Result<TcpStream, String> {
         let begin = Instant::now();
         loop {
             let connected = self.namespace.run(|| TcpStream::connect(self.address));
@@ -64,6 +65,7 @@ impl Asking {
                 Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
                     return Err(format!("no connection: {error}"));
                 }
+                Err(_) if gone.load(Ordering::Relaxed) => return Err("it is gone".to_owned()),
                 Err(_) if begin.elapsed() > PATIENCE => {
                     return Err(format!("it does not listen for {PATIENCE:?}"));
                 }
@@ -94,11 +96,14 @@ fn take_head(stream: &mut TcpStream, size: u64) -> Result<u64, String> {
     };
     stream.read_exact(&mut space[..len]).map_err(line)?;
     let head = String::from_utf8_lossy(&space[..len]).to_lowercase();
-    let is_whole = head.starts_with("http/1.1 200")
-        && head.lines().any(|field| field == format!("content-length: {size}"));
-    match is_whole {
+    let length = format!("content-length: {size}");
+    let status = head.lines().next().unwrap_or_default();
+    if !status.starts_with("http/1.1 200") {
+        return Err(format!("the server answers '{status}'"));
+    }
+    match head.lines().any(|field| field == length) {
         true => Ok(len as u64),
-        false => Err(format!("the server answers '{}'", head.lines().next().unwrap_or_default())),
+        false => Err(format!("the server's answer has no '{length}'")),
     }
 }
 

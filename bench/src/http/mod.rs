@@ -57,8 +57,8 @@ those of its thread, of the ring's workers for it, and of its NIC's threads. Rat
 for each request; above 1 is less than nginx. What the witness (--meter) sees was copied for the
 server, or by the network.
 
-A peer is another server. It must listen at {addr} and {port}, and speak HTTP/1.1 with connections
-that stay; the files that are asked for are in the directory {root}; {cpu} is its processor. Its
+A peer is another server. It must stay in the foreground, listen at {addr} and {port}, and speak
+HTTP/1.1 with connections that stay and answers that have a Content-Length; the files that are asked for are in the directory {root}; {cpu} is its processor. Its
 costs are those of all its threads and of its NIC. Only the witness knows what it copied.
 
 Servers and wrk are in network namespaces of their own, joined by software NICs in the lab, and
@@ -220,7 +220,7 @@ fn subjects<'a>(
         subjects.extend(args.programs.peer.iter().map(|(name, command)| {
             let make: MakeServer<'a> =
                 Box::new(move |port| Ok(Box::new(Program::start(command, bed, port, stop)?)));
-            Subject { peer: true, ..subject(job, name, bed, make) }
+            Subject { peer: true, baseline: false, ..subject(job, name, bed, make) }
         }));
     }
     args.run.keep_wanted(&mut subjects);

@@ -1,6 +1,7 @@
 //! A server and its client, as an engine of the measuring frame.
 
 use std::{
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -140,10 +141,11 @@ impl<'a> Served<'a> {
 
 /// Sends requests to a server that serves meanwhile; returns the bytes of an answer's head.
 fn ask(server: &mut dyn Server, asking: Asking, size: u64, times: u64) -> Result<u64, String> {
+    let gone = AtomicBool::new(false);
     thread::scope(|scope| {
-        let asked = scope.spawn(move || asking.ask(size, times));
+        let asked = scope.spawn(|| asking.ask(size, times, &gone));
         while !asked.is_finished() {
-            server.serve_for(TURN)?;
+            server.serve_for(TURN).inspect_err(|_| gone.store(true, Ordering::Relaxed))?;
         }
         // Its own panic was reported.
         asked.join().unwrap_or_else(|_| Err("who asks has panicked".to_owned()))

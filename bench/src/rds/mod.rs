@@ -80,9 +80,10 @@ completion: calls that do nothing else; for our engine, those that ask TCP what 
 A peer is another program that sends, and has a row for each load of stream. In its command {addr}
 and {port} are where it sends to, {from_addr} is its own address, {bytes} the length of a message,
 {depth} the number of messages under way for each of {sockets} sockets, {seconds} how long it must
-send, {cpu} its processor. Its receiver has the same, and lives as long as a slot. Its messages are
-by its own figure. Its costs are those of its processes, of its NIC and of the kernel's workers, but
-not of its receiver. It takes turns with the rows of the kernel's engine; in the lab the kernel's
+send, {cpu} its processor. Its receiver has the same but {seconds}, and lives as long as a slot. Its
+messages are by its own figure: its rate, for {seconds} if it is given them. Its costs are those of
+its processes from start to end, of its NIC and of the kernel's workers, but not of its receiver. So
+a program that works before or after it sends had better print a total. It takes turns with the rows of the kernel's engine; in the lab the kernel's
 RDS is loaded then, and listens at port 16385 of TCP.
 
 Between veth devices nothing goes without a copy: the kernel copies on delivery what our engine
@@ -214,9 +215,14 @@ impl Bench for Rds<'_> {
         format!("messages over {}", target.unwrap_or_default())
     }
 
-    fn conditions(&self, _report: &Report) -> String {
-        "CPU is that of the sending thread and its NIC's NAPI, for rds-kernel with the kernel's workers\n"
-            .to_owned()
+    fn conditions(&self, report: &Report) -> String {
+        let peers = match report.rows.iter().any(|row| row.peer) {
+            true => ", of other programs that of all their processes, with the same",
+            false => "",
+        };
+        format!(
+            "CPU is that of the sending thread and its NIC's NAPI, for rds-kernel with the kernel's workers{peers}\n"
+        )
     }
 
     fn verdict(&self, report: &Report) -> String {

@@ -11,7 +11,7 @@ use super::job::Job;
 use crate::{
     measure::{Engine, Slot, Tally},
     network::{account::Account, bed::Bed, far::Network as _, queues::OwnQueue},
-    peer::{Figure, Peer, Receiver},
+    peer::{Affinity, Figure, Peer, Receiver},
     tasks,
 };
 
@@ -53,7 +53,9 @@ impl<'a> Program<'a> {
         ]);
         // The kernel's RDS listens for it, or it listens itself: nobody knows.
         let namespace = bed.connected().namespace();
-        let receive = |command| Receiver::start(&placeholders.fill(command), namespace, None);
+        let processors = Affinity::Only(bed.others());
+        let receive =
+            |command| Receiver::start(&placeholders.fill(command), namespace, None, processors);
         let receiver = receiver.map(receive).transpose()?;
         let peer = Peer {
             command: command.to_owned(),

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     measure::Subject,
-    peer::{Figure, Peer, Placeholders, Receiver},
+    peer::{Affinity, Figure, Peer, Placeholders, Receiver},
     quantity::{format_count, format_size},
     report::Config,
 };
@@ -266,12 +266,14 @@ pub(super) fn peers<'a>(
         let wanted = args.run.wants(IPERF3) && args.fan_out.is_empty();
         bed.far().filter(|_| wanted).map(move |far| {
             let make = move || {
+                let receiver =
+                    Receiver::start(IPERF3_SERVER, far, Some(IPERF3_PORT), Affinity::All)?;
                 Ok(Peer {
                     command: IPERF3_CLIENT.into(),
                     figure: Figure::new(None, None)?,
                     placeholders: placeholders(bytes, IPERF3_PORT),
                     namespace: bed.namespace().clone(),
-                    receiver: Some(Receiver::start(IPERF3_SERVER, far, Some(IPERF3_PORT))?),
+                    receiver: Some(receiver),
                 })
             };
             subject(bytes, IPERF3, "sendfile", Box::new(make))
