@@ -10,7 +10,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
 
-use handoff::{Carried, Driver, Executor, Route, RouteEngine, RouteSink, RouteSource, Wait};
+use handoff::{
+    Buffer, Carried, Driver, Executor, Route, RouteEngine, RouteSink, RouteSource, Wait,
+};
 use traffic::{drivers, narrow_tcp, pattern, read_all, tcp};
 
 const LEN: usize = (3 << 20) + 4_567;
@@ -142,6 +144,75 @@ fn a_stream_goes_to_another() {
         sent.join().unwrap();
         assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
     });
+}
+
+/// A route with all engines to choose from, and what it carried.
+fn any(driver: &Driver, near: TcpStream, out: TcpStream) -> Carried {
+    let source = RouteSource::Stream(driver.socket(near).unwrap(), None);
+    let sink = RouteSink::Socket(driver.socket(out).unwrap());
+    let carried = driver.block_on(Route::new(driver, source, sink).run()).unwrap();
+    carried.result.as_ref().unwrap();
+    carried
+}
+
+#[test]
+fn few_small_pieces_of_a_stream_are_copied() {
+    for driver in drivers() {
+        let ((mut from, near), (out, far)) = (tcp("127.0.0.1"), tcp("::1"));
+        let received = read_all(far);
+        let sent = std::thread::spawn(move || {
+            for piece in pattern(1, 1_000).chunks(300) {
+                from.write_all(piece).unwrap();
+            }
+        });
+        let carried = any(&driver, near, out);
+        assert_eq!((carried.engine, carried.bytes), (RouteEngine::Copy, 1_000));
+        assert_eq!((carried.taken.copied, carried.given.copied), (1_000, 1_000));
+        sent.join().unwrap();
+        assert!(received.join().unwrap() == pattern(1, 1_000), "what arrived differs");
+    }
+}
+
+#[test]
+fn a_stream_that_goes_on_is_copied_no_more() {
+    for driver in drivers() {
+        let ((from, near), (out, far)) = (tcp("127.0.0.1"), tcp("::1"));
+        let (sent, received) = (write_all(from), read_all(far));
+        let carried = any(&driver, near, out);
+        assert_ne!(carried.engine, RouteEngine::Copy);
+        assert_eq!((carried.bytes, carried.taken.total()), (LEN as u64, LEN as u64));
+        // getbuf may have to copy, too, but says so.
+        assert!(carried.taken.copied <= 20 << 10, "{carried:?}");
+        sent.join().unwrap();
+        assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+    }
+}
+
+/// The sink is full, and has sends under way when the first piece comes.
+#[test]
+fn a_first_piece_waits_for_the_sink() {
+    for driver in drivers() {
+        let ((mut from, near), (out, far)) = (tcp("127.0.0.1"), narrow_tcp());
+        let sink = driver.socket(out).unwrap();
+        let before = pattern(2, 1 << 20);
+        let send = sink.send(Buffer::from(before.clone())).unwrap();
+        from.write_all(&pattern(1, 700)).unwrap();
+        drop(from);
+        let source = driver.socket(near).unwrap();
+        let mut route = Route::new(&driver, &source, &sink);
+        let mut carry = Box::pin(route.run());
+        let polled = driver.block_on(futures_lite::future::poll_once(carry.as_mut())).unwrap();
+        assert!(polled.is_none(), "the sink took all");
+        let received = read_all(far);
+        let carried = driver.block_on(carry.as_mut()).unwrap();
+        drop(carry);
+        carried.result.unwrap();
+        assert_eq!((carried.engine, carried.bytes), (RouteEngine::Copy, 700));
+        driver.block_on(send.into_future()).unwrap().sent.unwrap();
+        drop((route, sink));
+        let all = [before, pattern(1, 700)].concat();
+        assert!(received.join().unwrap() == all, "what arrived differs");
+    }
 }
 
 #[test]

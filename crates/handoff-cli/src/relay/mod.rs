@@ -49,7 +49,8 @@ Examples:
   handoff relay --connections 1 --json tcp-listen://:9000 tcp://host:9000   one, and its report
 
 Payload goes from socket to socket without being read into memory: lent from the receive queue
-(get-buf, needs the module getbuf), or by splice(2). With --nic what clients send stays where
+(get-buf, needs the module getbuf), or by splice(2). Of each direction the first 16 KiB are copied,
+as long as they come in small pieces, which is cheaper. With --nic what clients send stays where
 the NIC has put it. After SIGINT, SIGTERM or SIGHUP the relay takes no new connections, gives
 those under way --grace seconds, and prints its report.";
 
@@ -117,7 +118,7 @@ pub struct Args {
 /// Engines, as they are called on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineName {
-    /// Take the best that works
+    /// Copy the first small pieces, then take the best that works
     Auto,
     /// Lent from the socket's receive queue, and sent with io_uring without copying
     GetBuf,

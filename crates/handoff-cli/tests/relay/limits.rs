@@ -135,3 +135,15 @@ fn the_engine_is_told() {
     let best = report["engines"]["get-buf"] == 2;
     assert!(best || ended.stderr.contains("get-buf can't serve"), "{report} {}", ended.stderr);
 }
+
+#[test]
+fn a_short_connection_is_copied() {
+    let relay = Listening::start(echo(), &["--connections", "1"]);
+    there_and_back(relay.connect(), 0, 300);
+    let report = relay.end().json();
+    assert_eq!(report["engines"]["copy"], 2, "{report}");
+    assert_eq!(
+        (&report["taken"]["copied"], &report["given"]["copied"]),
+        (&600.into(), &600.into())
+    );
+}

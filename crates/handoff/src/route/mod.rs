@@ -5,12 +5,15 @@
 //! - bytes arrive once and in order, whatever engines serve;
 //! - the route reports engines that it passed over, and why ([`Route::passed_over`]), and what the CPU
 //!   copied on either side, as far as the kernel reports it;
+//! - a stream's first pieces to a socket are copied where several engines may serve, as long as they are few and small
+//!   ([`first`]);
 //! - memory is bounded: at most [`PIECES`] pieces of [`PIECE`] bytes are on their way, so a slow sink slows
 //!   its source.
 //!
 //! Minimum kernel, capability and return signal are those of the engine.
 
 mod delivery;
+mod first;
 #[cfg(feature = "getbuf")]
 mod lent;
 mod splice;
@@ -26,6 +29,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -38,6 +42,7 @@ use crate::memory::Buffer;
 use crate::outcome::Tally;
 use crate::reactor::Reactor;
 use crate::socket::Socket;
+use crate::transfer::Readiness;
 use delivery::{Given, Giving};
 #[cfg(feature = "getbuf")]
 use lent::FromKernel;
@@ -224,6 +229,8 @@ pub struct Route {
     begun: Option<splice::Lent>,
     /// Engines that may serve, best first.
     engines: &'static [RouteEngine],
+    /// The first pieces of a stream are being copied.
+    copies_first: bool,
     passed_over: Vec<(RouteEngine, String)>,
     moved: Rc<Cell<u64>>,
     taken: Tally,
@@ -278,6 +285,7 @@ impl Route {
             head: Vec::new(),
             begun: None,
             engines,
+            copies_first: false,
             passed_over: Vec::new(),
             moved: Rc::default(),
             taken: Tally::default(),
@@ -315,7 +323,7 @@ impl Route {
 
     /// The engine that serves, or would be next.
     pub fn engine(&self) -> RouteEngine {
-        self.engines[0]
+        if self.copies_first { RouteEngine::Copy } else { self.engines[0] }
     }
 
     /// Engines that were tried and cannot serve here, each with the reason.
@@ -342,7 +350,7 @@ impl Route {
         Carried {
             result,
             bytes: self.moved.get(),
-            engine: self.engines[0],
+            engine: self.engine(),
             taken: self.taken,
             given: self.given,
         }
@@ -397,6 +405,9 @@ impl Route {
         if !self.head.is_empty() && matches!(self.sink, RouteSink::File(..)) {
             return Err(Error::Invalid("a route to a file has no head"));
         }
+        if self.copy_first().await? {
+            return Ok(());
+        }
         loop {
             let engine = self.engines[0];
             if engine != RouteEngine::Splice {
@@ -414,6 +425,27 @@ impl Route {
             self.engines = &self.engines[1..];
             self.passed_over.push((engine, reason));
         }
+    }
+
+    /// Copies the first pieces of a stream, if the engine is ours to choose and the stream does not come by an rx
+    /// queue. Returns whether that was all.
+    async fn copy_first(&mut self) -> Result<bool> {
+        let (RouteSource::Stream(from, _), RouteSink::Socket(to)) = (&self.source, &self.sink)
+        else {
+            return Ok(false);
+        };
+        if self.engines.len() == 1
+            || self.engines[0] == RouteEngine::Memory
+            || !self.head.is_empty()
+            || self.moved.get() > 0
+        {
+            return Ok(false);
+        }
+        flush(to).await?;
+        self.copies_first = true;
+        let all = first::copy(from, to, &self.moved, &mut self.taken, &mut self.given).await?;
+        self.copies_first = all;
+        Ok(all)
     }
 
     /// Sends the head by itself.
@@ -477,11 +509,8 @@ impl Route {
     }
 
     async fn splice(&mut self) -> Result<()> {
-        if let RouteSink::Socket(socket) = &self.sink
-            && !socket.shared.queue.borrow().is_idle()
-        {
-            // Sends that were accepted before go first.
-            socket.flush().await?;
+        if let RouteSink::Socket(socket) = &self.sink {
+            flush(socket).await?;
         }
         // The range of a file; a stream has none.
         let range = match &self.source {
@@ -594,6 +623,18 @@ impl<T, F: FnMut(&mut T)> Drop for Counting<T, F> {
     fn drop(&mut self) {
         (self.count)(&mut self.what);
     }
+}
+
+/// Waits for sends that were accepted before, which go first.
+async fn flush(socket: &Socket) -> Result<()> {
+    let is_idle = socket.shared.queue.borrow().is_idle();
+    if is_idle { Ok(()) } else { socket.flush().await }
+}
+
+/// For calls that the driver waits for.
+async fn wait(ready: Result<Readiness>) -> Result<(), Errno> {
+    let failed = |error: Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    ready.map_err(failed)?.await.map_err(failed)
 }
 
 /// Why an engine cannot serve, if that is what the error is about.
