@@ -405,7 +405,7 @@ typedef struct handoff_route_options {
   uint32_t size;
   /*
    The only engine that may serve: `HANDOFF_ENGINE_GET_BUF`, `..._SPLICE`, `..._MEMORY` or `..._COPY`. 0: the best
-   that works.
+   that works, for a stream to a socket after its first small pieces, which are copied.
    */
   uint32_t engine;
   /*

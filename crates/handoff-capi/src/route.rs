@@ -27,7 +27,7 @@ pub struct handoff_route_options {
     /// `sizeof(struct handoff_route_options)`.
     pub size: u32,
     /// The only engine that may serve: `HANDOFF_ENGINE_GET_BUF`, `..._SPLICE`, `..._MEMORY` or `..._COPY`. 0: the best
-    /// that works.
+    /// that works, for a stream to a socket after its first small pieces, which are copied.
     pub engine: u32,
     /// A file, or a socket, whose stream is carried to its end.
     pub source: handoff_handle,

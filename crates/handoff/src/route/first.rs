@@ -6,18 +6,17 @@
 //! a pipe nor a socket that does not block.
 //!
 //! Contracts:
-//! - at most [`FEW`] bytes are copied, and a piece more; then engines serve that copy less;
+//! - once [`FEW`] bytes are through, or a piece of [`SMALL`], engines serve that copy less;
 //! - bytes that were taken go out first;
 //! - between two pieces the other futures of the thread get their turn.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
-use futures_lite::future::yield_now;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::wait;
+use super::{let_others_run, wait};
 use crate::error::{Error, Result};
 use crate::outcome::Tally;
 use crate::socket::Socket;
@@ -79,7 +78,7 @@ pub(super) async fn copy(
         if len == SMALL || copied >= FEW {
             return Ok(false);
         }
-        yield_now().await;
+        let_others_run(&to.driver).await;
     }
 }
 

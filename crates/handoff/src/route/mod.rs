@@ -28,6 +28,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
 
+use futures_lite::future::yield_now;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
@@ -141,6 +142,9 @@ impl Socket {
 
 /// A way to carry bytes from a source to a sink.
 ///
+/// The first 16 KiB of a stream to a socket are copied as long as they come in pieces of less than 4 KiB, which costs less
+/// than lending them. [`Route::only`] and an engine that the sink is asked for ([`Socket::set_engine`]) exclude that.
+///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use handoff::{Driver, Route, RouteEngine};
@@ -168,7 +172,8 @@ pub enum RouteEngine {
     /// Through memory registered with the ring: the route reads or receives into it, and lends it to the
     /// sink.
     Memory,
-    /// Through memory, and copied out of it.
+    /// Through memory, and copied out of it. Also what has carried a stream whose pieces were few and small, where
+    /// several engines could serve.
     Copy,
 }
 
@@ -427,15 +432,20 @@ impl Route {
         }
     }
 
-    /// Copies the first pieces of a stream, if the engine is ours to choose and the stream does not come by an rx
-    /// queue. Returns whether that was all.
+    /// Copies the first pieces of a stream, if the engine is ours to choose, the sink is not asked to lend, and the
+    /// stream does not come by an rx queue. Returns whether that was all.
     async fn copy_first(&mut self) -> Result<bool> {
-        let (RouteSource::Stream(from, _), RouteSink::Socket(to)) = (&self.source, &self.sink)
+        self.copies_first = false;
+        let (RouteSource::Stream(from, intake), RouteSink::Socket(to)) = (&self.source, &self.sink)
         else {
             return Ok(false);
         };
+        let by_queue = intake.as_ref().is_some_and(|intake| intake.queue.is_some());
+        let wish = to.shared.chooser.borrow().wished();
         if self.engines.len() == 1
-            || self.engines[0] == RouteEngine::Memory
+            || by_queue
+            || !matches!(wish, Engine::Auto | Engine::Copy)
+            || !from.shared.stream
             || !self.head.is_empty()
             || self.moved.get() > 0
         {
@@ -629,6 +639,13 @@ impl<T, F: FnMut(&mut T)> Drop for Counting<T, F> {
 async fn flush(socket: &Socket) -> Result<()> {
     let is_idle = socket.shared.queue.borrow().is_idle();
     if is_idle { Ok(()) } else { socket.flush().await }
+}
+
+/// Lets the thread's other futures have their turn. Also for callers that poll after each turn and have no waker: the
+/// next turn does not sleep.
+async fn let_others_run(driver: &Reactor) {
+    driver.news.set(true);
+    yield_now().await;
 }
 
 /// For calls that the driver waits for.

@@ -17,13 +17,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use futures_lite::future::yield_now;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SendFlags, send};
 use rustix::pipe::{SpliceFlags, splice};
 
-use super::wait;
+use super::{let_others_run, wait};
 use crate::core::Pipe;
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -167,7 +166,7 @@ impl Splicing<'_> {
             if self.range.as_ref().is_some_and(Range::is_empty) {
                 return Ok(());
             }
-            yield_now().await;
+            let_others_run(&self.driver).await;
         }
     }
 
