@@ -58,8 +58,9 @@ for each request; above 1 is less than nginx. What the witness (--meter) sees wa
 server, or by the network.
 
 A peer is another server. It must stay in the foreground, listen at {addr} and {port}, and speak
-HTTP/1.1 with connections that stay and answers that have a Content-Length; the files that are asked for are in the directory {root}; {cpu} is its processor. Its
-costs are those of all its threads and of its NIC. Only the witness knows what it copied.
+HTTP/1.1 with connections that stay and answers that have a Content-Length. The files that are asked
+for are in the directory {root}; {cpu} is its processor. Its costs are those of all its threads and
+of its NIC. Only the witness knows what it copied.
 
 Servers and wrk are in network namespaces of their own, joined by software NICs in the lab, and
 elsewhere by veth, where the kernel copies what is lent.
@@ -69,9 +70,7 @@ Examples:
   handoff bench http --quick --lab
   handoff bench http --sizes 64k,1m --connections 64 --only 'nginx|serve'
   handoff bench http --json-file before.json
-  handoff bench http --quick --only caddy \\
-      --peer 'caddy=exec caddy file-server --root {root} --listen {addr}:{port}'
-  handoff bench http --quick --lab --only 'serve|darkhttpd' --program ./darkhttpd \\
+  handoff bench http --quick --only 'serve|darkhttpd' \\
       --peer 'darkhttpd=exec darkhttpd {root} --addr {addr} --port {port}'
 
 Needs root or a kernel that lets this user make namespaces, and the Debian package wrk; the row of

@@ -83,8 +83,8 @@ and {port} are where it sends to, {from_addr} is its own address, {bytes} the le
 send, {cpu} its processor. Its receiver has the same but {seconds}, and lives as long as a slot. Its
 messages are by its own figure: its rate, for {seconds} if it is given them. Its costs are those of
 its processes from start to end, of its NIC and of the kernel's workers, but not of its receiver. So
-a program that works before or after it sends had better print a total. It takes turns with the rows of the kernel's engine; in the lab the kernel's
-RDS is loaded then, and listens at port 16385 of TCP.
+a program that works before or after it sends had better print a total. It takes turns with the rows
+of the kernel's engine; in the lab the kernel's RDS is loaded then, and listens at port 16385 of TCP.
 
 Between veth devices nothing goes without a copy: the kernel copies on delivery what our engine
 lends (copied), and the receiver shares what the kernel's engine lends until it has read it
@@ -95,9 +95,9 @@ Examples:
   handoff bench rds --quick
   handoff bench rds --only '^stream 64 ' --time 1 --json-file before.json
   handoff bench rds --compare before.json
-  handoff bench rds --quick --lab --only '^stream 64k .*(kernel|other)' --program ./other \\
-      --peer 'other=exec other {from_addr} --to {addr} --port {port} --size {bytes} -t {seconds}' \\
-      --peer-receiver 'other=exec other {addr} --port {port} --answer'
+  handoff bench rds --quick --only '^stream 64k .*(tcp|iperf3)' \\
+      --peer 'iperf3=exec iperf3 -c {addr} -p {port} -l {bytes} -t {seconds}' \\
+      --peer-receiver 'iperf3=exec iperf3 -s -p {port}'
 
 Rows of our engine need a kernel without RDS loaded. Rows of the kernel's engine need its module
 rds_tcp and a send buffer of more than 1 MiB (net.core.wmem_max). All need root, or a kernel that

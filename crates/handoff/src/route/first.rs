@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{let_others_run, wait};
+use super::let_others_run;
 use crate::error::{Error, Result};
 use crate::outcome::Tally;
 use crate::socket::Socket;
@@ -26,12 +26,6 @@ const SMALL: usize = 4 << 10;
 /// Who has sent more sends much.
 const FEW: u64 = 16 << 10;
 
-/// What one call took from a socket, and what of it another did not take at once.
-struct Piece {
-    len: usize,
-    rest: Vec<u8>,
-}
-
 /// Carries the first pieces, and counts what the sink took. Returns whether that was the whole stream.
 pub(super) async fn copy(
     from: &Socket,
@@ -40,8 +34,6 @@ pub(super) async fn copy(
     taken: &mut Tally,
     given: &mut Tally,
 ) -> Result<bool> {
-    let receiving = |error: Errno| Error::io("receiving", error.into());
-    let sending = |error: Errno| Error::io("sending", error.into());
     let mut copied = 0;
     let mut count = |bytes: usize| {
         moved.update(|moved| moved + bytes as u64);
@@ -49,30 +41,19 @@ pub(super) async fn copy(
         given.copied += bytes as u64;
     };
     loop {
-        let Piece { len, mut rest } = match pass_on(from, to) {
-            Err(Failed::Receiving(Errno::AGAIN)) => {
-                wait(from.readable()).await.map_err(receiving)?;
-                continue;
-            }
-            Err(Failed::Receiving(Errno::INTR)) => continue,
-            Err(Failed::Receiving(error)) => return Err(receiving(error)),
-            Err(Failed::Sending(error)) => return Err(sending(error)),
-            Ok(piece) => piece,
+        let Some(Piece { len, mut rest }) = pass_on(from, to)? else {
+            from.readable()?.await?;
+            continue;
         };
         if len == 0 {
             return Ok(true);
         }
         count(len - rest.len());
         while !rest.is_empty() {
-            match send(to, &rest, SEND) {
-                Err(Errno::AGAIN) => wait(to.writable()).await.map_err(sending)?,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(sending(error)),
-                Ok(sent) => {
-                    rest.drain(..sent);
-                    count(sent);
-                }
-            }
+            to.writable()?.await?;
+            let sent = send_now(to, &rest)?;
+            rest.drain(..sent);
+            count(sent);
         }
         copied += len as u64;
         if len == SMALL || copied >= FEW {
@@ -82,24 +63,28 @@ pub(super) async fn copy(
     }
 }
 
-const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
-
-enum Failed {
-    Receiving(Errno),
-    Sending(Errno),
+/// What one call took from a socket, and what of it another did not take at once.
+struct Piece {
+    len: usize,
+    rest: Vec<u8>,
 }
 
-/// Its memory is on the stack, and so no part of a future.
-fn pass_on(from: &Socket, to: &Socket) -> Result<Piece, Failed> {
+/// Passes on what is there; `None` if nothing is. Its memory is on the stack, and so no part of a future.
+fn pass_on(from: &Socket, to: &Socket) -> Result<Option<Piece>> {
     let mut space = [MaybeUninit::uninit(); SMALL];
-    let received = recv(from, &mut space, RecvFlags::DONTWAIT).map_err(Failed::Receiving)?;
-    let (piece, _) = received.0;
-    let sent = match piece.is_empty() {
-        true => 0,
-        false => match send(to, &*piece, SEND) {
-            Err(Errno::AGAIN | Errno::INTR) => 0,
-            sent => sent.map_err(Failed::Sending)?,
-        },
+    let piece = match recv(from, &mut space, RecvFlags::DONTWAIT) {
+        Ok(((piece, _), _)) => piece,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(error) => return Err(Error::io("receiving", error.into())),
     };
-    Ok(Piece { len: piece.len(), rest: piece[sent..].to_vec() })
+    let sent = if piece.is_empty() { 0 } else { send_now(to, piece)? };
+    Ok(Some(Piece { len: piece.len(), rest: piece[sent..].to_vec() }))
+}
+
+/// Sends what there is room for.
+fn send_now(to: &Socket, bytes: &[u8]) -> Result<usize> {
+    match send(to, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        sent => sent.map_err(|error| Error::io("sending", error.into())),
+    }
 }

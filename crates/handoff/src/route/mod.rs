@@ -30,7 +30,6 @@ use std::task::Poll;
 
 use futures_lite::future::yield_now;
 use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::io::Errno;
 
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -43,7 +42,6 @@ use crate::memory::Buffer;
 use crate::outcome::Tally;
 use crate::reactor::Reactor;
 use crate::socket::Socket;
-use crate::transfer::Readiness;
 use delivery::{Given, Giving};
 #[cfg(feature = "getbuf")]
 use lent::FromKernel;
@@ -646,12 +644,6 @@ async fn flush(socket: &Socket) -> Result<()> {
 async fn let_others_run(driver: &Reactor) {
     driver.news.set(true);
     yield_now().await;
-}
-
-/// For calls that the driver waits for.
-async fn wait(ready: Result<Readiness>) -> Result<(), Errno> {
-    let failed = |error: Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-    ready.map_err(failed)?.await.map_err(failed)
 }
 
 /// Why an engine cannot serve, if that is what the error is about.

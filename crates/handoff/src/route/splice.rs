@@ -22,7 +22,7 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SendFlags, send};
 use rustix::pipe::{SpliceFlags, splice};
 
-use super::{let_others_run, wait};
+use super::let_others_run;
 use crate::core::Pipe;
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -255,6 +255,11 @@ pub(crate) fn at_once(
 }
 
 const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
+
+async fn wait(ready: Result<Readiness>) -> Result<(), Errno> {
+    let failed = |error: Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    ready.map_err(failed)?.await.map_err(failed)
+}
 
 fn unavailable(reason: &str) -> Error {
     Error::EngineUnavailable { engine: "splice", reason: reason.to_owned() }
