@@ -70,8 +70,8 @@ Examples:
   handoff bench http --quick --lab
   handoff bench http --sizes 64k,1m --connections 64 --only 'nginx|serve'
   handoff bench http --json-file before.json
-  handoff bench http --quick --only 'serve|darkhttpd' \\
-      --peer 'darkhttpd=exec darkhttpd {root} --addr {addr} --port {port}'
+  handoff bench http --quick --lab --only 'serve|caddy' --program /usr/bin/caddy \\
+      --peer 'caddy=exec caddy file-server --root {root} --listen {addr}:{port}'
 
 Needs root or a kernel that lets this user make namespaces, and the Debian package wrk; the row of
 nginx needs the package nginx. With --lab, what the lab needs: its guest has both.";
