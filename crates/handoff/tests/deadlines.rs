@@ -10,7 +10,6 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::mpsc;
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -209,56 +208,74 @@ fn deadlines_that_are_not_reached_leave_nothing_behind() {
     });
 }
 
+/// Also one whose time is over when it has just begun: the kernel is then about to go on with it, and does not find
+/// it.
 #[test]
 fn a_send_that_is_cancelled_by_time_says_what_was_sent_and_gives_its_buffer_back() {
     with_each_engine(LONG, |driver, engine| {
+        for time in [Duration::ZERO, SHORT] {
+            let (near, far) = narrow_tcp();
+            let socket = attached(&driver, near, engine);
+            // Sent in time: the time-out changes nothing.
+            let quick = socket.send(Buffer::from(pattern(1, 1_000))).unwrap().into_future();
+            let quick = driver.block_on(driver.cancel_after(LONG, quick)).unwrap();
+            assert_eq!(quick.sent.unwrap(), 1_000);
+            // One send is midway, and one waits behind it.
+            let [(first, first_back), (second, second_back)] = [(2, BLOCKED), (3, 500)]
+                .map(|(seed, len)| socket.send(Buffer::from(pattern(seed, len))).unwrap().split());
+            driver.turn(Wait::No).unwrap();
+            // Nobody reads, so both end by their time.
+            let both = futures_lite::future::zip(
+                driver.cancel_after(time, first),
+                driver.cancel_after(time, second),
+            );
+            let (first, second) = driver.block_on(both).unwrap();
+            let Err(Error::Canceled { done }) = first else { panic!("{engine}: {first:?}") };
+            assert!(done < BLOCKED, "{engine}: {done}");
+            // Nothing follows a part.
+            assert!(
+                matches!(second, Err(Error::StreamBroken { .. } | Error::Canceled { done: 0 })),
+                "{engine}: {second:?}"
+            );
+            let reader = read_all(far);
+            assert_same(&driver.block_on(first_back).unwrap().buffer, &pattern(2, BLOCKED));
+            assert_same(&driver.block_on(second_back).unwrap().buffer, &pattern(3, 500));
+            drop(socket);
+            let got = reader.join().unwrap();
+            // The count that it reports is what came.
+            assert_same(&got[..1_000], &pattern(1, 1_000));
+            assert_same(&got[1_000..], &pattern(2, BLOCKED)[..done]);
+        }
+    });
+}
+
+/// The kernel has both in one chain, and finds the second only when the first is through.
+#[test]
+fn a_cancelled_send_ends_once_the_one_before_it_has_gone() {
+    with_each_engine(LONG, |driver, engine| {
         let (near, mut far) = narrow_tcp();
         let socket = attached(&driver, near, engine);
-        // Sent in time: the time-out changes nothing.
-        let quick = socket.send(Buffer::from(pattern(1, 1_000))).unwrap().into_future();
-        let quick = driver.block_on(driver.cancel_after(LONG, quick)).unwrap();
-        assert_eq!(quick.sent.unwrap(), 1_000);
-        // One send is midway, and one waits behind it.
-        let first = socket.send(Buffer::from(pattern(2, BLOCKED))).unwrap().into_future();
-        let second = socket.send(Buffer::from(pattern(3, 500))).unwrap().into_future();
+        let [(first, first_back), (second, second_back)] =
+            [2, 3].map(|seed| socket.send(Buffer::from(pattern(seed, BLOCKED))).unwrap().split());
         driver.turn(Wait::No).unwrap();
-        let both = futures_lite::future::zip(
-            driver.cancel_after(SHORT, first),
-            driver.cancel_after(SHORT, second),
-        );
-        let (read, may_read) = mpsc::channel();
+        second.cancel();
         let reader = thread::spawn(move || {
-            may_read.recv().unwrap();
-            let mut got = Vec::new();
-            far.read_to_end(&mut got).unwrap();
-            got
+            let mut got = vec![0; BLOCKED];
+            far.read_exact(&mut got).unwrap();
+            (got, far)
         });
-        // Nothing is read before both are cancelled: after their time, and a turn of the driver later.
-        let told = async {
-            driver.sleep(SHORT * 2).await.unwrap();
-            driver.turn(Wait::No).unwrap();
-            driver.sleep(SHORT).await.unwrap();
-            read.send(()).unwrap();
-        };
-        let over = driver.block_on(futures_lite::future::zip(both, told)).unwrap();
-        let ((first, second), ()) = over;
-        let Err(Error::Canceled { done }) = first.sent else {
-            panic!("{engine}: {:?}", first.sent)
-        };
-        assert!(done < BLOCKED, "{engine}: {done}");
-        assert_same(&first.buffer, &pattern(2, BLOCKED));
-        // Nothing follows a part.
-        assert!(
-            matches!(second.sent, Err(Error::StreamBroken { .. } | Error::Canceled { done: 0 })),
-            "{engine}: {:?}",
-            second.sent
-        );
-        assert_same(&second.buffer, &pattern(3, 500));
+        assert_eq!(driver.block_on(first).unwrap().unwrap(), BLOCKED, "{engine}");
+        // Nobody reads on, so it ends because it was asked to.
+        let second = driver.block_on(second).unwrap();
+        let Err(Error::Canceled { done }) = second else { panic!("{engine}: {second:?}") };
+        let (got, far) = reader.join().unwrap();
+        assert_same(&got, &pattern(2, BLOCKED));
+        let reader = read_all(far);
+        for (back, seed) in [(first_back, 2), (second_back, 3)] {
+            assert_same(&driver.block_on(back).unwrap().buffer, &pattern(seed, BLOCKED));
+        }
         drop(socket);
-        let got = reader.join().unwrap();
-        // The count that it reports is what came.
-        assert_same(&got[..1_000], &pattern(1, 1_000));
-        assert_same(&got[1_000..], &pattern(2, BLOCKED)[..done]);
+        assert_same(&reader.join().unwrap(), &pattern(3, BLOCKED)[..done]);
     });
 }
 

@@ -16,7 +16,7 @@ use super::deadlines::Then;
 use crate::error::{Error, Result};
 use crate::op::SocketShared;
 use crate::ring::endpoint::with_target;
-use crate::ring::token::{ALARM, DETACHED, STAGE_LANE_READY, WAKE};
+use crate::ring::token::{ALARM, STAGE_LANE_READY, WAKE};
 use crate::ring::{Backend, Endpoint, Ready, Token};
 
 /// How long to leave a socket alone that looks ready but is not.
@@ -58,14 +58,18 @@ impl Core {
 
     /// Asks the kernel to end a request early; does nothing to a request that is not under way. Returns
     /// whether this ended a wait of epoll: the caller then goes on from that wait.
+    ///
+    /// The kernel does not find a request that it is about to go on with (its deferred work has it). Then the
+    /// reactor has the operation ask again, as long as the request is under way.
     #[must_use]
     pub(crate) fn cancel(&self, token: Token) -> bool {
         match &self.io.backend {
             Backend::Ring(ring) => {
                 let mut ring = ring.borrow_mut();
                 if ring.make_room(1).is_ok() {
-                    let entry =
-                        opcode::AsyncCancel::new(token.to_user_data()).build().user_data(DETACHED);
+                    let entry = opcode::AsyncCancel::new(token.to_user_data())
+                        .build()
+                        .user_data(token.of_cancel().to_user_data());
                     // SAFETY: the entry names no memory.
                     unsafe { ring.push(&entry) };
                 }

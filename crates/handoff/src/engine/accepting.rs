@@ -172,6 +172,21 @@ pub(crate) fn pause(core: &Core, key: Key) -> bool {
     ended
 }
 
+/// The kernel did not find what was to end.
+pub(crate) fn cancel_again(core: &Core, key: Key) {
+    let stage = {
+        let mut records = core.records.borrow_mut();
+        let op = records.accept(key);
+        match op.state {
+            AcceptState::Stopping => STAGE_ACCEPT,
+            AcceptState::Watching if op.paused => STAGE_READY,
+            _ => return,
+        }
+    };
+    let ended = core.cancel(Token { key, stage });
+    debug_assert!(!ended, "a ring tells of all that it ends");
+}
+
 /// The listener's handle goes.
 pub(crate) fn let_go(core: &Core, key: Key) {
     let _waker = core.records.borrow_mut().accept(key).holder.leave();

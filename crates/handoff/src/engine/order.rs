@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::mechanism::Engine;
 use crate::op::{InChain, Records, SendState, SocketShared};
-use crate::ring::token::{STAGE_HEADER, STAGE_READY};
+use crate::ring::token::STAGE_READY;
 use crate::ring::{Backend, Key, Ring, Token};
 
 /// The most requests chained at once.
@@ -85,6 +85,7 @@ pub(crate) fn wait_for_room(core: &Core, key: Key) {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);
         op.in_kernel += 1;
+        op.waits_for_room = true;
         Rc::clone(&op.socket)
     };
     core.await_readiness(&endpoint.endpoint, libc::POLLOUT, Token { key, stage: STAGE_READY });
@@ -96,6 +97,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);
         op.in_kernel -= 1;
+        op.waits_for_room = false;
         op.end_if_asked();
         Rc::clone(&op.socket)
     };
@@ -127,7 +129,12 @@ fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
         socket.end_writing_now();
     }
     let flushed = queue.take_flushed();
+    let next = queue.waiting.front().copied().filter(|_| queue.started > 0);
     drop(queue);
+    if let Some(next) = next {
+        // The kernel begins with it now.
+        cancel_again(core, next);
+    }
     if !flushed.is_empty() {
         core.due.wake_many(flushed);
     }
@@ -204,25 +211,20 @@ pub(crate) fn cancel(core: &Core, key: Key) {
 }
 
 fn end_early(core: &Core, key: Key) {
-    let (socket, under_way) = {
+    let (socket, held) = {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);
         if !op.ask_to_end() {
             return;
         }
-        let stages = [op.next_attempt(), STAGE_HEADER, STAGE_READY];
-        let under_way = (op.in_kernel > 0).then_some(stages);
-        if under_way.is_none() {
+        let held = op.in_kernel > 0;
+        if !held {
             op.end_if_asked();
         }
-        (Rc::clone(&op.socket), under_way)
+        (Rc::clone(&op.socket), held)
     };
-    if let Some(stages) = under_way {
-        for stage in stages {
-            if core.cancel(Token { key, stage }) {
-                ready(core, key);
-            }
-        }
+    if held {
+        ask_kernel(core, key);
         if msg_zerocopy::forget_starved(&socket, key) {
             ready(core, key);
         }
@@ -231,6 +233,28 @@ fn end_early(core: &Core, key: Key) {
     // It counts as started for a moment, so that it leaves the queue like any other.
     socket.queue.borrow_mut().started += 1;
     come_back_and_advance(core, &socket, key);
+}
+
+/// Asks the kernel to end the request that holds a send up.
+fn ask_kernel(core: &Core, key: Key) {
+    let stage = core.records.borrow_mut().send(key).under_way();
+    if stage.is_some_and(|stage| core.cancel(Token { key, stage })) {
+        ready(core, key);
+    }
+}
+
+/// The kernel did not find the request of a send. One behind another in a chain has not begun; it is asked to
+/// end when that one is through.
+pub(crate) fn cancel_again(core: &Core, key: Key) {
+    let has_begun = {
+        let mut records = core.records.borrow_mut();
+        let op = records.send(key);
+        op.is_ending()
+            && (!op.socket.stream || op.socket.queue.borrow().waiting.front() == Some(&key))
+    };
+    if has_begun {
+        ask_kernel(core, key);
+    }
 }
 
 /// Settles a send that must not start any more; otherwise returns whether the ring sends it.

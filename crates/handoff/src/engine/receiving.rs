@@ -156,6 +156,21 @@ pub(crate) fn let_go(core: &Core, key: Key, taken: &mut Arrivals) {
     }
 }
 
+/// The kernel did not find the request of a receive that is to end, or to leave its queue.
+pub(crate) fn cancel_again(core: &Core, key: Key) {
+    let stage = {
+        let mut records = core.records.borrow_mut();
+        let op = records.receive(key);
+        let flow = op.flow.as_ref().filter(|_| op.from == ReceivesFrom::Queue);
+        let leaves = flow.is_some_and(|flow| flow.left.is_some());
+        op.stage().filter(|_| op.holder.is_gone() || leaves)
+    };
+    if let Some(stage) = stage {
+        let ended = core.cancel(Token { key, stage });
+        debug_assert!(!ended, "a ring tells of all that it ends");
+    }
+}
+
 fn advance(core: &Core, key: Key) {
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);

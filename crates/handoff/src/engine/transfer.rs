@@ -275,7 +275,7 @@ fn wait_for_file(core: &Core, key: Key) {
     let (file, events) = {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
-        op.state = TransferState::InKernel;
+        (op.state, op.waits) = (TransferState::InKernel, true);
         (op.file.clone(), op.direction.events())
     };
     core.await_readiness(&file, events, Token { key, stage: STAGE_READY });
@@ -371,12 +371,26 @@ pub(crate) fn cancel(core: &Core, key: Key) {
 
 /// Asks the kernel to end its part of an operation: a wait, and a request if the caller wants that.
 fn stop(core: &Core, key: Key, request: bool) {
+    let stage = match core.records.borrow_mut().transfer(key).waits {
+        true => STAGE_READY,
+        false if request => STAGE_TRANSFER,
+        false => return,
+    };
     // Without a ring the operation may be over, and its record gone, when this returns.
-    if core.io.has_ring() && request {
-        let _ = core.cancel(Token { key, stage: STAGE_TRANSFER });
-    }
-    if core.cancel(Token { key, stage: STAGE_READY }) {
+    if core.cancel(Token { key, stage }) {
         ready(core, key);
+    }
+}
+
+/// The kernel did not find the request of an operation that was asked to end.
+pub(crate) fn cancel_again(core: &Core, key: Key) {
+    let again = {
+        let mut records = core.records.borrow_mut();
+        let op = records.transfer(key);
+        op.kernel_holds() && op.is_tried_again()
+    };
+    if again {
+        stop(core, key, true);
     }
 }
 

@@ -187,6 +187,16 @@ impl LaneShared {
 }
 
 impl Slot {
+    /// User data of the request that has not completed.
+    fn under_way(&self) -> Option<Token> {
+        let token = Token::from_user_data(self.data);
+        match self.stage {
+            Stage::InKernel => Some(token),
+            Stage::Blocked => Some(token.of_lane_readiness()),
+            _ => None,
+        }
+    }
+
     fn free(data: u64) -> Self {
         Self {
             buffer: None,
@@ -264,18 +274,19 @@ impl State {
 
     /// User data of requests that have not completed.
     pub(crate) fn under_way(&self) -> Vec<Token> {
-        if let Some(stream) = &self.stream {
-            return stream.under_way().into_iter().collect();
+        match &self.stream {
+            Some(stream) => stream.under_way().into_iter().collect(),
+            None => self.slots.iter().filter_map(Slot::under_way).collect(),
         }
-        let request = |slot: &Slot| {
-            let token = Token::from_user_data(slot.data);
-            match slot.stage {
-                Stage::InKernel => Some(token),
-                Stage::Blocked => Some(token.of_lane_readiness()),
-                _ => None,
-            }
+    }
+
+    /// User data of the same request, if it has not completed.
+    pub(crate) fn still_under_way(&self, token: Token) -> Option<Token> {
+        let now = match &self.stream {
+            Some(stream) => stream.under_way(),
+            None => self.slots.get(usize::from(token.place())).and_then(Slot::under_way),
         };
-        self.slots.iter().filter_map(request).collect()
+        now.filter(|now| now.key == token.key)
     }
 
     /// A wait for room is over.

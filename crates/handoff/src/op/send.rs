@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::memory::AddressRange;
 use crate::receipt::Receipt;
-use crate::ring::token::STAGE_ATTEMPTS;
+use crate::ring::token::{STAGE_ATTEMPTS, STAGE_HEADER, STAGE_READY};
 
 /// Place of a send in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub(crate) struct SendOp {
     pub(crate) done: usize,
     /// Requests without their first completion: the kernel may read the record.
     pub(crate) in_kernel: u32,
+    /// One of these is the driver's wait for room.
+    pub(crate) waits_for_room: bool,
     /// Return signals that have not come.
     pub(crate) awaiting: u32,
     attempts: Attempts,
@@ -170,6 +172,7 @@ impl SendOp {
             total,
             done: 0,
             in_kernel: 0,
+            waits_for_room: false,
             awaiting: 0,
             attempts: Attempts::default(),
             receipt: Receipt::default(),
@@ -341,6 +344,18 @@ impl SendOp {
     /// The stage of the next zero-copy attempt; its return signal will name it.
     pub(crate) fn next_attempt(&self) -> u8 {
         self.attempts.next_stage()
+    }
+
+    /// The stage of the request that holds the send up, if one does.
+    pub(crate) fn under_way(&self) -> Option<u8> {
+        match self.in_kernel {
+            0 => None,
+            _ if self.waits_for_room => Some(STAGE_READY),
+            _ if !self.goes_by_ring() => None,
+            1 => Some(self.next_attempt()),
+            // The payload follows its header.
+            _ => Some(STAGE_HEADER),
+        }
     }
 
     /// An attempt is over: the bytes that the kernel took if it announced a return signal, otherwise

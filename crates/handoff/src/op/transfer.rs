@@ -98,6 +98,8 @@ pub(crate) struct TransferOp {
     pub(crate) done: usize,
     pub(crate) total: usize,
     pub(crate) state: TransferState,
+    /// What is under way is the driver's wait for the file.
+    pub(crate) waits: bool,
     pub(crate) holder: Waiter,
     /// It is its socket's receiver, or waits to be.
     is_receiver: bool,
@@ -136,6 +138,7 @@ impl TransferOp {
             done: 0,
             total,
             state: TransferState::Idle,
+            waits: false,
             holder: Waiter::Polls,
             is_receiver: direction.receives(),
         }
@@ -156,8 +159,15 @@ impl TransferOp {
         }
     }
 
+    /// Whether the kernel tries a request again when the file is ready, so that it may be about to. A request
+    /// of a disk is with the disk.
+    pub(crate) fn is_tried_again(&self) -> bool {
+        self.pollable || matches!(self.file, Attached::Socket(_))
+    }
+
     /// The kernel has let go, whether or not that was the last request.
     pub(crate) fn came_back(&mut self) -> bool {
+        self.waits = false;
         matches!(std::mem::replace(&mut self.state, TransferState::Idle), TransferState::Last)
     }
 

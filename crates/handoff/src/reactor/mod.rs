@@ -23,8 +23,9 @@ use crate::error::{Error, Result};
 use crate::lease::Mark;
 use crate::op::Kind;
 use crate::ring::token::{
-    ALARM, DETACHED, STAGE_ACCEPT, STAGE_CLEAR, STAGE_GET, STAGE_LANE, STAGE_LANE_READY,
-    STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST, STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
+    ALARM, DETACHED, STAGE_ACCEPT, STAGE_CANCEL, STAGE_CLEAR, STAGE_GET, STAGE_LANE,
+    STAGE_LANE_CANCEL, STAGE_LANE_READY, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST, STAGE_RETURN,
+    STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
 };
 use crate::ring::{
     BATCH, Backend, Batch, Completion, Io, Key, Place, Ready, Ring, Token, Until, teardown,
@@ -327,6 +328,9 @@ impl Reactor {
         let token = Token::from_user_data(data);
         match token.stage {
             STAGE_LANE => return lane::completed(self, all),
+            STAGE_CANCEL | STAGE_LANE_CANCEL if result != -libc::ENOENT => {}
+            STAGE_CANCEL => self.cancel_again(token.key),
+            STAGE_LANE_CANCEL => lane::cancel_again(self, token),
             STAGE_READY | STAGE_RETURN | STAGE_LANE_READY => self.ready(token),
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
             STAGE_ACCEPT => accepting::completed(self, token.key, result, flags),
@@ -344,6 +348,19 @@ impl Reactor {
             _ => return uring_zc::completed(self, all),
         }
         1
+    }
+
+    /// The kernel did not find what an operation asked it to end.
+    #[cold]
+    fn cancel_again(&self, key: Key) {
+        let kind = self.records.borrow().kind(key);
+        match kind {
+            Some(Kind::Send) => order::cancel_again(self, key),
+            Some(Kind::Receive) => receiving::cancel_again(self, key),
+            Some(Kind::Transfer) => transfer::cancel_again(self, key),
+            Some(Kind::Accept) => accepting::cancel_again(self, key),
+            Some(Kind::Get) | None => {}
+        }
     }
 
     pub(crate) fn ready(&self, token: Token) {

@@ -43,10 +43,14 @@ pub(crate) const STAGE_LANE: u8 = 0xf6;
 pub(crate) const STAGE_LANE_READY: u8 = 0xf5;
 /// Stage of a multishot accept.
 pub(crate) const STAGE_ACCEPT: u8 = 0xf4;
+/// Stage of the answer to a cancellation.
+pub(crate) const STAGE_CANCEL: u8 = 0xf3;
+/// Stage of the answer to a lane's cancellation.
+pub(crate) const STAGE_LANE_CANCEL: u8 = 0xf2;
 /// Stages below this one count the zero-copy attempts of a send.
 pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 
-/// User data of requests without a record: cancellations, and the wake-up event.
+/// User data of requests whose completion tells nothing.
 pub(crate) const DETACHED: u64 = u64::MAX;
 /// User data of the wake-up event.
 pub(crate) const WAKE: u64 = u64::MAX - 1;
@@ -94,6 +98,15 @@ impl Token {
     /// User data of such a place's wait for room.
     pub(crate) fn of_lane_readiness(self) -> Self {
         Self { stage: STAGE_LANE_READY, ..self }
+    }
+
+    /// User data of the cancellation of this request.
+    pub(crate) fn of_cancel(self) -> Self {
+        let stage = match self.stage {
+            STAGE_LANE | STAGE_LANE_READY => STAGE_LANE_CANCEL,
+            _ => STAGE_CANCEL,
+        };
+        Self { stage, ..self }
     }
 
     /// The number given to [`of_lane`](Self::of_lane).

@@ -374,6 +374,20 @@ pub(crate) fn ready(core: &Core, token: Token) {
     lane.after(core, state, Sum { ended: 1, ..Sum::default() });
 }
 
+/// The kernel did not find a request that was to end.
+#[cold]
+pub(crate) fn cancel_again(core: &Core, token: Token) {
+    let Some(lane) = core.lanes.get(token.lane()) else { return };
+    let under_way = {
+        let state = lane.state.borrow();
+        state.still_under_way(token).filter(|_| state.end.is_some())
+    };
+    if let Some(request) = under_way {
+        let ended = core.cancel(request);
+        debug_assert!(!ended, "a lane has a ring, which tells of all that it ends");
+    }
+}
+
 /// The driver goes: nothing starts any more.
 pub(crate) fn give_up(core: &Core) {
     for lane in core.lanes.all() {
