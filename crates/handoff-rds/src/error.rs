@@ -43,13 +43,17 @@ pub enum Error {
     },
     /// Locking the pages of a buffer would exceed `RLIMIT_MEMLOCK`.
     #[error(
-        "sending {need} bytes without a copy would pass the limit on locked memory (RLIMIT_MEMLOCK), {limit} \
-         bytes for this user: raise it (ulimit -l, LimitMEMLOCK= in systemd), grant CAP_IPC_LOCK, wait for \
-         completions, or send with a copy"
+        "sending without a copy needs {need} more bytes of locked memory; this process has {locked} beside what \
+         sockets lend, which counts, too, as do other processes of this user, and the limit (RLIMIT_MEMLOCK) is \
+         {limit} bytes: raise it (ulimit -l, LimitMEMLOCK= in systemd, /etc/security/limits.conf), grant \
+         CAP_IPC_LOCK, wait for completions, or send with a copy"
     )]
     Memlock {
         /// Bytes of the message.
         need: usize,
+        /// Bytes that this process has locked already, as registered buffers. What sockets lend and locks of
+        /// the user's other processes count as well, and nobody reports how much they are.
+        locked: u64,
         /// The soft limit in bytes.
         limit: u64,
     },

@@ -191,6 +191,28 @@ fn huge_pages_that_are_registered_need_no_more() {
 }
 
 #[test]
+fn what_the_process_has_locked_already_is_named() {
+    const NAME: &str = "what_the_process_has_locked_already_is_named";
+    const LIMIT: u64 = 8 << 20;
+    const LOCKED: usize = 4 << 20;
+    if !traffic::alone(NAME) || !become_nobody(NAME, LIMIT) {
+        return;
+    }
+    let driver = Driver::new().unwrap();
+    if let Some(reason) = driver.ring_unavailable() {
+        return traffic::skip(NAME, reason);
+    }
+    let first = Region::anonymous(LOCKED).unwrap();
+    driver.register(&first).unwrap();
+    let need = LOCKED + (1 << 20);
+    let error = driver.register(&Region::anonymous(need).unwrap()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&format!("this process has {LOCKED},")), "{text}");
+    let Error::Memlock { need: asked, locked, limit, .. } = error else { panic!("{error}") };
+    assert_eq!((asked, locked, limit), (need as u64, LOCKED as u64, LIMIT));
+}
+
+#[test]
 fn the_root_of_a_user_namespace_has_the_limit_of_its_user() {
     const TEST: &str = "the_root_of_a_user_namespace_has_the_limit_of_its_user";
     const LIMIT: u64 = 64 << 10;

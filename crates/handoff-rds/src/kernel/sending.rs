@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use handoff::Tally;
 use handoff_sys::rds::MAX_MSG_SIZE;
-use rustix::process::{Resource, getrlimit};
 use socket2::{MsgHdr, SockAddr};
 
 use super::control::Cookie;
@@ -120,10 +119,12 @@ impl<P: Payload> Socket<P> {
                 to,
                 cause: "the send buffer is full until peers acknowledge (Socket::set_send_buffer)",
             },
-            Some(libc::ENOMEM) if lent => {
-                let limit = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
-                Error::Memlock { need: len, limit }
-            }
+            Some(libc::ENOMEM) if lent => match handoff_probe::lock_limit() {
+                Some(limit) => {
+                    Error::Memlock { need: len, locked: handoff_probe::locked_already(), limit }
+                }
+                None => Error::Io { action: "send an RDS message", source: error },
+            },
             Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EADDRNOTAVAIL) => {
                 Error::Unreachable { to, source: error }
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use handoff::{Driver, Region};
 use handoff_rds::Error;
 use handoff_rds::kernel::{Mode, Socket};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -75,13 +76,17 @@ fn a_congested_port_is_told_and_others_are_reached() {
 
 #[test]
 fn the_limit_on_locked_memory_is_named_and_copying_is_left() {
-    const LIMIT: u64 = 128 << 10;
+    const REGISTERED: usize = 8 << 10;
+    const LIMIT: u64 = 136 << 10;
     let peers = Peers::new();
     let [left, right] = [peers.left(4000), peers.right(4000)];
     let limit = Some(LIMIT);
     setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).expect("may lower");
     // SAFETY: a plain system call without memory; it gives up CAP_IPC_LOCK with root.
     assert_eq!(unsafe { libc::setresuid(65534, 65534, 65534) }, 0);
+    let driver = Driver::new().expect("a ring");
+    let region = Region::anonymous(REGISTERED).expect("memory");
+    driver.register(&region).expect("is within the limit");
     // While nothing is acknowledged, what is lent adds up.
     let [first, second] = [90_000, 60_000];
     left.send(right.local_addr(), (vec![1; 20_000], 0), 0, Mode::Copy).expect("is accepted");
@@ -92,10 +97,13 @@ fn the_limit_on_locked_memory_is_named_and_copying_is_left() {
     let limit = Some(16 << 10);
     setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).expect("may lower");
     let error = refused(&left, &right, second, Mode::Lend);
-    for way_out in ["ulimit -l", "CAP_IPC_LOCK", "with a copy", "16384"] {
-        assert!(error.to_string().contains(way_out), "{error}");
+    for told in
+        ["ulimit -l", "CAP_IPC_LOCK", "with a copy", "60000", "this process has 8192", "16384"]
+    {
+        assert!(error.to_string().contains(told), "{error}");
     }
-    assert!(matches!(error, Error::Memlock { need: 60_000, limit: 16_384 }), "{error:?}");
+    let Error::Memlock { need, locked, limit } = error else { panic!("{error:?}") };
+    assert_eq!((need, locked, limit), (second, REGISTERED as u64, 16_384));
     left.send(right.local_addr(), (vec![1; second], 0), 0, Mode::Copy).expect("needs no lock");
     assert_eq!([receive(&right), receive(&right)].map(|it| it.payload.len()), [first, second]);
 }
