@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 
 use handoff_lab::topology::Namespace;
-use handoff_probe::{self as probe, Capability, State};
+use handoff_probe::{self as probe, Capability, State, System};
 use rustix::fs::Uid;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -199,6 +199,22 @@ mod guest {
         let output = namespace.attach(shell.args(["-euc", script])).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         if output.status.success() { Ok(()) } else { Err(said) }
+    }
+
+    #[test]
+    fn a_question_about_rds_loads_no_module() {
+        let is_loaded = || fs::exists("/sys/module/rds_tcp").expect("there is /sys");
+        handoff_lab::topology::load("rds", &[]).expect("the lab's kernel has it");
+        // An earlier test may have loaded it.
+        let before = is_loaded();
+        let found = by_name(probe::system(System::Rds));
+        assert_eq!(is_loaded(), before);
+        let over_tcp = &found["RDS over TCP"];
+        assert_eq!(
+            over_tcp.state,
+            if before { State::Yes } else { State::Unknown },
+            "{over_tcp:?}"
+        );
     }
 
     #[test]

@@ -18,8 +18,9 @@
 //! in other namespaces of the same host (containers) from remote ones: name their addresses to
 //! [`Socket::copy_to`], or do not change completed payloads.**
 //!
-//! Minimum kernel: 4.17; tried on 7.2. Module `rds_tcp`, which the kernel does not load by itself; many
-//! systems block it. Capability: none. Set-up: `SO_ZEROCOPY`, which [`Socket::bind`] sets; `RLIMIT_MEMLOCK`
+//! Minimum kernel: 4.17; tried on 7.2. Module `rds_tcp`: [`Socket::bind`] makes the kernel load it, unless the
+//! system keeps it out, as many do; from then on the kernel listens at TCP port 16385 in all network
+//! namespaces. Capability: none. Set-up: `SO_ZEROCOPY`, which [`Socket::bind`] sets; `RLIMIT_MEMLOCK`
 //! limits what may be lent. Return signal: `RDS_CMSG_ZCOPY_COMPLETION`.
 
 mod control;
