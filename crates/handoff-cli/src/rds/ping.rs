@@ -80,9 +80,8 @@ pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
     };
     match &host {
         Host::Kernel { .. } => {
-            let socket: Socket<Vec<u8>> = Socket::bind((args.own, 0).into())?;
             for _ in 0..args.count {
-                asked(by_the_kernel(&socket, args, context)?, &mut report)?;
+                asked(by_the_kernel(args, context)?, &mut report)?;
             }
         }
         Host::Own(engine) => {
@@ -109,11 +108,9 @@ pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
     output::text(&format!("{} of {} lost\n", report.lost, args.count))
 }
 
-fn by_the_kernel(
-    socket: &Socket<Vec<u8>>,
-    args: &PingArgs,
-    context: &Context,
-) -> Result<Option<Duration>, Failure> {
+fn by_the_kernel(args: &PingArgs, context: &Context) -> Result<Option<Duration>, Failure> {
+    // Late answers go to other ports.
+    let socket: Socket<Vec<u8>> = Socket::bind((args.own, 0).into())?;
     let begin = Instant::now();
     let sent = socket.send((args.peer, 0).into(), Vec::new(), 0, Mode::Copy);
     sent.map_err(|refused| Failure::from(refused.error))?;

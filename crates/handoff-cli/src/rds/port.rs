@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Engines, as they are called on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum EngineName {
-    /// The kernel's if its module is loaded, otherwise ours
+    /// The kernel's if it has RDS over TCP, otherwise ours
     Auto,
     /// The kernel's RDS sockets
     Kernel,
@@ -105,7 +105,7 @@ impl Serving {
         let (host, passed_over) =
             Host::new(driver, self.wanted()?, own, visitors, copy, under_way)?;
         host.announce(passed_over.as_deref());
-        if peers.is_empty() && matches!(host, Host::Own(_)) {
+        if peers.is_empty() {
             visitors::warn(own, from, "send");
         }
         Ok((host, passed_over))

@@ -1,8 +1,11 @@
 //! By the kernel's sockets.
 
-use handoff_lab::topology::{Pair, load};
+use std::time::Duration;
 
-use crate::session::{Answering, goes_on_after_a_restart, rds, stress};
+use handoff_lab::topology::{Netem, Pair, load};
+
+use crate::running::Running;
+use crate::session::{Answering, command, goes_on_after_a_restart, rds, stress};
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
@@ -40,8 +43,41 @@ fn a_ping_is_answered_or_its_absence_told() {
 }
 
 #[test]
+fn a_late_answer_is_none_to_the_next_ping() {
+    const AWAY: Duration = Duration::from_secs(3);
+    let pair = pair();
+    let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
+    let asks = ["ping", &own, &peer, "--engine", "kernel", "-c"];
+    let first = rds(&pair.left, &[&asks[..], &["1", "--timeout", "60"]].concat());
+    assert_eq!(first.code, Some(0), "{first:?}");
+    pair.right
+        .set_netem(&Netem { delay: AWAY, ..Netem::default() })
+        .expect("the lab's kernel has it");
+    // Each answer comes while the next ping waits for its own.
+    let late = rds(&pair.left, &[&asks[..], &["3", "--timeout", "2"]].concat());
+    let said = String::from_utf8_lossy(&late.stdout);
+    let pings: Vec<_> = said.lines().filter_map(|line| line.split_once(": ")).collect();
+    assert_eq!(pings.len(), 3, "{late:?}");
+    for (_, ended) in pings {
+        // A busy machine may look for an answer only after its time.
+        let took = ended.strip_suffix(" us").map(|took| took.parse().expect("a number"));
+        assert!(took.is_none_or(|took| Duration::from_micros(took) >= AWAY), "{late:?}");
+    }
+}
+
+#[test]
 fn requests_go_on_when_the_answering_side_was_killed_and_started_again() {
     goes_on_after_a_restart(&pair(), "kernel");
+}
+
+#[test]
+fn who_answers_says_that_anyone_may_ask() {
+    let pair = pair();
+    let to = pair.right.v4().to_string();
+    let answering = Running::start(&mut command(&pair.right, &["stress", &to]));
+    let said = answering.lines("answering").concat();
+    assert!(said.contains("engine rds-kernel"), "{said}");
+    assert!(said.contains(&format!("anyone who reaches {to}:16385 may send")), "{said}");
 }
 
 #[test]

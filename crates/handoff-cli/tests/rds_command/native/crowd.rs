@@ -227,6 +227,17 @@ fn a_connection_that_there_is_no_room_for_is_taken_later() {
 }
 
 #[test]
+fn a_connection_that_is_not_taken_is_told_with_its_peer() {
+    let (pair, to) = hosts();
+    let answers = ["stress", &to.to_string(), "--engine", "own"];
+    let answering = Running::start(&mut command(&pair.right, &answers));
+    answering.line("answering");
+    let _ours = connect(&pair.right, SocketAddrV4::new(to, 0), to);
+    let said = answering.line("connections are not taken");
+    assert!(said.contains(&format!(" refused=1 peer={to} reason=the peer has our own")), "{said}");
+}
+
+#[test]
 fn only_those_who_are_named_may_connect() {
     let (pair, to) = hosts();
     let [own, other] = [pair.left.v4(), address(&pair.left, 10)].map(|address| address.to_string());
