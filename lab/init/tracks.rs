@@ -24,7 +24,7 @@ const CLASSES: [(&str, &str); 3] = [
 ];
 
 /// Directories in which a command may leave no file.
-const PLACES: [&str; 3] = ["/tmp", "/run", "/dev/shm"];
+const PLACES: [&str; 4] = ["/tmp", "/var/tmp", "/run", "/dev/shm"];
 
 /// The beginnings of names of devices that come and go with a module.
 const OF_MODULES: [&str; 14] = [

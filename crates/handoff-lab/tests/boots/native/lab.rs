@@ -61,6 +61,11 @@ pub(crate) fn printed(fixture: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// The parts of the file about a failed test.
+const PRINTED: &str = "all that it printed\n";
+const STOOD: &str = "where the guest's tasks stood\n";
+const CONSOLE: &str = "what the guest's kernel printed meanwhile\n";
+
 #[test]
 fn each_ending_is_reported_rightly() {
     need_the_lab!();
@@ -102,7 +107,11 @@ fn each_ending_is_reported_rightly() {
         ("b_fails", "the words of a failure"),
         ("d_skips_undeclared", "no excuse"),
         ("e_fills_its_disk", "No space left on device"),
-        ("g_leaves_a_device_and_a_file", "left behind:\nfile /tmp/left\nnetwork device left0"),
+        (
+            "g_leaves_a_device_and_files",
+            "left behind:\nfile /dev/shm/left\nfile /run/left\nfile /tmp/left\nfile /var/tmp/left\n\
+             network device left0",
+        ),
         ("h_hangs", "ended after 12 s"),
         ("h_hangs", "__x64_sys_clock_nanosleep"),
         ("i_warns", "handoff_warn: as asked for"),
@@ -127,15 +136,24 @@ fn each_ending_is_reported_rightly() {
         fs::read_to_string(test.kept.as_ref().expect("a file is kept")).expect("it can be read")
     };
     assert!(text_of("e_fills_its_disk").contains("mount of tmpfs at /mnt"));
-    let hung = text_of("h_hangs");
-    assert!(
-        hung.contains("== where the guest's tasks stood") && hung.contains("nanosleep"),
-        "{hung}"
-    );
-    assert!(hung.contains("the words of one that hangs"), "{hung}");
-    let warned = text_of("i_warns");
-    let console = warned.split("== what the guest's kernel printed meanwhile").nth(1);
-    assert!(console.is_some_and(|lines| lines.contains("as asked for")), "{warned}");
+    for (name, parts) in [
+        (
+            "h_hangs",
+            &[
+                (PRINTED, "the words of one that hangs"),
+                (STOOD, "nanosleep"),
+                (CONSOLE, "what it says to its kernel"),
+            ][..],
+        ),
+        ("i_warns", &[(CONSOLE, "as asked for")]),
+        ("k_panics_the_kernel", &[(CONSOLE, "Kernel panic")]),
+    ] {
+        let text = text_of(name);
+        for (part, words) in parts {
+            let part = text.split("\n== ").find_map(|it| it.strip_prefix(part));
+            assert!(part.is_some_and(|part| part.contains(words)), "{words}: {text}");
+        }
+    }
 }
 
 #[test]
