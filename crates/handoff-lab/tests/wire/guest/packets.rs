@@ -1,6 +1,7 @@
 //! Sent bytes arrive, and lent pages come back when they have been read.
 
 use std::ffi::c_int;
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,7 +14,9 @@ use io_uring::{IoUring, cqueue, opcode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType};
 
-use crate::bed::{MIB, PORT, counters, exchange, pair, run, set_fault, stream_of};
+use crate::bed::{
+    MIB, PORT, connect, counters, exchange, listen, pair, refused, run, set_fault, stream_of,
+};
 
 /// `IORING_SEND_ZC_REPORT_USAGE`: the notification says whether the kernel has copied.
 const REPORT_USAGE: u16 = 1 << 3;
@@ -37,6 +40,33 @@ fn streams_cross_both_ways() {
         let count = counters(&pair.right);
         assert_eq!(count["dma_refused"] + count["too_long"], 0, "{count:?}");
     }
+}
+
+#[test]
+fn only_packets_above_the_threshold_are_split() {
+    let pair = pair(1_500);
+    let end = &pair.right;
+    let device = end.device();
+    run(end, &format!("ethtool -G {device} tcp-data-split on hds-thresh 256"));
+    let said = run(end, &format!("ethtool -g {device}"));
+    let told: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("HDS thresh:")).collect();
+    assert_eq!(told.iter().map(|it| it.trim()).collect::<Vec<_>>(), ["1024", "256"], "{said}");
+    let listener = listen(end, end.v4());
+    let mut left = connect(&pair.left, end.v4());
+    let (mut right, _) = listener.accept().expect("accepts");
+    for (bytes, split) in [(256, 0), (257, 1)] {
+        let sent = stream_of(bytes);
+        left.write_all(&sent).expect("sends");
+        let mut received = vec![0; bytes];
+        right.read_exact(&mut received).expect("receives");
+        assert!(received == sent, "{bytes} bytes differ");
+        let count = counters(end);
+        let is_split = |name: &str| name.ends_with("_rx_split");
+        let all: u64 =
+            count.iter().filter(|(name, _)| is_split(name)).map(|(_, count)| count).sum();
+        assert_eq!(all, split, "{bytes} bytes: {count:?}");
+    }
+    refused(end, &format!("ethtool -G {device} hds-thresh 1025"));
 }
 
 #[test]
