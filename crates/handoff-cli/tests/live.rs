@@ -1,5 +1,6 @@
 //! `handoff meter --live` on a terminal, a real one: what stands on its screen meanwhile and at the end.
 
+#[allow(dead_code, reason = "each test program uses a part")]
 mod terminal;
 
 mod guest {

@@ -4,12 +4,11 @@ use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
-use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::running::{PATIENCE, Running};
+use crate::running::Running;
 use crate::session::{cp, names, path, pattern, run};
 use crate::terminal::{Terminal, shown};
 
@@ -136,16 +135,7 @@ fn the_progress_line_stays_below_what_is_said_and_goes_at_a_signal() {
     let mut copy = command.env("TERM", "xterm").spawn().unwrap();
     // It has the terminal open, too.
     drop(command);
-    let mut written = String::new();
-    let begin = Instant::now();
-    loop {
-        written.push_str(&terminal.read());
-        let lines = shown(&written);
-        if lines[0].starts_with("handoff: listening on tcp://") && lines[1].contains(" B/s") {
-            break;
-        }
-        assert!(begin.elapsed() < PATIENCE, "no progress line below the other: {lines:?}");
-    }
+    let mut written = terminal.progress_below("handoff: listening on tcp://");
     kill_process(Pid::from_child(&copy), Signal::INT).unwrap();
     assert_eq!(copy.wait().unwrap().code(), Some(130));
     written.push_str(&terminal.rest());

@@ -2,17 +2,18 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::running::{Listening, PATIENCE};
 use crate::session::{ENGINES, bytes_at, echo, serve, there_and_back};
 use crate::strangers::despite_idle;
+use crate::terminal::{Terminal, shown};
 
 #[test]
 fn the_end_of_one_direction_leaves_the_other_open() {
@@ -214,4 +215,21 @@ fn a_target_that_is_down_again_at_once_is_told_of_again() {
     let errors = relay.end().stderr;
     let told: Vec<_> = errors.lines().filter(|line| line.contains("can't be reached")).collect();
     assert_eq!(told.len(), 2, "{errors}");
+}
+
+#[test]
+fn the_progress_line_goes_at_a_signal() {
+    let mut terminal = Terminal::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    command.args(["relay", "tcp-listen://127.0.0.1:0", &format!("tcp://{}", echo())]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(terminal.output());
+    let mut relay = command.env("TERM", "xterm").spawn().expect("starts");
+    // It has the terminal open, too.
+    drop(command);
+    let mut written = terminal.progress_below("handoff: listening on tcp://");
+    kill_process(Pid::from_child(&relay), Signal::INT).expect("it runs");
+    assert_eq!(relay.wait().expect("ends").code(), Some(130));
+    written.push_str(&terminal.rest());
+    let lines = shown(&written);
+    assert!(lines.iter().all(|line| !line.contains("B/s")), "{lines:?}");
 }

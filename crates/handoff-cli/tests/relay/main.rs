@@ -12,6 +12,9 @@ mod running;
 #[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../strangers/mod.rs"]
 mod strangers;
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../terminal/mod.rs"]
+mod terminal;
 
 mod guest {
     mod lent;

@@ -5,8 +5,12 @@ use std::io::{self, Read as _};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::process::Stdio;
 use std::ptr;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long what is awaited may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const ROWS: u16 = 20;
 pub(crate) const COLUMNS: u16 = 90;
@@ -50,6 +54,21 @@ impl Terminal {
         let length = self.ours.read(&mut bytes).expect("it is open");
         // A spinner's character that is cut apart is of no account.
         String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    /// Waits until it shows a line that begins so, and below it the progress; returns what was written so far.
+    pub(crate) fn progress_below(&mut self, said: &str) -> String {
+        let mut written = String::new();
+        let begin = Instant::now();
+        loop {
+            written.push_str(&self.read());
+            let lines = shown(&written);
+            let below = lines.iter().skip_while(|line| !line.starts_with(said)).nth(1);
+            if below.is_some_and(|line| line.contains(" B/s")) {
+                return written;
+            }
+            assert!(begin.elapsed() < PATIENCE, "no progress line below '{said}': {lines:?}");
+        }
     }
 
     /// What else was written, until nobody has it open.
