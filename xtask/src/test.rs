@@ -432,7 +432,7 @@ impl Session {
             self.failures.push("stopped by a signal before the end".to_owned());
         }
         if with_times {
-            times::table(&self.steps, &self.report);
+            print!("{}", times::tables(&self.steps, &self.report));
         }
         for (title, list) in [("skipped", &self.skips), ("failed", &self.failures)] {
             if !list.is_empty() {

@@ -24,33 +24,34 @@ pub(super) fn programs(report: &Report) {
     }
 }
 
-/// Prints what the steps, the places, the longest programs and the longest tests took.
-pub(super) fn table(steps: &[(&str, Duration)], report: &Report) {
-    println!("\n| step | seconds |\n|---|---|");
+/// What the steps, the places, the longest programs and the longest tests took.
+pub(super) fn tables(steps: &[(&str, Duration)], report: &Report) -> String {
+    let mut text = "\n| step | seconds |\n|---|---|\n".to_owned();
     for (name, took) in steps {
-        println!("| {name} | {:.1} |", took.as_secs_f64());
+        text += &format!("| {name} | {:.1} |\n", took.as_secs_f64());
     }
     let mut places: BTreeMap<&str, f64> = BTreeMap::new();
     for test in &report.tests {
         *places.entry(&test.place).or_default() += test.seconds;
     }
-    println!("\nTests run beside each other, so these add up to more than they took:\n");
-    println!("| place | seconds |\n|---|---|");
+    text += "\nTests run beside each other, so these add up to more than they took:\n\n\
+             | place | seconds |\n|---|---|\n";
     for (place, seconds) in places {
-        println!("| {place} | {seconds:.1} |");
+        text += &format!("| {place} | {seconds:.1} |\n");
     }
     let mut programs = by_program(report);
     programs.sort_by(|(.., a), (.., b)| sum(b).total_cmp(&sum(a)));
-    println!("\n| place | program | tests | seconds |\n|---|---|---|---|");
+    text += "\n| place | program | tests | seconds |\n|---|---|---|---|\n";
     for (place, name, tests) in programs.iter().take(LONGEST) {
-        println!("| {place} | {name} | {} | {:.1} |", tests.len(), sum(tests));
+        text += &format!("| {place} | {name} | {} | {:.1} |\n", tests.len(), sum(tests));
     }
     let mut tests: Vec<_> = report.tests.iter().collect();
     tests.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    println!("\n| place | test | seconds |\n|---|---|---|");
+    text += "\n| place | test | seconds |\n|---|---|---|\n";
     for test in tests.iter().take(LONGEST) {
-        println!("| {} | {} | {:.1} |", test.place, test.name, test.seconds);
+        text += &format!("| {} | {} | {:.1} |\n", test.place, test.name, test.seconds);
     }
+    text
 }
 
 /// The tests of each program at each place.
@@ -65,4 +66,46 @@ fn by_program(report: &Report) -> Vec<(&str, &str, Vec<&TestResult>)> {
 
 fn sum(tests: &[&TestResult]) -> f64 {
     tests.iter().map(|test| test.seconds).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ran(place: &str, name: &str, seconds: f64) -> TestResult {
+        TestResult {
+            place: place.to_owned(),
+            name: name.to_owned(),
+            verdict: Verdict::Passed,
+            seconds,
+            ran: true,
+            kept: None,
+        }
+    }
+
+    #[test]
+    fn the_tables_have_steps_places_programs_and_the_longest_tests() {
+        let mut tests = vec![
+            ran("host", "cp::local::pipes", 3.0),
+            ran("7.2", "cp::guest::lease", 5.0),
+            ran("7.2", "blk::guest::leases", 9.5),
+            ran("7.2", "cp::guest::nic", 6.0),
+        ];
+        tests.extend((0..LONGEST).map(|number| ran("7.2", &format!("short::{number}"), 0.1)));
+        let report = Report { tests, ..Report::default() };
+        let text = tables(&[("build", Duration::from_millis(1_250))], &report);
+        let expected = "\n| step | seconds |\n|---|---|\n| build | 1.2 |\n\
+                        \nTests run beside each other, so these add up to more than they took:\n\n\
+                        | place | seconds |\n|---|---|\n| 7.2 | 22.5 |\n| host | 3.0 |\n\
+                        \n| place | program | tests | seconds |\n|---|---|---|---|\n\
+                        | 7.2 | cp | 2 | 11.0 |\n| 7.2 | blk | 1 | 9.5 |\n| host | cp | 1 | 3.0 |\n\
+                        | 7.2 | short | 20 | 2.0 |\n\
+                        \n| place | test | seconds |\n|---|---|---|\n\
+                        | 7.2 | blk::guest::leases | 9.5 |\n| 7.2 | cp::guest::nic | 6.0 |\n\
+                        | 7.2 | cp::guest::lease | 5.0 |\n| host | cp::local::pipes | 3.0 |\n\
+                        | 7.2 | short::0 | 0.1 |\n";
+        assert!(text.starts_with(expected), "{text}");
+        let longest = text.rsplit("|---|---|---|\n").next().map(|rows| rows.lines().count());
+        assert_eq!(longest, Some(LONGEST));
+    }
 }
