@@ -6,17 +6,17 @@
 //!   the whole group gets SIGTERM, and SIGKILL five seconds later; if we are killed, it is killed at
 //!   once.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, PipeReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_lab::die_with_us;
 use handoff_sys::hangup;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -70,33 +70,34 @@ pub(crate) fn lines(
     stop: &AtomicBool,
     mut take: impl FnMut(&str),
 ) -> io::Result<End> {
-    let (reader, writer) = io::pipe()?;
+    let (mut reader, writer) = io::pipe()?;
     command.stdout(writer.try_clone()?).stderr(writer).process_group(0);
     die_with_us(command, Signal::KILL);
     let mut child = command.spawn()?;
     // The command holds the write end too: let go of it, or the end of the output never comes.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let group = Pid::from_child(&child);
-    let (send, receive) = mpsc::channel();
-    thread::spawn(move || {
-        for line in BufReader::new(reader).split(b'\n') {
-            let Ok(line) = line else { break };
-            if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                break;
-            }
-        }
-    });
-
+    // What has come, from the beginning of a line on.
+    let mut text = Vec::new();
     let mut ending: Option<(End, Instant)> = None;
     let mut gone = false;
     loop {
-        match receive.recv_timeout(LOOK) {
-            Ok(line) => take(&line),
+        if has_come(&reader)? {
+            let mut bytes = [0; 1 << 13];
+            match reader.read(&mut bytes)? {
+                0 => break,
+                count => text.extend_from_slice(&bytes[..count]),
+            }
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                take(&String::from_utf8_lossy(&text[..end]));
+                text.drain(..=end);
+            }
+        } else if gone {
             // A grandchild that left the group may keep the pipe open for ever.
-            Err(RecvTimeoutError::Timeout) if gone => break,
-            // Its last output may still be on its way.
-            Err(RecvTimeoutError::Timeout) => gone = child.try_wait()?.is_some(),
-            Err(RecvTimeoutError::Disconnected) => break,
+            break;
+        } else {
+            // Its last output may lie in the pipe.
+            gone = child.try_wait()?.is_some();
         }
         let cut = if stop.load(Ordering::Acquire) {
             Some(End::Stopped)
@@ -111,12 +112,22 @@ pub(crate) fn lines(
             _ => {}
         }
     }
+    if !text.is_empty() {
+        take(&String::from_utf8_lossy(&text));
+    }
     let status = child.wait()?;
     Ok(match ending {
         Some((end, _)) => end,
         None if status.success() => End::Success,
         None => End::Failure(status.code()),
     })
+}
+
+/// Waits a moment for output, or its end; tells whether it is there.
+fn has_come(reader: &PipeReader) -> io::Result<bool> {
+    let mut waiting = [PollFd::new(reader, PollFlags::IN)];
+    let look = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+    Ok(retry_on_intr(|| poll(&mut waiting, Some(&look)))? > 0)
 }
 
 /// Signals the group; a group that is gone already is fine.
@@ -150,6 +161,12 @@ mod tests {
             (End::Failure(Some(3)), ["a", "b", "c"].map(str::to_owned).to_vec())
         );
         assert_eq!(shell("true", LONG, false).0, End::Success);
+    }
+
+    #[test]
+    fn the_last_line_needs_no_end() {
+        let (end, seen) = shell("printf 'a\\nb'", LONG, false);
+        assert_eq!((end, seen), (End::Success, ["a", "b"].map(str::to_owned).to_vec()));
     }
 
     #[test]
