@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use handoff_lab::topology::{Pair, load};
 
+use crate::ends::are_in_the_tally_when_cut_off;
 use crate::running::Listening;
 use crate::session::{bytes_at, command, echo, serve_on, there_and_back};
 
@@ -169,4 +170,11 @@ fn hundreds_of_connections_are_served_at_once() {
     let report = relay.end().report();
     assert_eq!((&report["connections"], &report["failed"]), (&count.into(), &0.into()), "{report}");
     assert_eq!(report["bytes_down"], 3_000 * count, "{report}");
+}
+
+#[test]
+fn bytes_are_in_the_tally_when_the_connection_is_cut_off() {
+    load("getbuf", &[]).expect("the lab's kernel has it");
+    // One alone, and after the first piece was copied.
+    ["get-buf", "auto"].into_iter().for_each(are_in_the_tally_when_cut_off);
 }
