@@ -1,6 +1,7 @@
 //! Copies by our own engine, where no module is.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use handoff_lab::topology::Pair;
@@ -25,6 +26,32 @@ fn a_file_arrives_whichever_side_has_the_smaller_address() {
     assert!(note.contains("1048576 bytes instead of 4194304"), "{note}");
     copy(&pair.left, &pair.right, 1, &[&OWN[..], &["--engine", "copy", "--sync"]].concat());
     copy(&pair.left, &pair.right, 0, &OWN);
+}
+
+#[test]
+fn holes_are_left_out() {
+    const LEN: u64 = 64 << 20;
+    const MOST: u64 = 2 << 20;
+    let pair = Pair::new(9000).expect("namespaces and veth");
+    let files = Files::new(100_000);
+    let source = File::options().write(true).open(files.source()).expect("is there");
+    source.set_len(LEN).expect("is a file");
+    for offset in [LEN / 2, LEN - 300_000] {
+        source.write_all_at(&pattern(100_000), offset).expect("room");
+    }
+    let receiver = receiver(&pair.right, &files.copy(), &OWN);
+    let sent = sender(&pair.left, &files.source(), &pair.right, &OWN).end().report();
+    let received = receiver.end().report();
+    for report in [&sent, &received] {
+        assert_eq!(report["bytes"], LEN, "{report}");
+        assert!(report["holes"].as_u64() > Some(LEN - MOST), "{report}");
+    }
+    // What was left out did not travel either.
+    assert!(sent["hops"][1]["copied"].as_u64() < Some(MOST), "{sent}");
+    let room = fs::metadata(files.copy()).expect("is there").blocks() * 512;
+    assert!(room < MOST, "{room} bytes of disk");
+    let [source, copy] = [files.source(), files.copy()].map(|it| fs::read(it).expect("is there"));
+    assert!(source == copy, "the same bytes");
 }
 
 #[test]
