@@ -1,15 +1,18 @@
 //! Peers that break the protocol: a clean error, and no file.
 
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use handoff_cli::cp::checksum::PieceSum;
 use handoff_cli::cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
+use handoff_lab::helpers::eventually;
 
 use crate::running::Running;
-use crate::session::{cp, names, path, run};
+use crate::session::{cp, names, path, pattern, run};
 
 /// The first byte of the frame that ends a transfer.
 const END: u8 = 2;
@@ -85,6 +88,35 @@ fn senders_that_break_the_protocol() {
     assert_eq!(receiver.end().code, Some(0));
     assert!(answer.starts_with(&[4, 1]));
     assert_eq!(names(directory.path()), ["copy"]);
+}
+
+/// Bytes of disk that the file takes which a receiver writes in this directory, under whatever name.
+fn disk(receiver: &Running, directory: &Path) -> Option<u64> {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", receiver.pid())).unwrap();
+    let mut files = descriptors.map(|it| it.unwrap().path());
+    let file = files.find(|it| fs::read_link(it).is_ok_and(|it| it.starts_with(directory)))?;
+    Some(fs::metadata(file).ok()?.blocks() * 512)
+}
+
+#[test]
+fn what_is_announced_takes_no_disk() {
+    const COME: usize = 100_000;
+    let directory = tempfile::tempdir().unwrap();
+    for (sparse, length) in [(false, 64 << 20), (true, i64::MAX as u64)] {
+        let (receiver, address) = listening(directory.path());
+        let mut peer = TcpStream::connect(address).unwrap();
+        let hello = Hello { length: Some(length), sparse, ..hello(1, 0) };
+        peer.write_all(&hello.encode()).unwrap();
+        peer.read_exact(&mut [0; HELLO_LEN]).unwrap();
+        peer.write_all(&data(0, &pattern(COME))).unwrap();
+        let taken = eventually("what came is in the file", || {
+            disk(&receiver, directory.path()).filter(|taken| *taken >= COME as u64)
+        });
+        // File systems set some more aside for what may follow.
+        assert!(taken < 1 << 20, "{taken} bytes of disk for {COME} of {length}");
+        drop(peer);
+        receiver.end().says(1, &format!("midway, after {COME} of {length} bytes"));
+    }
 }
 
 #[test]
