@@ -41,14 +41,23 @@ impl Answering {
         Self(running)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.pid()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         self.0.signal(signal);
     }
 
+    /// Interrupts it.
+    pub(crate) fn end(self) -> Ended {
+        self.signal(Signal::INT);
+        self.0.end()
+    }
+
     /// Interrupts it; gives its exit code and report.
     pub(crate) fn stop(self) -> (Option<i32>, Value) {
-        self.signal(Signal::INT);
-        let ended = self.0.end();
+        let ended = self.end();
         (ended.code, ended.json())
     }
 }

@@ -38,9 +38,9 @@ fn a_peer_is_served_among_strangers() {
         let relay = Listening::start(echo(), &limits);
         let visited = Visited::new(relay.pid());
         let mut crowd = strangers(kind, &relay);
-        there_and_back(relay.connect(), 0, 1_000_000);
-        crowd.go_on();
-        there_and_back(relay.connect(), 1, 1_000_000);
+        crowd.go_on_beside(|| {
+            (0..2).for_each(|number| there_and_back(relay.connect(), number, 1_000_000));
+        });
         visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_PEER);
         drop(crowd);
         visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);

@@ -53,9 +53,7 @@ fn a_client_is_answered_among_strangers() {
         let serving = Listening::start(place.path(), &limits);
         let visited = Visited::new(serving.pid());
         let mut crowd = strangers(kind, &serving);
-        is_answered(&serving);
-        crowd.go_on();
-        is_answered(&serving);
+        crowd.go_on_beside(|| (0..2).for_each(|_| is_answered(&serving)));
         visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT);
         drop(crowd);
         visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -104,6 +105,23 @@ impl Crowd {
             // As above.
             let _ = stream.write_all(&byte);
         }
+    }
+
+    /// They go on while a good peer works.
+    pub(crate) fn go_on_beside<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        // Its end is that of the work, also where that fails.
+        let (works, over) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                self.go_on();
+                while over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    self.go_on();
+                }
+            });
+            let done = work();
+            drop(works);
+            done
+        })
     }
 
     /// Waits until the program has ended them all.

@@ -23,6 +23,9 @@ const KIB_OF_A_STRANGER: u64 = 16;
 /// --buffer times --depth, and the code that the copy is the first to run.
 const KIB_OF_THE_PEER: u64 = (4 + 8) << 10;
 
+/// The code that a ping is the first to run.
+const KIB_OF_A_PING: u64 = 2 << 10;
+
 /// Strangers come from so many addresses.
 const ADDRESSES: usize = CROWD / MAX_LANES as usize;
 
@@ -108,7 +111,8 @@ fn a_peer_is_heard_among_strangers() {
         let mut crowd = strangers(kind, &pair.left, to, |number| {
             (&input).write_all(&bytes[number * 60_000..][..60_000]).expect("is taken");
         });
-        crowd.go_on();
+        // And so it does while they go on.
+        crowd.go_on_beside(|| (&input).write_all(&bytes).expect("is taken"));
         visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_PEER);
         drop(crowd);
         // The good peer's: two for each lane.
@@ -119,7 +123,7 @@ fn a_peer_is_heard_among_strangers() {
             sent.code == Some(0) && received.code == Some(0),
             "{kind:?}: {sent:?} {received:?}"
         );
-        assert!(fs::read(copy).expect("is there") == bytes, "{kind:?}");
+        assert!(fs::read(copy).expect("is there") == bytes.repeat(2), "{kind:?}");
         visited.has_said_little(&received.stderr, 4);
     }
 }
@@ -172,17 +176,22 @@ fn who_asks_lets_in_only_whom_it_asks_and_whom_the_user_names() {
 #[test]
 fn pings_are_answered_among_strangers() {
     let (pair, to) = hosts();
-    let answering = Answering::at(&pair.right, to, &["--engine", "own"]);
     for kind in KINDS {
-        let crowd = strangers(kind, &pair.left, to, |_| {});
+        let answering = Answering::at(&pair.right, to, &["--engine", "own"]);
+        let visited = Visited::new(answering.pid());
+        let mut crowd = strangers(kind, &pair.left, to, |_| {});
         let own = pair.left.v4().to_string();
         let asks = ["ping", &own, &to.to_string(), "-c", "3", "--engine", "own", "--json"];
         let patient = ["--timeout", "60"];
-        let answers = rds(&pair.left, &[&asks[..], &patient].concat()).report();
+        let ping = || rds(&pair.left, &[&asks[..], &patient].concat());
+        let answers = crowd.go_on_beside(ping).report();
         assert_eq!(answers["lost"], 0, "{kind:?}: {answers}");
+        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_A_PING);
         drop(crowd);
+        let ended = answering.end();
+        assert_eq!(ended.code, Some(130), "{ended:?}");
+        visited.has_said_little(&ended.stderr, 4);
     }
-    answering.stop();
 }
 
 #[test]
