@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use handoff_lab::testing::{Output, Report, Verdict};
 
+use self::changed::Packages;
 use self::soak::Soak;
 use crate::run::{self, End};
 use crate::sandbox;
@@ -66,7 +67,7 @@ pub(crate) struct Args {
     tier: Vec<Tier>,
 
     /// Run only what a change since REV can break: the tests of the packages that it touches and of
-    /// those that use them, and those that name a file that it touches
+    /// those that use them, those that name a file that it touches, and those that read all pages and sources
     #[arg(long, value_name = "REV", num_args = 0..=1, default_missing_value = "HEAD")]
     changed: Option<String>,
 
@@ -124,9 +125,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             packages.as_ref().is_none_or(|packages| packages.has(manifest, program))
         };
         if session.build(wanted) {
-            if tiers.contains(&Tier::Hermetic) && packages.is_none() {
-                session.documentation();
-                if args.soak {
+            if tiers.contains(&Tier::Hermetic) {
+                session.documentation(packages.as_ref().map(Packages::documented));
+                if args.soak && packages.is_none() {
                     session.sanitized();
                 }
             }
@@ -235,9 +236,16 @@ impl Session {
         written.is_ok()
     }
 
-    fn documentation(&mut self) {
-        let arguments = ["test", "--doc", "--workspace", "--all-features", "--color=never"];
-        self.tests_by_cargo("documentation", sandboxed(&[], "cargo").args(arguments));
+    /// Runs the tests in the documentation of these packages, or of all.
+    fn documentation(&mut self, packages: Option<&[String]>) {
+        let mut command = sandboxed(&[], "cargo");
+        command.args(["test", "--doc", "--all-features", "--color=never"]);
+        match packages {
+            Some([]) => return,
+            Some(names) => command.args(names.iter().map(|name| format!("--package={name}"))),
+            None => command.arg("--workspace"),
+        };
+        self.tests_by_cargo("documentation", &mut command);
     }
 
     /// The random tests of what is lent once more, built with the address sanitizer, which is part of the compiler.

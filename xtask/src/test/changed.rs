@@ -4,6 +4,7 @@
 //! one uses; if one of its sources names a changed file that is in no package (`docs/public-api.txt`);
 //! or if it has a link to the file's directory (`bpf/meter.bpf.c`, `kmod/wire/main.c`). If only test
 //! programs of a package changed, the change affects only these, or all of them if they share the file.
+//! Every change affects the test program that reads all pages and sources ([`READER`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,12 +14,16 @@ use std::process::Command;
 
 use serde_json::Value;
 
+/// Where the package is, and which of its test programs it is, that reads all pages and sources of the tree.
+const READER: (&str, &str) = ("crates/handoff-contract", "contract");
+
 /// The affected packages.
 #[derive(Debug)]
 pub(super) struct Packages {
     files: usize,
     /// Where the packages are, and which part of them is affected.
     concerned: BTreeMap<PathBuf, Part>,
+    documented: Vec<String>,
 }
 
 /// The affected part of a package.
@@ -30,6 +35,13 @@ enum Part {
 }
 
 impl Packages {
+    fn new(all: &[Package], files: &BTreeSet<PathBuf>, root: &Path) -> Self {
+        let concerned = concerned(all, files, root);
+        let whole = |package: &&Package| concerned.get(&package.directory) == Some(&Part::Whole);
+        let documented = all.iter().filter(whole).filter_map(|package| package.documented.clone());
+        Self { files: files.len(), documented: documented.collect(), concerned }
+    }
+
     /// Whether the test program of this name, in the package with this manifest, is affected.
     pub(super) fn has(&self, manifest: &str, program: &str) -> bool {
         let place = Path::new(manifest).parent().unwrap_or(Path::new("/"));
@@ -38,6 +50,11 @@ impl Packages {
             Some(Part::Programs(names)) => names.contains(program),
             None => false,
         }
+    }
+
+    /// The names of those whose documentation has affected tests.
+    pub(super) fn documented(&self) -> &[String] {
+        &self.documented
     }
 }
 
@@ -69,8 +86,7 @@ pub(super) fn packages(revision: &str) -> Result<Packages, String> {
     let metadata: Value = serde_json::from_str(&metadata).map_err(|error| error.to_string())?;
     let all: Vec<Package> =
         metadata["packages"].as_array().into_iter().flatten().map(Package::new).collect();
-    let concerned = concerned(&all, &files, &root);
-    Ok(Packages { files: files.len(), concerned })
+    Ok(Packages::new(&all, &files, &root))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -80,20 +96,24 @@ struct Package {
     uses: Vec<PathBuf>,
     /// The names of its test programs.
     programs: BTreeSet<String>,
+    /// Its name, if its documentation has tests.
+    documented: Option<String>,
 }
 
 impl Package {
     fn new(package: &Value) -> Self {
         let manifest = Path::new(package["manifest_path"].as_str().unwrap_or_default());
         let uses = package["dependencies"].as_array().into_iter().flatten();
-        let targets = package["targets"].as_array().into_iter().flatten();
-        let programs = targets.filter(|target| target["kind"][0] == "test");
+        let targets = || package["targets"].as_array().into_iter().flatten();
+        let programs = targets().filter(|target| target["kind"][0] == "test");
+        let name = package["name"].as_str().map(str::to_owned);
         Self {
             directory: manifest.parent().unwrap_or(Path::new("/")).to_owned(),
             uses: uses.filter_map(|used| used["path"].as_str().map(PathBuf::from)).collect(),
             programs: programs
                 .filter_map(|target| target["name"].as_str().map(str::to_owned))
                 .collect(),
+            documented: name.filter(|_| targets().any(|target| target["doctest"] == true)),
         }
     }
 
@@ -109,6 +129,9 @@ impl Package {
 fn concerned(all: &[Package], files: &BTreeSet<PathBuf>, root: &Path) -> BTreeMap<PathBuf, Part> {
     let mut whole = BTreeSet::new();
     let mut programs: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
+    if !files.is_empty() {
+        programs.insert(root.join(READER.0), [READER.1.to_owned()].into());
+    }
     for file in files {
         let of_package = all
             .iter()
@@ -213,7 +236,8 @@ mod tests {
             fs::write(directory.join("src/lib.rs"), source).expect("writes");
             let uses = uses.iter().map(|used| root.join("crates").join(used)).collect();
             let programs = ["a", "b"].map(str::to_owned).into();
-            Package { directory, uses, programs }
+            let documented = (name != "high").then(|| name.to_owned());
+            Package { directory, uses, programs, documented }
         };
         let all = [
             package("low", &[], ""),
@@ -224,22 +248,43 @@ mod tests {
         symlink("../../kmod", root.join("crates/builder/kmod")).expect("links");
         let found = |files: &[&str]| {
             let files = files.iter().map(|file| root.join(file)).collect();
-            Packages { files: 0, concerned: concerned(&all, &files, root) }.to_string()
+            let packages = Packages::new(&all, &files, root);
+            let told = packages.to_string();
+            let (_, concerned) = told.split_once(": ").expect("says how many");
+            let concerned = concerned.replace("handoff-contract (tests contract)", "all");
+            (concerned, packages.documented().join(" "))
         };
-        assert!(found(&["crates/low/src/lib.rs"]).ends_with(": high, low"));
-        assert!(
-            found(&["crates/low/src/lib.rs", "crates/low/tests/a.rs"]).ends_with(": high, low")
+        let expected = |concerned: &str, documented: &str| (concerned.into(), documented.into());
+        assert_eq!(found(&["crates/low/src/lib.rs"]), expected("all, high, low", "low"));
+        assert_eq!(
+            found(&["crates/low/src/lib.rs", "crates/low/tests/a.rs"]),
+            expected("all, high, low", "low")
         );
-        assert!(found(&["crates/low/tests/a.rs"]).ends_with(": low (tests a)"));
-        assert!(
-            found(&["crates/low/tests/b/main.rs", "crates/low/tests/a.rs"])
-                .ends_with("(tests a b)")
+        assert_eq!(found(&["crates/low/tests/a.rs"]), expected("all, low (tests a)", ""));
+        assert_eq!(
+            found(&["crates/low/tests/b/main.rs", "crates/low/tests/a.rs"]),
+            expected("all, low (tests a b)", "")
         );
         // A file that test programs share, and one that one of them reads.
-        assert!(found(&["crates/low/tests/shared/mod.rs"]).ends_with(": low (tests a b)"));
-        assert!(found(&["bpf/meter.bpf.c"]).ends_with(": reader"));
-        assert!(found(&["kmod/wire/main.c"]).ends_with(": builder"));
-        assert!(found(&["docs/block.md", "README.md"]).ends_with(": "));
-        assert!(found(&["Cargo.lock"]).ends_with(": builder, high, low, reader"));
+        assert_eq!(
+            found(&["crates/low/tests/shared/mod.rs"]),
+            expected("all, low (tests a b)", "")
+        );
+        assert_eq!(found(&["bpf/meter.bpf.c"]), expected("all, reader", "reader"));
+        assert_eq!(found(&["kmod/wire/main.c"]), expected("builder, all", "builder"));
+        assert_eq!(found(&["docs/block.md", "README.md"]), expected("all", ""));
+        assert_eq!(
+            found(&["Cargo.lock"]),
+            expected("builder, all, high, low, reader", "low reader builder")
+        );
+        assert_eq!(found(&[]), expected("", ""));
+    }
+
+    #[test]
+    fn the_program_that_reads_all_is_there() {
+        let (package, program) = READER;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tree");
+        let tests = root.join(package).join("tests").join(program);
+        assert!(tests.join("links.rs").is_file(), "{}", tests.display());
     }
 }
