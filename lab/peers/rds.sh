@@ -28,7 +28,7 @@ begin
 lead >"$out" 2>&1
 $far handoff rds stress 10.78.0.2 --engine own --listen-port 17000 >>"$out" 2>&1 &
 ours=$!
-sleep 2
+timeout 60 sh -c 'until grep -q answering "$1"; do sleep 0.1; done' sh "$out"
 for size in 10 200; do
 	name="rds-ping -c $size, our engine answers"
 	if $near timeout 120 rds-ping -c "$size" -i 100ms 10.78.0.2 >>"$out" 2>&1; then

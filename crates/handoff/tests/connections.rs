@@ -13,7 +13,7 @@ use handoff::{Buffer, Driver, Error, Listener, Socket, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Type};
-use traffic::{alone, assert_same, pattern, with_each_driver, without_ring};
+use traffic::{alone, assert_same, pattern, telling, with_each_driver, without_ring};
 
 const LONG: Duration = Duration::from_secs(60);
 /// The wait for events that must not come.
@@ -232,15 +232,18 @@ fn a_listener_that_stops_listening_says_so() {
     with_each_driver(LONG, |driver| {
         let (mut listener, address) = listener(&driver, 64);
         let other = listener.as_fd().try_clone_to_owned().unwrap();
+        let (accepting, waits) = telling(listener.accept());
         let closing = thread::spawn(move || {
-            thread::sleep(SHORT);
+            waits.recv().unwrap();
             SockRef::from(&other).shutdown(Shutdown::Both).unwrap();
         });
-        for _ in 0..3 {
-            let error = driver.block_on(listener.accept()).unwrap().unwrap_err();
+        let first = driver.block_on(accepting).unwrap();
+        closing.join().unwrap();
+        let others = [(); 2].map(|()| driver.block_on(listener.accept()).unwrap());
+        for accepted in [first].into_iter().chain(others) {
+            let error = accepted.unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{error}");
         }
-        closing.join().unwrap();
         assert!(TcpStream::connect(address).is_err());
     });
 }

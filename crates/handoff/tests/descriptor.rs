@@ -6,6 +6,7 @@ mod traffic;
 use std::io::Read;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -22,8 +23,9 @@ fn the_descriptor_tells_of_all_that_happens() {
         }
         let (near, mut far) = narrow_tcp();
         let socket = attached(&driver, near, engine);
+        let (tell, waits) = mpsc::channel();
         let reader = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(50));
+            waits.recv().unwrap();
             far.read_exact(&mut vec![0; 2 << 20]).unwrap();
             far
         });
@@ -34,6 +36,8 @@ fn the_descriptor_tells_of_all_that_happens() {
             driver.turn(Wait::No).unwrap();
             let Err(again) = waiting.try_take() else { break };
             loan = Some(again);
+            // It reads from the first time on.
+            let _ = tell.send(());
             // As long as the reader takes: only a descriptor that tells nothing is waited for in vain.
             assert!(is_readable(&driver, 60), "{engine}: {:?}", driver.ring_unavailable());
         }

@@ -7,6 +7,7 @@ mod traffic;
 use std::fs;
 use std::io::{Read, Seek, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
@@ -16,6 +17,7 @@ use handoff::{
     Buffer, DATAGRAM_HEAD, Datagram, Driver, Error, File, Pool, ReceiveEngine, Receiver, Region,
     Socket, Span, SpanRef, Wait,
 };
+use rustix::event::{PollFd, PollFlags, poll};
 use socket2::SockRef;
 use traffic::{
     drivers, pattern, read_all, stay_on_one_processor, tcp, udp_pair, with_each_driver, within,
@@ -32,6 +34,12 @@ fn pool(driver: &Driver, chunks: usize, chunk: usize) -> Pool {
 fn receiving(driver: &Driver, pool: &Pool) -> (Receiver, TcpStream) {
     let (near, far) = tcp("127.0.0.1");
     (driver.socket(near).unwrap().receive(pool).unwrap(), far)
+}
+
+/// Waits, without looking, until the driver has something to take.
+fn until_it_tells(driver: &Driver) {
+    let fd = driver.as_fd();
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).unwrap();
 }
 
 async fn next(receiver: &mut Receiver) -> Span {
@@ -288,7 +296,7 @@ fn a_receiver_that_goes_while_it_wants_chunks_is_forgotten() {
         far.write_all(&pattern(5, 4096)).unwrap();
         let held = next_spans(&driver, &mut receiver, 4);
         far.write_all(b"more").unwrap();
-        thread::sleep(Duration::from_millis(5));
+        until_it_tells(&driver);
         drop(receiver);
         driver.turn(Wait::No).unwrap();
         // The same records serve others before the chunks come back.
@@ -314,7 +322,7 @@ fn a_receiver_goes_before_it_is_told_that_there_are_no_chunks() {
         far.write_all(&pattern(5, 4096)).unwrap();
         let held = next_spans(&driver, &mut receiver, 4);
         far.write_all(b"more").unwrap();
-        thread::sleep(Duration::from_millis(5));
+        until_it_tells(&driver);
         // Fills the submission queue, which enters the kernel without looking at completions.
         let file = driver.file(fs::File::open("/dev/zero").unwrap()).unwrap();
         let reads: Vec<_> = (0..8).map(|_| file.read(Buffer::from(vec![1; 10])).unwrap()).collect();

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Executor, Region, Wait};
-use traffic::{attached, tcp, udp_pair, with_each_driver, with_each_engine, within};
+use traffic::{attached, tcp, telling, udp_pair, with_each_driver, with_each_engine, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -98,11 +98,12 @@ fn a_waker_may_use_the_driver() {
         let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
         let mut receiver = receiving.receive(&pool).unwrap();
         driver.turn(Wait::No).unwrap();
+        let (span, waits) = telling(receiver.next_span());
         let writer = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(20));
+            waits.recv().unwrap();
             far.write_all(b"handoff").unwrap();
         });
-        assert_eq!(&run(receiver.next_span()).unwrap().unwrap()[..], b"handoff");
+        assert_eq!(&run(span).unwrap().unwrap()[..], b"handoff");
         writer.join().unwrap();
 
         if driver.ring_unavailable().is_none() {
@@ -110,8 +111,9 @@ fn a_waker_may_use_the_driver() {
             let file = driver.file(read).unwrap();
             let read = file.read(Buffer::from(vec![0; 9])).unwrap();
             driver.turn(Wait::No).unwrap();
+            let (read, waits) = telling(read);
             let writer = thread::spawn(move || {
-                thread::sleep(Duration::from_millis(20));
+                waits.recv().unwrap();
                 (&write).write_all(b"handoff").unwrap();
             });
             assert_eq!(run(read).result.unwrap(), 7);
@@ -127,6 +129,7 @@ fn a_waker_may_use_the_driver() {
 #[derive(Default)]
 struct Event {
     over: AtomicBool,
+    asked: AtomicUsize,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -138,9 +141,21 @@ impl Event {
         }
     }
 
+    /// Waits until it has been asked more often than this; how often.
+    fn until_asked(&self, times: usize) -> usize {
+        loop {
+            let asked = self.asked.load(SeqCst);
+            if asked > times {
+                return asked;
+            }
+            thread::yield_now();
+        }
+    }
+
     fn wait(&self) -> impl Future<Output = ()> {
         poll_fn(|context| {
             *self.waker.lock().unwrap() = Some(context.waker().clone());
+            self.asked.fetch_add(1, SeqCst);
             if self.over.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending }
         })
     }
@@ -195,9 +210,10 @@ fn a_wake_up_that_comes_during_an_inner_block_on_is_not_lost() {
         let completer = thread::spawn({
             let (outer, inner) = (Arc::clone(&outer), Arc::clone(&inner));
             move || {
-                thread::sleep(Duration::from_millis(10));
+                let asked = inner.until_asked(0);
                 outer.complete();
-                thread::sleep(Duration::from_millis(10));
+                // The inner one has heard of it.
+                inner.until_asked(asked);
                 inner.complete();
             }
         });

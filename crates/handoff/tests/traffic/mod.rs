@@ -1,6 +1,7 @@
 //! What tests send, over what, and how long they wait.
 
 use std::fs::File;
+use std::future::{Future, poll_fn};
 use std::io::Read as _;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -102,6 +103,23 @@ pub(crate) fn await_bytes(socket: &Socket, bytes: usize) {
     while rustix::io::ioctl_fionread(socket).unwrap() < bytes as u64 {
         thread::yield_now();
     }
+}
+
+/// The same future; tells once when it has had to wait.
+pub(crate) fn telling<T>(
+    future: impl Future<Output = T>,
+) -> (impl Future<Output = T>, mpsc::Receiver<()>) {
+    let (tell, waits) = mpsc::sync_channel(1);
+    let mut future = Box::pin(future);
+    let future = poll_fn(move |context| {
+        let polled = future.as_mut().poll(context);
+        if polled.is_pending() {
+            // Nobody listens after the first time.
+            let _ = tell.try_send(());
+        }
+        polled
+    });
+    (future, waits)
 }
 
 /// Reads a stream to its end, in a thread of its own.
