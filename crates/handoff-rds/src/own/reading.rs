@@ -58,8 +58,8 @@ enum There {
 
 struct Reader {
     link: Rc<Link>,
-    /// [`BUFFER`] bytes while it reads, and otherwise what is there of a header or a map: there may be very many
-    /// connections that say nothing.
+    /// [`BUFFER`] bytes while it reads, and otherwise what is there: there may be very many connections that say nothing,
+    /// or that announce more than the host has room for.
     buffer: Box<[u8]>,
     begin: usize,
     end: usize,
@@ -122,7 +122,10 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         match pause {
             Pause::End => break,
             Pause::Empty if link.ending.get() => break,
-            Pause::Full => link.stirred.after(stirred).await,
+            Pause::Full => {
+                reader.put_down(&shared);
+                link.stirred.after(stirred).await;
+            }
             // Nothing more need be there, and then nobody would report it.
             Pause::Turn if reader.is_pressed() => yield_now().await,
             // The kernel reports bytes through the driver, and so after the others' turn.

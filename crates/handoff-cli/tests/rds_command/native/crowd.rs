@@ -18,7 +18,7 @@ use crate::session::{Answering, command, rds};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
-const KIB_OF_A_STRANGER: u64 = 16;
+const KIB_OF_A_STRANGER: u64 = 8;
 
 /// --buffer times --depth, and the code that the copy is the first to run.
 const KIB_OF_THE_PEER: u64 = (4 + 8) << 10;
