@@ -59,19 +59,22 @@ impl Core {
     /// Asks the kernel to end a request early; does nothing to a request that is not under way. Returns
     /// whether this ended a wait of epoll: the caller then goes on from that wait.
     ///
-    /// The kernel does not find a request that it is about to go on with (its deferred work has it). Then the
-    /// reactor has the operation ask again, as long as the request is under way.
+    /// The kernel does not find a request that it is about to go on with: its deferred work has it. It then answers
+    /// ENOENT, and the reactor has the operation ask again, if that helps.
     #[must_use]
     pub(crate) fn cancel(&self, token: Token) -> bool {
         match &self.io.backend {
             Backend::Ring(ring) => {
                 let mut ring = ring.borrow_mut();
-                if ring.make_room(1).is_ok() {
-                    let entry = opcode::AsyncCancel::new(token.to_user_data())
-                        .build()
-                        .user_data(token.of_cancel().to_user_data());
-                    // SAFETY: the entry names no memory.
-                    unsafe { ring.push(&entry) };
+                match ring.make_room(1) {
+                    Ok(()) => {
+                        let entry = opcode::AsyncCancel::new(token.to_user_data())
+                            .build()
+                            .user_data(token.of_cancel().to_user_data());
+                        // SAFETY: the entry names no memory.
+                        unsafe { ring.push(&entry) };
+                    }
+                    Err(error) => tracing::warn!(%error, "a request is not asked to end"),
                 }
             }
             Backend::Readiness(epoll) => return epoll.borrow_mut().cancel(token),

@@ -122,17 +122,17 @@ pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
 
 /// A started send of a stream is ours again: tells those who wait for it, or for all sends of the stream.
 fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
-    come_back(core, socket, key);
+    let was_first = come_back(core, socket, key);
     sending::advance(core, key);
     let mut queue = socket.queue.borrow_mut();
     if queue.take_end() {
         socket.end_writing_now();
     }
     let flushed = queue.take_flushed();
-    let next = queue.waiting.front().copied().filter(|_| queue.started > 0);
+    let next = queue.waiting.front().copied().filter(|_| was_first && queue.started > 0);
     drop(queue);
     if let Some(next) = next {
-        // The kernel begins with it now.
+        // Its turn has come.
         cancel_again(core, next);
     }
     if !flushed.is_empty() {
@@ -140,8 +140,9 @@ fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
     }
 }
 
-/// A started send of a stream is ours again: if settled, it leaves the queue.
-fn come_back(core: &Core, socket: &SocketShared, key: Key) {
+/// A started send of a stream is ours again: if settled, it leaves the queue. Returns whether it was the first there.
+fn come_back(core: &Core, socket: &SocketShared, key: Key) -> bool {
+    let mut was_first = false;
     let mut queue = socket.queue.borrow_mut();
     queue.started -= 1;
     let mut records = core.records.borrow_mut();
@@ -150,11 +151,13 @@ fn come_back(core: &Core, socket: &SocketShared, key: Key) {
         // Sends that start first end first, except cancelled ones.
         if let Some(place) = queue.waiting.iter().position(|waiting| *waiting == key) {
             queue.waiting.remove(place);
+            was_first = place == 0;
         }
         if result.is_err() && op.done > 0 && queue.broken.is_none() {
             queue.broken = Some((op.done, op.total));
         }
     }
+    was_first
 }
 
 /// Sends by system call start at once; those of the ring start together, at the driver's next submission.

@@ -56,7 +56,10 @@ pub(super) fn completed(
     let flow = flow(op);
     match -result {
         0 => op.end(Ok(())),
-        libc::ECANCELED if flow.left.is_some() => {
+        // It was to leave the queue; the request may have ended by itself.
+        libc::ECANCELED | libc::ENOSPC | libc::EINTR | libc::EAGAIN | libc::ENOMEM
+            if flow.left.is_some() =>
+        {
             op.from = ReceivesFrom::Pool;
             return true;
         }
@@ -150,7 +153,7 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
     } else if any_held || flow.dry < PATIENCE {
         // Another ring gives chunks back without telling us, and may have more to give than it holds now.
         flow.dry += u32::from(!any_held);
-        op.state = ReceiveState::Watching;
+        op.state = ReceiveState::Resting;
         core.tell_later(Token { key, stage: STAGE_READY });
     } else {
         let reason = format!(
@@ -183,19 +186,28 @@ mod tests {
     const PAGE: usize = 4096;
     const CHUNKS: usize = 64;
 
-    /// Stands in for the kernel: its completions and its refill queue.
-    #[test]
-    fn spans_come_as_told_and_go_back_as_they_came() {
+    /// A queue without a kernel, and a receive from it.
+    fn bed() -> (Core, Rc<RxShared>, impl Fn() -> Vec<u64>, ReceiveOp) {
         let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
         let core = Core::new(io, 16).unwrap();
         let (near, _far) = UnixStream::pair().unwrap();
         let chooser = Chooser::new(Err(String::new()), true);
         let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
         let (queue, given_back) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
-        let intake = Intake::of_queue(&queue);
-        let op = ReceiveOp::new(socket, intake);
+        let mut op = ReceiveOp::new(socket, Intake::of_queue(&queue));
+        op.state = ReceiveState::Receiving;
+        (core, queue, given_back, op)
+    }
+
+    fn ended(errno: i32) -> Completion {
+        Completion { data: 0, result: -errno, flags: 0, spans: 0..0 }
+    }
+
+    /// Stands in for the kernel: its completions and its refill queue.
+    #[test]
+    fn spans_come_as_told_and_go_back_as_they_came() {
+        let (core, queue, given_back, op) = bed();
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
-        core.records.borrow_mut().receive(key).state = ReceiveState::Receiving;
 
         let tell = |places: &[Place]| {
             let run = 0..places.len() as u32;
@@ -241,8 +253,7 @@ mod tests {
         assert!(receiving::end(&core, key).unwrap().is_err());
         assert!(receiving::end(&core, key).unwrap().is_ok());
         // The last completion.
-        let ended = Completion { data: 0, result: 0, flags: 0, spans: 0..0 };
-        receiving::completed(&core, key, &ended, &[]);
+        receiving::completed(&core, key, &ended(0), &[]);
         receiving::let_go(&core, key, &mut taken);
         queue.publish(-1);
         assert_eq!(given_back(), spans.iter().map(|place| place.begin).collect::<Vec<_>>());
@@ -253,22 +264,40 @@ mod tests {
     #[test]
     fn a_receive_that_found_no_chunk_begins_again_if_there_are_more_by_now() {
         for (chunks_before, begins_again) in [(CHUNKS - 1, true), (CHUNKS, false)] {
-            let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
-            let core = Core::new(io, 16).unwrap();
-            let (near, _far) = UnixStream::pair().unwrap();
-            let chooser = Chooser::new(Err(String::new()), true);
-            let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
-            let (queue, _) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
-            let intake = Intake::of_queue(&queue);
-            let mut op = ReceiveOp::new(socket, intake);
-            op.state = ReceiveState::Receiving;
+            let (core, queue, _, mut op) = bed();
             flow(&mut op).chunks = chunks_before;
             let key = core.records.borrow_mut().insert(|| Op::Receive(op));
             // All are held.
             queue.arrived(CHUNKS, 0, -1);
-            let told = Completion { data: 0, result: -libc::ENOMEM, flags: 0, spans: 0..0 };
-            receiving::completed(&core, key, &told, &[]);
+            receiving::completed(&core, key, &ended(libc::ENOMEM), &[]);
             assert_eq!(core.due.has_marks(), begins_again);
+        }
+    }
+
+    /// Only the clock has it then, so there is nothing to ask the kernel for; its record stays until the time is over.
+    #[test]
+    fn a_receive_that_looks_again_in_a_moment_may_be_dropped() {
+        let (core, queue, _, mut op) = bed();
+        flow(&mut op).chunks = CHUNKS;
+        let key = core.records.borrow_mut().insert(|| Op::Receive(op));
+        receiving::completed(&core, key, &ended(libc::ENOMEM), &[]);
+        assert_eq!(core.records.borrow_mut().receive(key).stage(), None);
+        receiving::let_go(&core, key, &mut Arrivals::new(Some(queue)));
+        assert_eq!(core.records.borrow().len(), 1);
+        receiving::ready(&core, key);
+        assert_eq!(core.records.borrow().len(), 0);
+    }
+
+    /// The request may end by itself before the kernel looks for it.
+    #[test]
+    fn a_receive_that_is_to_leave_its_queue_leaves_it_whatever_ends_its_request() {
+        for errno in [libc::ECANCELED, libc::ENOSPC, libc::EINTR, libc::EAGAIN, libc::ENOMEM] {
+            let (core, _queue, _, mut op) = bed();
+            flow(&mut op).left = Some("the kernel copies".to_owned());
+            let key = core.records.borrow_mut().insert(|| Op::Receive(op));
+            receiving::completed(&core, key, &ended(errno), &[]);
+            assert!(core.due.has_marks(), "{errno}");
+            assert_eq!(core.records.borrow_mut().receive(key).from, ReceivesFrom::Pool, "{errno}");
         }
     }
 
@@ -276,17 +305,10 @@ mod tests {
     /// keeps what it has. Then the other receives what was in its sockets, and gives all of it back.
     #[test]
     fn who_found_no_chunk_looks_again_when_another_ring_may_give_back() {
-        let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
-        let core = Core::new(io, 16).unwrap();
-        let (near, _far) = UnixStream::pair().unwrap();
-        let chooser = Chooser::new(Err(String::new()), true);
-        let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
-        let (queue, given_back) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
+        let (core, queue, given_back, op) = bed();
         let others_due = Rc::<crate::lease::Due>::default();
         let imported = queue.imported(&others_due);
-        let intake = Intake::of_queue(&queue);
-        let key = core.records.borrow_mut().insert(|| Op::Receive(ReceiveOp::new(socket, intake)));
-        core.records.borrow_mut().receive(key).state = ReceiveState::Receiving;
+        let key = core.records.borrow_mut().insert(|| Op::Receive(op));
         let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 9 };
 
         let told = Completion { data: 0, result: 1, flags: 1 << 1, spans: 0..1 };
@@ -295,8 +317,7 @@ mod tests {
         assert!(receiving::take(&core, key, &mut taken));
         let kept = taken.next().unwrap();
 
-        let none = Completion { data: 0, result: -libc::ENOMEM, flags: 0, spans: 0..0 };
-        receiving::completed(&core, key, &none, &[]);
+        receiving::completed(&core, key, &ended(libc::ENOMEM), &[]);
 
         let mut theirs = Arrivals::new(Some(Rc::clone(&imported)));
         let all: Vec<_> = (1..CHUNKS).map(place).collect();

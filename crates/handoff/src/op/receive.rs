@@ -53,8 +53,10 @@ pub(crate) enum ReceiveState {
     Blocked,
     /// The kernel has the request.
     Receiving,
-    /// The driver waits for the socket, or for a moment.
+    /// The driver waits for the socket.
     Watching,
+    /// The driver waits for a moment.
+    Resting,
 }
 
 /// Whether a stream has ended.
@@ -89,7 +91,7 @@ impl ReceiveOp {
     }
 
     pub(crate) fn kernel_holds(&self) -> bool {
-        matches!(self.state, ReceiveState::Receiving | ReceiveState::Watching)
+        self.stage().is_some() || self.state == ReceiveState::Resting
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -142,12 +144,15 @@ impl ReceiveOp {
         has_ring && self.from != ReceivesFrom::Window
     }
 
-    /// What the kernel does, if anything: it receives, or reports readiness.
+    /// What the kernel does, if anything, and can be asked to end: it receives, or reports readiness.
     pub(crate) fn stage(&self) -> Option<u8> {
         match self.state {
             ReceiveState::Receiving => Some(STAGE_RECEIVE),
             ReceiveState::Watching => Some(STAGE_READY),
-            ReceiveState::Idle | ReceiveState::Paused | ReceiveState::Blocked => None,
+            ReceiveState::Idle
+            | ReceiveState::Paused
+            | ReceiveState::Blocked
+            | ReceiveState::Resting => None,
         }
     }
 

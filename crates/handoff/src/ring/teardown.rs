@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Timespec};
 
-use super::Ring;
+use super::{Ring, Until};
 
 /// How long a closing driver waits for the kernel to end cancelled requests. Notifications of data that a
 /// stalled peer does not take can stay out for longer, and nothing can speed them up.
@@ -17,6 +17,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 impl Ring {
     /// Cancels every request under way.
     pub(crate) fn cancel_all(&mut self) {
+        // The kernel finds neither requests that are still queued nor those that deferred work is to try again.
+        if let Err(error) = self.enter(Until::Now) {
+            tracing::warn!(%error, "requests may end late");
+        }
         // ENOENT: there is none. ETIME: the rest ends while the ring is drained or closed.
         let time = Some(Timespec::from(PATIENCE));
         let _ = self.io.submitter().register_sync_cancel(time, CancelBuilder::any());

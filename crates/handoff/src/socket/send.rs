@@ -438,7 +438,7 @@ impl Sent {
 
     /// Asks for the send to end early. It then ends with [`Error::Canceled`], or as usual if the request
     /// comes too late; on a stream, a send that stopped midway breaks the stream. A send that the kernel
-    /// has queued behind another of its stream ends when that one does.
+    /// has queued behind another of its stream is asked to end when that one is through.
     pub fn cancel(&self) {
         if let Some(key) = self.handle.key() {
             order::cancel(self.handle.driver(), key);
