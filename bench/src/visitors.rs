@@ -40,9 +40,17 @@ fn canonical(range: IpNet) -> IpNet {
 
 /// The line that anyone may come, where that is so.
 pub fn warning(address: SocketAddr, from: &[IpNet], what: &str) -> Option<String> {
-    (from.is_empty() && !address.ip().to_canonical().is_loopback()).then(|| {
-        format!("note: anyone who reaches {address} may {what}; --from ADDR/LEN lets fewer in")
-    })
+    anyone(address, what, "--from ADDR/LEN lets fewer in").filter(|_| from.is_empty())
+}
+
+/// The same of the kernel's RDS, which lets all in.
+pub fn warning_of_kernel(address: SocketAddr) -> Option<String> {
+    anyone(address, "send", "the kernel's RDS lets all in, our own engine takes --from")
+}
+
+fn anyone(address: SocketAddr, what: &str, but: &str) -> Option<String> {
+    (!address.ip().to_canonical().is_loopback())
+        .then(|| format!("note: anyone who reaches {address} may {what}; {but}"))
 }
 
 /// The addresses that may connect. Clones, for other threads, say their lines together.

@@ -84,7 +84,10 @@ int main(int count, char **words)
 		must(!bind(listener, (void *)&address, sizeof(address)) && !listen(listener, 1024), "load: listening");
 	}
 	for (int process = 0; process < PROCESSES; process++) {
-		if (fork())
+		pid_t made = fork();
+
+		must(made >= 0, "load: making a process");
+		if (made)
 			continue;
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (serves)

@@ -105,7 +105,8 @@ fn rule_against<'a>(text: &'a str, module: &str, alias: &str) -> Option<&'a str>
     text.lines().map(str::trim).find(|line| {
         let mut words = line.split_whitespace();
         match (words.next(), words.next(), words.next()) {
-            (Some("blacklist"), Some(name), _) => same(name, module),
+            // It stops only who asks by an alias.
+            (Some("blacklist"), Some(name), _) => same(name, module) && !same(alias, module),
             (Some("install"), Some(name), Some(command)) => {
                 let command = command.rsplit('/').next().unwrap_or_default();
                 same(name, module) && matches!(command, "true" | "false" | ":")
@@ -137,6 +138,9 @@ mod tests {
         assert_eq!(find("alias net-pf-21 off"), Some("alias net-pf-21 off"));
         assert_eq!(find("# install rds /bin/true"), None);
         assert_eq!(find("install rds_tcp /bin/true"), None);
+        let by_its_name = |text| rule_against(text, "rds_tcp", "rds_tcp");
+        assert_eq!(by_its_name("blacklist rds_tcp"), None);
+        assert_eq!(by_its_name("install rds_tcp /bin/true"), Some("install rds_tcp /bin/true"));
         assert_eq!(find("install rds /sbin/modprobe --ignore-install rds"), None);
         assert_eq!(find("alias net-pf-21 rds"), None);
         assert_eq!(rule_against("blacklist ublk-drv", "ublk_drv", ""), Some("blacklist ublk-drv"));

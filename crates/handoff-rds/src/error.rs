@@ -43,9 +43,9 @@ pub enum Error {
     },
     /// Locking the pages of a buffer would exceed `RLIMIT_MEMLOCK`.
     #[error(
-        "sending without a copy needs {need} more bytes of locked memory; this process has {locked} beside what \
-         sockets lend, which counts, too, as do other processes of this user, and the limit (RLIMIT_MEMLOCK) is \
-         {limit} bytes: raise it (ulimit -l, LimitMEMLOCK= in systemd, /etc/security/limits.conf), grant \
+        "sending without a copy needs {need} more bytes of locked memory; this process has {locked}, what sockets \
+         lend and what the user's other processes lock count, too, and the limit (RLIMIT_MEMLOCK) is {limit} bytes: \
+         raise it (ulimit -l, LimitMEMLOCK= in systemd, /etc/security/limits.conf), grant \
          CAP_IPC_LOCK, wait for completions, or send with a copy"
     )]
     Memlock {

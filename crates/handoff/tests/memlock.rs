@@ -11,8 +11,9 @@ use handoff::{Buffer, Driver, Engine, Error, Finished, Region, RingUse, Socket};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
 use traffic::{attached, pattern, read_all, tcp};
 
-/// A user with much locked memory, which counts against the limits of all that user's processes.
+/// Users with much locked memory, which counts against the limits of all their processes.
 const ANOTHER: u32 = 65533;
+const A_THIRD: u32 = 65532;
 
 fn become_nobody(test: &str, limit: u64) -> bool {
     become_user(65534, test, limit)
@@ -134,7 +135,7 @@ fn a_limit_of_zero_leaves_copying() {
 fn a_small_limit_is_named_and_small_sends_fit() {
     const NAME: &str = "a_small_limit_is_named_and_small_sends_fit";
     const LIMIT: u64 = 1 << 20;
-    if !traffic::alone(NAME) || !become_nobody(NAME, LIMIT) {
+    if !traffic::alone(NAME) || !become_user(A_THIRD, NAME, LIMIT) {
         return;
     }
     for ring in [RingUse::Prefer, RingUse::Avoid] {

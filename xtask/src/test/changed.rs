@@ -4,7 +4,7 @@
 //! one uses; if one of its sources names a changed file that is in no package (`docs/public-api.txt`);
 //! or if it has a link to the file's directory (`bpf/meter.bpf.c`, `kmod/wire/main.c`). If only test
 //! programs of a package changed, the change affects only these, or all of them if they share the file.
-//! Every change affects the test program that reads all pages and sources ([`READER`]).
+//! Every change affects the test programs that read all pages or sources ([`READERS`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,8 +14,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Where the package is, and which of its test programs it is, that reads all pages and sources of the tree.
-const READER: (&str, &str) = ("crates/handoff-contract", "contract");
+/// Where the packages are, and which of their test programs, that read all pages or sources of the tree.
+const READERS: [(&str, &str); 2] = [("crates/handoff-contract", "contract"), ("xtask", "xtask")];
 
 /// The affected packages.
 #[derive(Debug)]
@@ -130,7 +130,8 @@ fn concerned(all: &[Package], files: &BTreeSet<PathBuf>, root: &Path) -> BTreeMa
     let mut whole = BTreeSet::new();
     let mut programs: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
     if !files.is_empty() {
-        programs.insert(root.join(READER.0), [READER.1.to_owned()].into());
+        let readers = READERS.map(|(place, name)| (root.join(place), [name.to_owned()].into()));
+        programs.extend(readers);
     }
     for file in files {
         let of_package = all
@@ -252,6 +253,7 @@ mod tests {
             let told = packages.to_string();
             let (_, concerned) = told.split_once(": ").expect("says how many");
             let concerned = concerned.replace("handoff-contract (tests contract)", "all");
+            let concerned = concerned.replace(", xtask (tests xtask)", "");
             (concerned, packages.documented().join(" "))
         };
         let expected = |concerned: &str, documented: &str| (concerned.into(), documented.into());
@@ -281,8 +283,8 @@ mod tests {
     }
 
     #[test]
-    fn the_program_that_reads_all_is_there() {
-        let (package, program) = READER;
+    fn the_program_that_reads_all_pages_is_there() {
+        let (package, program) = READERS[0];
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tree");
         let tests = root.join(package).join("tests").join(program);
         assert!(tests.join("links.rs").is_file(), "{}", tests.display());

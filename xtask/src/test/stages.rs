@@ -45,10 +45,11 @@ const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user,http::a
 /// On 7.3 run the tests that need it, which are in modules of this name, and one of whether it boots.
 const OF_LINUX_73: &str = "kernels::,bench::linux73::,rx_queue::linux73::,cp::nic::linux73::";
 
-/// Tests that need guests to themselves: those of our RDS engine need the port that the kernel's RDS
-/// takes in every namespace once a test has loaded it, and unloading it can hang.
-const WITHOUT_RDS: [&str; 3] = [
+/// Tests that need guests in which no test has loaded the kernel's RDS over TCP: it takes the port of our RDS engine
+/// in every namespace, and unloading it can hang.
+const WITHOUT_RDS: [&str; 4] = [
     "own_engine::native::",
+    "probe::guest::a_question_about_rds",
     "rds_command::guest::seed::by_our_own_engine",
     "rds_command::native::",
 ];

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use handoff_bench::visitors::{Visitors, warning};
+use handoff_bench::visitors::{Visitors, warning, warning_of_kernel};
 use ipnet::IpNet;
 
 use crate::output;
@@ -20,4 +20,10 @@ pub(crate) fn only(peers: impl IntoIterator<Item = IpAddr>) -> Visitors {
 /// Says that anyone may come, where that is so.
 pub(crate) fn warn(address: SocketAddr, from: &[IpNet], what: &str) {
     warning(address, from, what).into_iter().for_each(output::say);
+}
+
+/// Says that anyone may send by RDS, where that is so.
+pub(crate) fn warn_of_rds(by_kernel: bool, address: SocketAddr, from: &[IpNet]) {
+    let said = if by_kernel { warning_of_kernel(address) } else { warning(address, from, "send") };
+    said.into_iter().for_each(output::say);
 }

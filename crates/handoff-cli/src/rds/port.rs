@@ -106,7 +106,7 @@ impl Serving {
             Host::new(driver, self.wanted()?, own, visitors, copy, under_way)?;
         host.announce(passed_over.as_deref());
         if peers.is_empty() {
-            visitors::warn(own, from, "send");
+            visitors::warn_of_rds(matches!(host, Host::Kernel { .. }), own, from);
         }
         Ok((host, passed_over))
     }

@@ -54,7 +54,7 @@ fn only_packets_above_the_threshold_are_split() {
     let listener = listen(end, end.v4());
     let mut left = connect(&pair.left, end.v4());
     let (mut right, _) = listener.accept().expect("accepts");
-    for (bytes, split) in [(256, 0), (257, 1)] {
+    for (bytes, split) in [(256, false), (257, true)] {
         let sent = stream_of(bytes);
         left.write_all(&sent).expect("sends");
         let mut received = vec![0; bytes];
@@ -64,7 +64,8 @@ fn only_packets_above_the_threshold_are_split() {
         let is_split = |name: &str| name.ends_with("_rx_split");
         let all: u64 =
             count.iter().filter(|(name, _)| is_split(name)).map(|(_, count)| count).sum();
-        assert_eq!(all, split, "{bytes} bytes: {count:?}");
+        // TCP may send it again.
+        assert_eq!(all > 0, split, "{bytes} bytes: {count:?}");
     }
     refused(end, &format!("ethtool -G {device} hds-thresh 1025"));
 }
