@@ -195,6 +195,17 @@ impl Host {
         Err(last.expect("some were tried"))
     }
 
+    /// A port to answer one peer from, if a port's bytes under way are limited for all peers together. It takes next
+    /// to nothing that somebody sends to it.
+    pub(crate) fn bind_for_answers(&self, driver: &Driver) -> Result<Option<Port>, Failure> {
+        let Self::Kernel { .. } = self else { return Ok(None) };
+        let port = self.bind(driver, 0, true)?;
+        if let Port::Kernel { socket, .. } = &port {
+            socket.set_receive_buffer(0)?;
+        }
+        Ok(Some(port))
+    }
+
     pub(crate) fn bind(&self, driver: &Driver, port: u16, copy: bool) -> Result<Port, Failure> {
         match self {
             Self::Own(engine) => Ok(Port::Own(engine.bind(port)?)),

@@ -23,6 +23,13 @@ pub(crate) fn command(end: &PairEnd, arguments: &[&str]) -> Command {
     command
 }
 
+/// Runs `ip` at one end of the pair.
+pub(crate) fn ip(end: &PairEnd, arguments: &[&str]) {
+    let mut command = Command::new("ip");
+    end.namespace().attach(command.args(arguments));
+    assert!(command.status().expect("starts").success(), "{arguments:?}");
+}
+
 /// An answering side; killed when it is dropped.
 pub(crate) struct Answering(Running);
 
@@ -101,7 +108,7 @@ fn packets(end: &PairEnd) -> u64 {
 }
 
 /// Waits until the two talk.
-fn many_packets_come_to(end: &PairEnd) {
+pub(crate) fn many_packets_come_to(end: &PairEnd) {
     let enough = packets(end) + 500;
     let deadline = Instant::now() + PATIENCE;
     while packets(end) < enough {

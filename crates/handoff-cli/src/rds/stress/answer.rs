@@ -1,20 +1,18 @@
 //! The answering side of `handoff rds stress`.
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
-
 use futures_lite::future::yield_now;
 use handoff::{Buffer, Driver, Region};
 
 use super::super::frame::{self, HEAD, Head, Kind};
 use super::super::port::Host;
+use super::peers::Peers;
 use super::shared::{AT_ONCE, Run};
 use crate::{Failure, output, service};
 
-/// So many answers may wait to be sent before no more requests are taken.
-const MOST: usize = 1024;
 /// The longest answer that anybody may request.
 const LONGEST: usize = 1 << 20;
+/// A short request takes as long as so many bytes.
+const SHORT: usize = 1 << 10;
 
 /// Answers until it is time to end.
 pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(), Failure> {
@@ -24,38 +22,26 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
     let answering = format!("answering at port {}", run.args.port);
     output::say(&answering);
     service::ready(&answering);
-    let mut free: Vec<Buffer> = Vec::new();
-    let mut waiting: VecDeque<(SocketAddr, Buffer)> = VecDeque::new();
-    let mut batch = Vec::new();
+    let mut peers = Peers::new(run, host, driver, port);
     while !run.is_over(None) {
-        port.completions(&mut batch)?;
-        for back in batch.drain(..) {
-            run.took_back(back.tally);
-            free.push(back.payload);
-        }
         let mut checked = 0;
         while checked < AT_ONCE
-            && waiting.len() < MOST
-            && let Some(received) = port.receive()?
+            && let Some(received) = peers.port().receive()?
         {
-            checked += received.payload.len();
-            let answer = answer(run, &received.payload, &mut free)?;
-            waiting.extend(answer.map(|answer| (received.from, answer)));
-        }
-        // An answer refused for now does not delay those to others.
-        for _ in 0..waiting.len() {
-            let (to, buffer) = waiting.pop_front().expect("so many wait");
-            if let Err(refused) = port.send(to, buffer, 0) {
-                if refused.error.is_temporary() {
-                    waiting.push_back((to, refused.payload));
-                } else {
-                    tracing::warn!(%to, error = %refused.error, "an answer is not sent");
-                    free.push(refused.payload);
-                }
+            let request = &*received.payload;
+            checked += request.len().max(SHORT);
+            let Some(head) = requested(request) else {
+                run.counted.borrow_mut().corrupt += 1;
+                continue;
+            };
+            if peers.asks(received.from, head.answer as usize)? {
+                let answer = answer(run, head, request, peers.free())?;
+                peers.answer(received.from, answer)?;
             }
         }
+        peers.go_on()?;
         if checked < AT_ONCE {
-            port.changed(run.look()).await?;
+            peers.port().changed(run.look()).await?;
         } else {
             yield_now().await;
         }
@@ -63,33 +49,35 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
     Ok(())
 }
 
-/// The answer; `None` if it is no request.
+/// The head of a request.
+fn requested(bytes: &[u8]) -> Option<Head> {
+    frame::head(bytes).filter(|head| {
+        head.kind == Kind::Request && (HEAD..=LONGEST).contains(&(head.answer as usize))
+    })
+}
+
+/// Makes the answer, in this buffer if it is large enough.
 fn answer(
     run: &Run<'_>,
+    head: Head,
     request: &[u8],
-    free: &mut Vec<Buffer>,
-) -> Result<Option<Buffer>, Failure> {
+    free: Option<Buffer>,
+) -> Result<Buffer, Failure> {
     let counted = &mut *run.counted.borrow_mut();
-    let len = |head: &Head| head.answer as usize;
-    let head = frame::head(request)
-        .filter(|head| head.kind == Kind::Request && (HEAD..=LONGEST).contains(&len(head)));
-    let Some(head) = head else {
-        counted.corrupt += 1;
-        return Ok(None);
-    };
     counted.messages += 1;
     counted.bytes += request.len() as u64;
     let intact = run.args.no_verify || frame::is_intact(request, head.number);
     counted.corrupt += u64::from(!intact);
-    let mut buffer = match free.pop().filter(|buffer| buffer.capacity() >= len(&head)) {
+    let len = head.answer as usize;
+    let mut buffer = match free.filter(|buffer| buffer.capacity() >= len) {
         Some(buffer) => buffer,
         None => {
-            let mut region = Region::anonymous(len(&head)).map_err(Failure::failed)?;
-            region.take(len(&head)).expect("was mapped")
+            let mut region = Region::anonymous(len).map_err(Failure::failed)?;
+            region.take(len).expect("was mapped")
         }
     };
-    buffer.set_len(len(&head));
+    buffer.set_len(len);
     let kind = if intact { Kind::Answer } else { Kind::Corrupt };
     frame::fill(&mut buffer, Head { kind, ..head }, !run.args.no_verify);
-    Ok(Some(buffer))
+    Ok(buffer)
 }

@@ -2,6 +2,7 @@
 
 mod answer;
 mod ask;
+mod peers;
 mod shared;
 
 use std::cell::{Cell, RefCell};

@@ -5,7 +5,9 @@ use std::time::Duration;
 use handoff_lab::topology::{Netem, Pair, load};
 
 use crate::running::Running;
-use crate::session::{Answering, command, goes_on_after_a_restart, rds, stress};
+use crate::session::{
+    Answering, command, goes_on_after_a_restart, ip, many_packets_come_to, rds, stress,
+};
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
@@ -68,6 +70,26 @@ fn a_late_answer_is_none_to_the_next_ping() {
 #[test]
 fn requests_go_on_when_the_answering_side_was_killed_and_started_again() {
     goes_on_after_a_restart(&pair(), "kernel");
+}
+
+#[test]
+fn who_takes_no_answers_delays_no_others() {
+    let pair = pair();
+    let answering = Answering::at(&pair.right, pair.right.v4(), &["--no-verify"]);
+    let [a, b, c, _] = pair.left.v4().octets();
+    let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
+    let other = format!("{a}.{b}.{c}.77");
+    let asks = |from, time| ["stress", from, "-s", &peer, "--no-verify", "--json", "--time", time];
+    ip(&pair.left, &["addr", "add", &format!("{other}/24"), "dev", pair.left.device()]);
+    // More than one of the kernel's sockets has under way.
+    let many = [&asks(&other, "600")[..], &["-a", "1M", "-d", "64"]].concat();
+    let gone = Running::start(&mut command(&pair.left, &many));
+    many_packets_come_to(&pair.left);
+    ip(&pair.left, &["addr", "del", &format!("{other}/24"), "dev", pair.left.device()]);
+    let asked = rds(&pair.left, &[&asks(&own, "1")[..], &["--timeout", "60"]].concat()).report();
+    assert!(asked["messages"].as_u64() > Some(0), "{asked}");
+    drop(gone);
+    assert_eq!(answering.stop().0, Some(130));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::wire::{Header, MAX_LANES, PORT};
@@ -14,7 +14,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::copy::{Endless, Files, cp, pattern, receiver};
 use crate::running::{PATIENCE, Running};
-use crate::session::{Answering, command, rds};
+use crate::session::{Answering, command, ip, rds};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
@@ -37,12 +37,6 @@ fn huge(number: usize) -> Vec<u8> {
     Header { sequence: 1, len, source: 9, destination: 4000, ..Header::default() }
         .to_bytes()
         .to_vec()
-}
-
-fn ip(end: &PairEnd, arguments: &[&str]) {
-    let mut command = Command::new("ip");
-    end.namespace().attach(command.args(arguments));
-    assert!(command.status().expect("starts").success(), "{arguments:?}");
 }
 
 /// An address of this end, so much larger than its own.
@@ -193,6 +187,37 @@ fn pings_are_answered_among_strangers() {
         assert_eq!(ended.code, Some(130), "{ended:?}");
         visited.has_said_little(&ended.stderr, 4);
     }
+}
+
+/// A request of `rds stress` for as long an answer as there is.
+fn request(sequence: u64) -> Vec<u8> {
+    let len = 1_u32 << 20;
+    let body = [b"hoRQ".as_slice(), &len.to_le_bytes(), &sequence.to_le_bytes()].concat();
+    let head = Header {
+        sequence,
+        len: body.len() as u32,
+        source: 9,
+        destination: 4000,
+        ..Header::default()
+    };
+    [head.to_bytes().as_slice(), &body].concat()
+}
+
+#[test]
+fn who_takes_no_answers_delays_no_others() {
+    let (pair, to) = hosts();
+    let answering = Answering::at(&pair.right, to, &["--engine", "own"]);
+    let visited = Visited::new(answering.pid());
+    let mut stranger = stranger(&pair.left, 0, 40_000, to);
+    let requests: Vec<_> = (1..=2_000).flat_map(request).collect();
+    stranger.write_all(&requests).expect("is taken");
+    let own = pair.left.v4().to_string();
+    let asks = ["stress", &own, "-s", &to.to_string(), "--engine", "own", "--time", "1", "--json"];
+    let asked = rds(&pair.left, &[&asks[..], &["--timeout", "60"]].concat()).report();
+    assert!(asked["messages"].as_u64() > Some(0), "{asked}");
+    let ended = answering.end();
+    assert!(ended.stderr.contains("an answer to "), "{ended:?}");
+    visited.has_said_little(&ended.stderr, 4);
 }
 
 #[test]
