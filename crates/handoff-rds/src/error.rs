@@ -43,10 +43,10 @@ pub enum Error {
     },
     /// Locking the pages of a buffer would exceed `RLIMIT_MEMLOCK`.
     #[error(
-        "sending without a copy needs {need} more bytes of locked memory; this process has {locked}, what sockets \
-         lend and what the user's other processes lock count, too, and the limit (RLIMIT_MEMLOCK) is {limit} bytes: \
-         raise it (ulimit -l, LimitMEMLOCK= in systemd, /etc/security/limits.conf), grant \
-         CAP_IPC_LOCK, wait for completions, or send with a copy"
+        "sending without a copy needs {need} more bytes of locked memory, and the limit (RLIMIT_MEMLOCK) is {limit}: \
+         this process has {locked}, and what sockets lend and the user's other processes lock counts as well. Raise \
+         the limit (ulimit -l, LimitMEMLOCK= in systemd, /etc/security/limits.conf), grant CAP_IPC_LOCK, wait for \
+         completions, or send with a copy"
     )]
     Memlock {
         /// Bytes of the message.
