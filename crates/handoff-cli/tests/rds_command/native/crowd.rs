@@ -69,17 +69,18 @@ fn strangers(kind: Kind, end: &PairEnd, to: Ipv4Addr, meanwhile: impl Fn(usize))
 /// Each on a lane of its own.
 fn stranger(end: &PairEnd, number: usize, first_port: u16, to: Ipv4Addr) -> TcpStream {
     let from = address(end, 10 + number / usize::from(MAX_LANES));
-    connect(end, SocketAddrV4::new(from, first_port + number as u16), to)
+    connect(end, SocketAddrV4::new(from, first_port + number as u16), to).expect("connects")
 }
 
-fn connect(end: &PairEnd, from: SocketAddrV4, to: Ipv4Addr) -> TcpStream {
+/// Fails, too, if the other side ends the connection before this thread has seen it come about.
+fn connect(end: &PairEnd, from: SocketAddrV4, to: Ipv4Addr) -> io::Result<TcpStream> {
     let connected = end.namespace().run(|| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&from.into())?;
         socket.connect(&SocketAddrV4::new(to, PORT).into())?;
         Ok::<_, io::Error>(TcpStream::from(socket))
     });
-    connected.expect("enters").expect("connects")
+    connected.expect("enters")
 }
 
 fn receiving(end: &PairEnd, from: &str, copy: &Path) -> Running {
@@ -129,11 +130,14 @@ fn takes_another(pair: &Pair) -> bool {
     let other = Ipv4Addr::new(1, 0, 0, 1);
     ip(&pair.left, &["addr", "add", &format!("{other}/32"), "dev", pair.left.device()]);
     ip(&pair.right, &["route", "add", &format!("{other}/32"), "dev", pair.right.device()]);
-    let mut stranger = connect(&pair.left, SocketAddrV4::new(other, 0), pair.right.v4());
-    stranger.set_read_timeout(Some(PATIENCE)).expect("is set");
+    let stranger = connect(&pair.left, SocketAddrV4::new(other, 0), pair.right.v4());
     // The first thing that an engine says is which of its ports are congested.
-    match stranger.read(&mut [0]) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => false,
+    let heard = stranger.and_then(|mut stranger| {
+        stranger.set_read_timeout(Some(PATIENCE))?;
+        stranger.read(&mut [0])
+    });
+    match heard.map_err(|error| error.kind()) {
+        Err(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => false,
         heard => heard.expect("an end, or something") > 0,
     }
 }
@@ -253,7 +257,8 @@ fn a_connection_that_there_is_no_room_for_is_taken_later() {
     let visited = Visited::new(answering.pid());
     // It needs two.
     visited.has_left(1);
-    let mut peer = connect(&pair.left, SocketAddrV4::new(pair.left.v4(), 40_000), to);
+    let mut peer =
+        connect(&pair.left, SocketAddrV4::new(pair.left.v4(), 40_000), to).expect("connects");
     answering.line("connections are not taken");
     visited.has_left(100);
     peer.set_read_timeout(Some(PATIENCE)).expect("can wait");
@@ -267,7 +272,7 @@ fn a_connection_that_is_not_taken_is_told_with_its_peer() {
     let answers = ["stress", &to.to_string(), "--engine", "own"];
     let answering = Running::start(&mut command(&pair.right, &answers));
     answering.line("answering");
-    let _ours = connect(&pair.right, SocketAddrV4::new(to, 0), to);
+    let _refused = connect(&pair.right, SocketAddrV4::new(to, 0), to);
     let said = answering.line("connections are not taken");
     assert!(said.contains(&format!(" refused=1 peer={to} reason=the peer has our own")), "{said}");
 }
