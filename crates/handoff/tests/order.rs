@@ -3,15 +3,18 @@
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use handoff::{Buffer, Driver, Engine, Error, Region, RingUse, Sent, Socket, Wait};
+use handoff::{Buffer, Driver, Engine, Error, Readiness, Region, RingUse, Sent, Socket, Wait};
 use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SendFlags, send};
 use socket2::SockRef;
-use traffic::{attached, pattern};
+use traffic::{attached, narrow_tcp, pattern};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -228,6 +231,88 @@ fn a_send_of_several_requests_stays_whole() {
                 let mut arrived = vec![0; 8000];
                 far.read_exact(&mut arrived).unwrap();
                 assert!(arrived == [many, last].concat(), "{engine}: out of order");
+            }
+        }
+    });
+}
+
+/// How a send that waits for room ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Ends {
+    Reset,
+    Canceled,
+}
+
+/// Waits for sockets, and what makes the sockets ready.
+fn waits(driver: &Driver, count: usize) -> (Vec<Readiness>, Vec<UnixStream>) {
+    let pair = || UnixStream::pair().unwrap();
+    let waiting = |near: UnixStream| driver.socket(near).unwrap().readable().unwrap();
+    (0..count).map(|_| pair()).map(|(near, far)| (waiting(near), far)).unzip()
+}
+
+/// A header and its payload wait for room, and end in a turn in which so many other sockets are ready. A kernel that
+/// runs few deferred tasks in a call then tells of the payload in the next turn.
+fn end_among_others(driver: &Driver, ends: Ends, others: usize, keeps_loan: bool) {
+    let (near, far) = narrow_tcp();
+    let full = near.try_clone().unwrap();
+    while send(&full, &[0; 1 << 16], SendFlags::DONTWAIT).is_ok() {}
+    let socket = attached(driver, near, Engine::UringZc);
+    let (waiting, mut ready) = waits(driver, others);
+    let sending = socket.message(Buffer::from(vec![1; 9000])).header(b"header").send().unwrap();
+    driver.turn(Wait::No).unwrap();
+    let (sent, on_loan) = sending.split();
+    let on_loan = keeps_loan.then_some(on_loan);
+    let mut make_ready = || ready.iter_mut().for_each(|far| far.write_all(b"x").unwrap());
+    match ends {
+        Ends::Reset => {
+            SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+            drop(far);
+            // The header's request is the first to hear of it.
+            poll(&mut [PollFd::new(&full, PollFlags::empty())], None).unwrap();
+            make_ready();
+        }
+        Ends::Canceled => {
+            make_ready();
+            sent.cancel();
+        }
+    }
+    let mut taken = Err(sent);
+    let error = loop {
+        driver.turn(Wait::No).unwrap();
+        taken = match taken.or_else(Sent::try_take) {
+            Ok(result) => break result.unwrap_err(),
+            again => again,
+        };
+    };
+    match ends {
+        Ends::Reset => assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET), "{error}"),
+        Ends::Canceled => assert!(matches!(error, Error::Canceled { .. }), "{error}"),
+    }
+    for _ in 0..4 {
+        driver.turn(Wait::No).unwrap();
+    }
+    if let Some(on_loan) = on_loan {
+        assert_eq!(driver.block_on(on_loan).unwrap().buffer.len(), 9000);
+    }
+    drop((waiting, socket));
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::AtMost(Duration::from_millis(100))).unwrap();
+    }
+}
+
+#[test]
+fn a_send_whose_header_ends_before_its_payload_ends_once() {
+    const NAME: &str = "a_send_whose_header_ends_before_its_payload_ends_once";
+    traffic::within(Duration::from_secs(60), || {
+        let driver = Driver::new().unwrap();
+        if let Some(reason) = driver.ring_unavailable() {
+            return traffic::skip(NAME, reason);
+        }
+        for ends in [Ends::Reset, Ends::Canceled] {
+            for others in (0..100).step_by(10) {
+                for keeps_loan in [false, true] {
+                    end_among_others(&driver, ends, others, keeps_loan);
+                }
             }
         }
     });

@@ -13,7 +13,7 @@ use super::{copy, msg_zerocopy, sending, uring_zc};
 use crate::core::Core;
 use crate::error::Error;
 use crate::mechanism::Engine;
-use crate::op::{InChain, Records, SendState, SocketShared};
+use crate::op::{InChain, Records, SocketShared};
 use crate::ring::token::STAGE_READY;
 use crate::ring::{Backend, Key, Ring, Token};
 
@@ -98,7 +98,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
         let op = records.send(key);
         op.in_kernel -= 1;
         op.waits_for_room = false;
-        op.end_if_asked();
+        op.end_if_ending();
         Rc::clone(&op.socket)
     };
     progressed(core, &socket, key);
@@ -147,14 +147,14 @@ fn come_back(core: &Core, socket: &SocketShared, key: Key) -> bool {
     queue.started -= 1;
     let mut records = core.records.borrow_mut();
     let op = records.send(key);
-    if let SendState::Settled(result) = &op.state {
+    if op.is_settled() {
         // Sends that start first end first, except cancelled ones.
         if let Some(place) = queue.waiting.iter().position(|waiting| *waiting == key) {
             queue.waiting.remove(place);
             was_first = place == 0;
         }
-        if result.is_err() && op.done > 0 && queue.broken.is_none() {
-            queue.broken = Some((op.done, op.total));
+        if op.done < op.total && op.done > 0 {
+            queue.break_off(op.done, op.total);
         }
     }
     was_first
@@ -222,7 +222,7 @@ fn end_early(core: &Core, key: Key) {
         }
         let held = op.in_kernel > 0;
         if !held {
-            op.end_if_asked();
+            op.end_if_ending();
         }
         (Rc::clone(&op.socket), held)
     };
@@ -267,7 +267,7 @@ fn end_if_due(core: &Core, socket: &SocketShared, key: Key) -> Option<bool> {
     if let Some(error) = socket.queue.borrow().broken() {
         op.fail(error);
     } else {
-        op.end_if_asked();
+        op.end_if_ending();
     }
     (!op.is_settled()).then(|| op.goes_by_ring())
 }

@@ -276,8 +276,8 @@ fn tell(core: &Core, op: &mut SendOp, stage: u8, completion: &Completion) -> Nex
             op.state = SendState::Going;
             return Next::WaitForRoom;
         }
-        SendState::Going | SendState::Ending if op.done == op.total => op.succeed(),
-        SendState::Ending => op.end_if_asked(),
+        SendState::Going | SendState::Ending(None) if op.done == op.total => op.succeed(),
+        SendState::Ending(_) => op.end_if_ending(),
         _ => {}
     }
     // A settled datagram blocks nobody.
@@ -296,7 +296,8 @@ fn lent_nothing(op: &mut SendOp, taken: usize) {
 /// What a failing request means for its send: an end, another try, or another engine.
 fn failed(core: &Core, op: &mut SendOp, errno: i32) {
     match errno {
-        _ if op.is_settled() => {}
+        // The payload behind a failed header.
+        _ if op.has_failed() => {}
         // The request of an empty payload, behind a header that was the whole send.
         _ if op.done > 0 && op.done == op.total => {}
         // An earlier link of the chain stopped: this request never started and is submitted again.
@@ -308,9 +309,63 @@ fn failed(core: &Core, op: &mut SendOp, errno: i32) {
         // Its pages are pinned already, in the slot.
         libc::ENOMEM | libc::ENOBUFS if op.kept_from_slot => op.socket.keeps_to_slots.set(true),
         _ if op.may_copy_instead(errno) => op.copy_instead(errno),
-        _ => {
-            let error = op.zero_copy_error(errno);
-            op.fail(error);
+        _ => op.end_with(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::memory::Buffer;
+    use crate::op::SocketShared;
+    use crate::op::chooser::Chooser;
+    use crate::op::loan::AsLoan as _;
+    use crate::ring::{Epoll, Io};
+
+    /// A header that fails takes the payload along, which the kernel may tell of in a later turn.
+    #[test]
+    fn a_send_whose_requests_end_apart_is_told_with_the_last() {
+        for taken in [0, 2] {
+            let core = Core::new(Io::of_epoll(Epoll::new().unwrap(), String::new()), 16).unwrap();
+            let (near, _far) = UnixStream::pair().unwrap();
+            let chooser = Chooser::new(Err(String::new()), true);
+            let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
+            let key = {
+                let mut records = core.records.borrow_mut();
+                let new = || SendOp::new(Rc::clone(&socket), Engine::UringZc, 10, 4);
+                let (key, op, _) = records.insert_send(new);
+                op.lend(Buffer::from(vec![0; 6]).into_loan());
+                key
+            };
+            socket.queue.borrow_mut().waiting.push_back(key);
+            let submit = || {
+                let mut records = core.records.borrow_mut();
+                let op = records.send(key);
+                (op.in_kernel, op.in_chain) = (2, InChain::First);
+                core.in_chains.set(2);
+                socket.queue.borrow_mut().started = 1;
+                op.next_attempt()
+            };
+            let tell = |stage, result| {
+                let data = Token { key, stage }.to_user_data();
+                completed(&core, &[Completion { data, result, flags: 0, spans: 0..0 }]);
+            };
+            if taken > 0 {
+                let payload = submit();
+                tell(STAGE_HEADER, taken);
+                tell(payload, -libc::ECANCELED);
+            }
+            let payload = submit();
+            tell(STAGE_HEADER, -libc::ECONNRESET);
+            assert!(sending::take_sent(&core, key).is_none(), "the kernel has the payload");
+            tell(payload, -libc::ECANCELED);
+            let error = sending::take_sent(&core, key).unwrap().unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+            let queue = socket.queue.borrow();
+            assert_eq!((queue.started, queue.waiting.len()), (0, 0));
+            assert_eq!(queue.broken, (taken > 0).then_some((taken as usize, 10)));
         }
     }
 }

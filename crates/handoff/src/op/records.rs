@@ -180,6 +180,15 @@ impl Records {
         &mut record.op
     }
 
+    /// As [`get`](Self::get), for a request. Checked in every build: the kernel gets nothing of an operation that
+    /// uses the record by now.
+    #[inline]
+    fn get_with_layout(&mut self, key: Key) -> (&mut Op, &mut Layout) {
+        let record = &mut *self.records[key.index as usize];
+        assert!(key.generation == record.uses, "a key is stale");
+        (&mut record.op, &mut record.layout)
+    }
+
     /// The operation of a key, or `None` when that use of the record is over.
     pub(crate) fn kind(&self, key: Key) -> Option<Kind> {
         let record = self.records.get(key.index as usize)?;
@@ -214,9 +223,8 @@ impl Records {
     }
 
     pub(crate) fn send_and_layout(&mut self, key: Key) -> (&mut SendOp, &mut Layout) {
-        let record = &mut *self.records[key.index as usize];
-        match &mut record.op {
-            Op::Send(op) => (op, &mut record.layout),
+        match self.get_with_layout(key) {
+            (Op::Send(op), layout) => (op, layout),
             _ => unreachable!("the key of a send names a send"),
         }
     }
@@ -229,9 +237,8 @@ impl Records {
     }
 
     pub(crate) fn transfer_and_layout(&mut self, key: Key) -> (&mut TransferOp, &mut Layout) {
-        let record = &mut *self.records[key.index as usize];
-        match &mut record.op {
-            Op::Transfer(op) => (op, &mut record.layout),
+        match self.get_with_layout(key) {
+            (Op::Transfer(op), layout) => (op, layout),
             _ => unreachable!("the key of a transfer names a transfer"),
         }
     }
@@ -386,6 +393,8 @@ impl Op {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{self, AssertUnwindSafe};
+
     use super::*;
     use crate::op::loan::AsLoan;
     use crate::op::{Attached, Direction};
@@ -407,5 +416,7 @@ mod tests {
         assert_eq!(inflight.kind(first), None);
         let second = inflight.insert(op);
         assert_eq!((inflight.kind(first), inflight.kind(second)), (None, Some(Kind::Transfer)));
+        let misused = AssertUnwindSafe(|| drop(inflight.transfer_and_layout(first)));
+        assert!(panic::catch_unwind(misused).is_err(), "it names another's record");
     }
 }

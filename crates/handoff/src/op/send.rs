@@ -135,9 +135,9 @@ pub(crate) enum SendState {
     /// The socket had no room, and the request did not wait: the driver waits, when no request is under
     /// way.
     Blocked,
-    /// Somebody asked it to end; it ends when no request is under way.
-    Ending,
-    /// The kernel has taken all bytes, or an error. Some bytes may still be on loan.
+    /// It ends when no request is under way: one failed with this errno, or somebody asked it to.
+    Ending(Option<NonZeroI32>),
+    /// The kernel has taken all bytes, or an error, and has no request. Some bytes may still be on loan.
     Settled(Result<usize, Box<Error>>),
     /// The same, and its holder has the result.
     Told,
@@ -252,23 +252,28 @@ impl SendOp {
     }
 
     pub(crate) fn is_ending(&self) -> bool {
-        matches!(self.state, SendState::Ending)
+        matches!(self.state, SendState::Ending(_))
+    }
+
+    /// Whether a request has failed, and another may be under way.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.state, SendState::Ending(Some(_)))
     }
 
     /// Asks the send to end, unless it has ended; returns whether that is new.
     pub(crate) fn ask_to_end(&mut self) -> bool {
         let news = matches!(self.state, SendState::Going | SendState::Blocked);
         if news {
-            self.state = SendState::Ending;
+            self.state = SendState::Ending(None);
         }
         news
     }
 
-    /// Ends a send that was asked to end; no request of it is under way.
-    pub(crate) fn end_if_asked(&mut self) {
-        if self.is_ending() {
-            let done = self.done;
-            self.fail(Error::Canceled { done });
+    /// Ends a send that is to end; no request of it is under way.
+    pub(crate) fn end_if_ending(&mut self) {
+        if let SendState::Ending(errno) = self.state {
+            let canceled = Error::Canceled { done: self.done };
+            self.fail(errno.map_or(canceled, |errno| self.zero_copy_error(errno.get())));
         }
     }
 
@@ -405,6 +410,11 @@ impl SendOp {
         debug_assert!(!self.is_settled(), "a send is settled once");
         self.socket.count(|stats| stats.messages += 1);
         self.state = SendState::Settled(Ok(self.done));
+    }
+
+    /// A request has failed: the send ends when no other request of it is under way.
+    pub(crate) fn end_with(&mut self, errno: i32) {
+        self.state = SendState::Ending(NonZeroI32::new(errno));
     }
 
     /// The rest of the bytes is not sent, and the caller is told why.
