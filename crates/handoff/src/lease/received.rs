@@ -62,7 +62,7 @@ impl Ticket {
         Self::new(Origin::Shared(whole))
     }
 
-    fn is_of_queue(&self) -> bool {
+    pub(crate) fn is_of_queue(&self) -> bool {
         match &*self.0 {
             Origin::Queue(..) => true,
             Origin::Shared(whole) => whole.is_of_queue(),

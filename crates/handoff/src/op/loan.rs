@@ -146,9 +146,15 @@ impl Loan {
         }
     }
 
-    /// Whether you may drop the buffer while the kernel still reads its pages.
-    pub(crate) fn outlives_its_mapping(&self) -> bool {
-        self.pieces().iter().all(Piece::pinned_by_page)
+    /// Whether you may drop the buffer while the kernel still reads its pages: they outlive their mapping, and
+    /// nobody gets them to write to. The NIC would, of a span of an rx queue.
+    pub(crate) fn may_drop_while_read(&self) -> bool {
+        let goes_to_nic = match self {
+            Self::Span(_, ticket) => ticket.is_of_queue(),
+            Self::ManyReceived(_, tickets) => tickets.iter().any(Ticket::is_of_queue),
+            _ => false,
+        };
+        !goes_to_nic && self.pieces().iter().all(Piece::pinned_by_page)
     }
 }
 

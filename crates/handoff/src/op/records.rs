@@ -382,8 +382,7 @@ impl Op {
             // A lend is of the kernel's memory, and its command is all in the request; an accept names no
             // memory.
             Self::Vacant | Self::Accept(_) | Self::Get(_) => true,
-            // Pages of a mapping outlive it; a request that never completed may still read the record
-            // itself.
+            // A request that never completed may still read the record itself.
             Self::Send(op) => op.only_pages_held(),
             // The kernel may still write into the buffer, or into a chunk of the pool.
             Self::Transfer(_) | Self::Receive(_) => false,

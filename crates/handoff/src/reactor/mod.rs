@@ -7,6 +7,9 @@
 //! - a waker that panics keeps no other waiter from being woken; its panic then continues;
 //! - a driver that goes calls no waker before everything else is done.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::ops::Deref;
@@ -489,87 +492,4 @@ impl Drop for Reactor {
 fn thread_time() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::AsRawFd;
-    use std::path::PathBuf;
-
-    use rustix::fs::{MemfdFlags, memfd_create};
-
-    use super::*;
-    use crate::lease::Arrivals;
-    use crate::lease::rx_shared::RxShared;
-    use crate::ring::Epoll;
-
-    const PAGE: u64 = 4096;
-
-    fn reactor() -> Rc<Reactor> {
-        Reactor::new(Io::of_epoll(Epoll::new().unwrap(), String::new()), 16).unwrap()
-    }
-
-    #[test]
-    fn a_span_that_outlives_the_driver_keeps_the_ring_open() {
-        for handle_kept in [false, true] {
-            let reactor = reactor();
-            let (queue, given_back) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
-            reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
-            // Stands for the ring; no other test uses this name.
-            let name = format!("kept open, handle {handle_kept}");
-            let ring = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
-            let path = PathBuf::from(format!("/proc/self/fd/{}", ring.as_raw_fd()));
-            let opened = std::fs::read_link(&path).unwrap();
-            let is_open = || std::fs::read_link(&path).is_ok_and(|now| now == opened);
-            queue.ring.set(Some(ring));
-            let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
-            let told: Vec<_> = (0..50).map(|chunk| Place { begin: chunk * PAGE, len: 9 }).collect();
-            let (spans, bytes) = arrivals.push_told(&told);
-            queue.arrived(spans, bytes, -1);
-            let mut spans: Vec<_> = arrivals.by_ref().collect();
-            drop(spans.split_off(45));
-            let kept = handle_kept.then(|| Rc::clone(&queue));
-            drop((arrivals, queue));
-            assert!(is_open());
-            drop(reactor);
-            // The kernel heard of everything given back before the driver went.
-            assert_eq!(given_back().len(), 5);
-            let mut last = spans.pop().unwrap();
-            drop(spans);
-            let part = last.split_to(3);
-            drop(last);
-            assert!(is_open(), "a part of a span is held");
-            drop(part);
-            assert!(!is_open());
-            drop(kept);
-        }
-    }
-
-    #[test]
-    fn what_was_given_back_when_a_driver_leaves_is_there_for_others_while_a_handle_is_left() {
-        let reactor = reactor();
-        let (queue, given_back) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
-        reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
-        let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
-        let told: Vec<_> = (0..5).map(|chunk| Place { begin: chunk * PAGE, len: 9 }).collect();
-        let (spans, bytes) = arrivals.push_told(&told);
-        queue.arrived(spans, bytes, -1);
-        let mut spans: Vec<_> = arrivals.collect();
-        drop(spans.split_off(3));
-        assert_eq!(given_back(), []);
-        reactor.leave();
-        assert_eq!(given_back().len(), 2);
-        drop(spans);
-        assert_eq!(given_back().len(), 3);
-    }
-
-    #[test]
-    fn a_driver_without_spans_takes_the_ring_along() {
-        let reactor = reactor();
-        let (queue, _) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
-        reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
-        queue.ring.set(Some(memfd_create("taken along", MemfdFlags::CLOEXEC).unwrap()));
-        drop(reactor);
-        assert!(queue.ring.take().is_none());
-    }
 }
