@@ -1,13 +1,19 @@
-//! Many more completions than the completion queue has room for: none is lost.
+//! Many more completions than the completion queue has room for, and requests for which the submission queue has none:
+//! nothing is lost.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
 
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Region, Wait};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 use traffic::{pattern, tcp, udp_pair, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -130,5 +136,51 @@ fn wake_ups_survive_a_full_queue() {
                 assert_eq!(driver.block_on(read).unwrap().result.unwrap(), 9);
             }
         }
+    });
+}
+
+/// Has the kernel take no two requests in a call that waits for nothing, as one that is short of memory.
+fn take_no_two_requests() {
+    let is = |argument, value| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value).unwrap()
+    };
+    let rule = SeccompRule::new(vec![is(1, 2), is(2, 0)]).unwrap();
+    let filter: BpfProgram = SeccompFilter::new(
+        [(libc::SYS_io_uring_enter, vec![rule])].into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EAGAIN as u32),
+        std::env::consts::ARCH.try_into().unwrap(),
+    )
+    .unwrap()
+    .try_into()
+    .unwrap();
+    // For this thread, to its end.
+    seccompiler::apply_filter(&filter).unwrap();
+}
+
+#[test]
+fn a_cancellation_without_room_is_asked_for_again() {
+    const NAME: &str = "a_cancellation_without_room_is_asked_for_again";
+    within(LONG, || {
+        let Some(driver) = tiny(NAME) else { return };
+        let pool = driver.pool(Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+        let (near, mut far) = tcp("127.0.0.1");
+        let socket = driver.socket(near).unwrap();
+        let receiver = socket.receive(&pool).unwrap();
+        driver.turn(Wait::No).unwrap();
+        take_no_two_requests();
+        let waiting = |near: UnixStream| driver.socket(near).unwrap().readable().unwrap();
+        let pairs = (0..2).map(|_| UnixStream::pair().unwrap());
+        let (waits, _others): (Vec<_>, Vec<_>) =
+            pairs.map(|(near, far)| (waiting(near), far)).unzip();
+        drop(receiver);
+        while driver.in_flight() > waits.len() {
+            driver.turn(Wait::Event).unwrap();
+        }
+        // Nobody takes bytes beside the next receiver.
+        let mut receiver = socket.receive(&pool).unwrap();
+        far.write_all(b"news").unwrap();
+        let span = driver.block_on(receiver.next_span()).unwrap().unwrap().unwrap();
+        assert_eq!(&span[..], b"news");
     });
 }

@@ -23,6 +23,8 @@ pub(crate) enum Then {
     Tell(Token),
     /// The driver waits for the socket, for no event but errors.
     Await(Rc<SocketShared>, Token),
+    /// What the token names is asked to end, if it still is to.
+    Cancel(Token),
     Wake(Waker),
 }
 

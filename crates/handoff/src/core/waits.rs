@@ -2,7 +2,8 @@
 //!
 //! Contracts:
 //! - a wait is told exactly once: of readiness, of an error, or of its cancellation;
-//! - a wait that cannot begin is told a moment later, never from within the call that asked for it.
+//! - a wait that cannot begin is told a moment later, never from within the call that asked for it;
+//! - a cancellation that the ring has no room for is asked for again, by the clock.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -66,21 +67,28 @@ impl Core {
         match &self.io.backend {
             Backend::Ring(ring) => {
                 let mut ring = ring.borrow_mut();
-                match ring.make_room(1) {
-                    Ok(()) => {
-                        let entry = opcode::AsyncCancel::new(token.to_user_data())
-                            .build()
-                            .user_data(token.of_cancel().to_user_data());
-                        // SAFETY: the entry names no memory.
-                        unsafe { ring.push(&entry) };
-                    }
-                    Err(error) => tracing::warn!(%error, "a request is not asked to end"),
+                let room = ring.make_room(1).map(|()| {
+                    let entry = opcode::AsyncCancel::new(token.to_user_data())
+                        .build()
+                        .user_data(token.of_cancel().to_user_data());
+                    // SAFETY: the entry names no memory.
+                    unsafe { ring.push(&entry) };
+                });
+                drop(ring);
+                if let Err(error) = room {
+                    self.cancel_later(token, &error);
                 }
             }
             Backend::Readiness(epoll) => return epoll.borrow_mut().cancel(token),
         }
         self.due.attend();
         false
+    }
+
+    /// The ring had no room for the question: the reactor has the operation ask in a moment, if it still is to end.
+    pub(crate) fn cancel_later(&self, token: Token, error: &io::Error) {
+        tracing::warn!(%error, "a request is asked to end a moment later");
+        self.at(Instant::now() + LATER, Then::Cancel(token.of_cancel()));
     }
 
     pub(crate) fn watch_unpark(&self) -> Result<()> {

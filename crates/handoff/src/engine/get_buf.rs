@@ -173,15 +173,24 @@ pub(crate) fn let_go(core: &Core, key: Key) {
 
 /// Asks for a lend to end early. The kernel's own cancellation does not reach commands of devices.
 pub(crate) fn cancel(core: &Core, key: Key) {
-    let data = Token { key, stage: STAGE_GET }.to_user_data();
-    {
+    let token = Token { key, stage: STAGE_GET };
+    let asked = {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
-        if let Err(error) = push(core, Command::cancel(data), &op.getbuf.device, DETACHED) {
-            tracing::warn!(%error, "a lend that nobody waits for is not cancelled");
-        }
+        push(core, Command::cancel(token.to_user_data()), &op.getbuf.device, DETACHED)
+    };
+    match asked {
+        Ok(()) => core.due.attend(),
+        Err(error) => core.cancel_later(token, &error),
     }
-    core.due.attend();
+}
+
+/// The ring had no room for the cancellation of a lend.
+pub(crate) fn cancel_again(core: &Core, key: Key) {
+    let waits = core.records.borrow_mut().get_op(key).kernel_holds();
+    if waits {
+        cancel(core, key);
+    }
 }
 
 /// Clears the slots nobody needs, so that their buffers go back when the last request has let go of them.

@@ -382,12 +382,12 @@ fn stop(core: &Core, key: Key, request: bool) {
     }
 }
 
-/// The kernel did not find the request of an operation that was asked to end.
-pub(crate) fn cancel_again(core: &Core, key: Key) {
+/// The kernel did not find the request of an operation that was asked to end, or the question was `lost` on its way.
+pub(crate) fn cancel_again(core: &Core, key: Key, lost: bool) {
     let again = {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
-        op.kernel_holds() && op.is_tried_again()
+        op.kernel_holds() && (lost || op.is_tried_again())
     };
     if again {
         stop(core, key, true);

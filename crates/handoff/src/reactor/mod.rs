@@ -251,6 +251,7 @@ impl Reactor {
             match then {
                 Then::Tell(token) => self.ready(token),
                 Then::Await(socket, token) => self.await_readiness(&socket.endpoint, 0, token),
+                Then::Cancel(token) => self.cancel_again(token, true),
                 Then::Wake(waker) => self.due.wake(Some(waker)),
             }
         }
@@ -332,8 +333,7 @@ impl Reactor {
         match token.stage {
             STAGE_LANE => return lane::completed(self, all),
             STAGE_CANCEL | STAGE_LANE_CANCEL if result != -libc::ENOENT => {}
-            STAGE_CANCEL => self.cancel_again(token.key),
-            STAGE_LANE_CANCEL => lane::cancel_again(self, token),
+            STAGE_CANCEL | STAGE_LANE_CANCEL => self.cancel_again(token, false),
             STAGE_READY | STAGE_RETURN | STAGE_LANE_READY => self.ready(token),
             STAGE_TRANSFER => transfer::completed(self, token.key, result),
             STAGE_ACCEPT => accepting::completed(self, token.key, result, flags),
@@ -353,16 +353,21 @@ impl Reactor {
         1
     }
 
-    /// The kernel did not find what an operation asked it to end.
+    /// The kernel did not find what an operation asked it to end, or the question was `lost` on its way.
     #[cold]
-    fn cancel_again(&self, key: Key) {
+    fn cancel_again(&self, token: Token, lost: bool) {
+        if token.stage == STAGE_LANE_CANCEL {
+            return lane::cancel_again(self, token);
+        }
+        let key = token.key;
         let kind = self.records.borrow().kind(key);
         match kind {
             Some(Kind::Send) => order::cancel_again(self, key),
             Some(Kind::Receive) => receiving::cancel_again(self, key),
-            Some(Kind::Transfer) => transfer::cancel_again(self, key),
+            Some(Kind::Transfer) => transfer::cancel_again(self, key, lost),
             Some(Kind::Accept) => accepting::cancel_again(self, key),
-            Some(Kind::Get) | None => {}
+            Some(Kind::Get) => get_buf::cancel_again(self, key),
+            None => {}
         }
     }
 
