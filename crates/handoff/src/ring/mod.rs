@@ -362,12 +362,12 @@ fn tolerated(result: io::Result<usize>) -> io::Result<()> {
 
 /// Where there can be no ring.
 #[cfg(test)]
-mod skip {
+pub(crate) mod skip {
     use std::io::{self, Write};
 
-    /// `None`, with a line for the summary.
-    pub(super) fn told<T>(ring: io::Result<T>, test: &str) -> Option<T> {
-        let line = |error: &io::Error| format!("\nHANDOFF-SKIP ring::{test}: no ring: {error}\n");
+    /// `None`, with a line for the summary. `test` has its modules.
+    pub(crate) fn told<T>(ring: io::Result<T>, test: &str) -> Option<T> {
+        let line = |error: &io::Error| format!("\nHANDOFF-SKIP {test}: no ring: {error}\n");
         // Not captured by the test harness.
         let skipped = |error: &io::Error| io::stdout().write_all(line(error).as_bytes()).unwrap();
         ring.inspect_err(skipped).ok()
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     fn ring(test: &str) -> Option<Ring> {
-        skip::told(Ring::new((32, 0), 0, 0, Shape::Narrow), test)
+        skip::told(Ring::new((32, 0), 0, 0, Shape::Narrow), &format!("ring::{test}"))
     }
 
     fn push(ring: &mut Ring, entry: squeue::Entry, linked: bool) {

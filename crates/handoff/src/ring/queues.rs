@@ -325,7 +325,7 @@ mod tests {
 
         extern "C" fn nothing(_: libc::c_int) {}
 
-        let test = "queues::tests::signals_end_no_wait";
+        let test = "ring::queues::tests::signals_end_no_wait";
         let Some(mut queues) = skip::told(Queues::new(8, 0, Shape::Narrow), test) else { return };
         // SAFETY: the handler does nothing; all-zero bytes are no flags, so that calls are interrupted, and
         // no blocked signals.
@@ -423,7 +423,8 @@ mod tests {
     #[test]
     fn there_are_as_many_places_for_completions_as_were_asked_for() {
         for shape in [Shape::Narrow, Shape::Mixed, Shape::Wide] {
-            let test = "queues::tests::there_are_as_many_places_for_completions_as_were_asked_for";
+            let test =
+                "ring::queues::tests::there_are_as_many_places_for_completions_as_were_asked_for";
             let places = |asked| {
                 let queues = skip::told(Queues::new(5, asked, shape), test)?;
                 let places = queues.params().cq_entries();
@@ -442,7 +443,7 @@ mod tests {
     #[test]
     fn completions_of_every_shape_come_in_order() {
         for shape in [Shape::Narrow, Shape::Mixed, Shape::Wide] {
-            let test = "queues::tests::completions_of_every_shape_come_in_order";
+            let test = "ring::queues::tests::completions_of_every_shape_come_in_order";
             let Some(mut queues) = skip::told(Queues::new(8, 0, shape), test) else { return };
             assert_eq!(queues.tell_of_spans(), shape != Shape::Narrow);
             let mut places = Vec::new();

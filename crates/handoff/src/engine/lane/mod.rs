@@ -4,7 +4,8 @@
 //! lane makes. A lane is made for a number of buffers and allocates nothing after that.
 //!
 //! Contracts:
-//! - a lane whose handle is gone sends what was pushed, and leaves the driver when all of it is back;
+//! - a lane whose handle is gone sends what was pushed, and leaves the driver when all of it is back and no wait for
+//!   room is under way;
 //! - no call made while the state is borrowed can come back to the lane or the driver.
 
 mod datagrams;
@@ -250,7 +251,9 @@ impl LaneShared {
             state.has_stream = false;
             self.socket.queue.borrow_mut().close_lane();
         }
-        if state.head != state.tail {
+        // A wait that is still to be told would be told to the next lane of this number.
+        let waits = state.stream.as_ref().is_some_and(|stream| stream.wait.is_some());
+        if state.head != state.tail || waits {
             return;
         }
         drop(state);
@@ -364,9 +367,9 @@ fn await_room(core: &Core, lane: &LaneShared, token: Token) {
 /// The socket has room, or failed: the next attempt tells which.
 #[cold]
 pub(crate) fn ready(core: &Core, token: Token) {
-    let lane = core.lanes.get(token.lane());
-    let Some(lane) = lane else { return };
+    let lane = core.lanes.get(token.lane()).expect("a lane stays until its waits are told");
     let mut state = lane.state.borrow_mut();
+    assert!(state.still_under_way(token).is_some(), "a wait is told to the lane that waits");
     state.unblock(token);
     if state.end.is_some() {
         state.end_waiting(&lane);
@@ -398,4 +401,62 @@ pub(crate) fn give_up(core: &Core) {
 /// The next use of a place, for another request.
 fn next_use(data: u64) -> u64 {
     data.wrapping_add(NEXT_GENERATION)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::memory::{Backed, Region};
+    use crate::op::chooser::Chooser;
+    use crate::ring::{Io, Shape, skip};
+
+    const LEN: usize = 100;
+
+    /// Pushes a buffer; returns its request, which the ring has queued and never submits.
+    fn push(core: &Core, lane: &Rc<LaneShared>, region: &mut Region) -> Token {
+        assert!(lane.push(core, region.take(LEN).unwrap()).is_ok());
+        pump_marked(core);
+        lane.state.borrow().under_way()[0]
+    }
+
+    fn tell(core: &Core, request: Token, result: i32) {
+        let data = request.to_user_data();
+        completed(core, &[Completion { data, result, flags: 0, spans: 0..0 }]);
+    }
+
+    /// The kernel ends the wait later than the lane.
+    #[test]
+    fn a_wait_of_a_lane_that_was_cancelled_is_told_to_no_other() {
+        let test = "engine::lane::tests::a_wait_of_a_lane_that_was_cancelled_is_told_to_no_other";
+        let ring = skip::told(Ring::new((32, 0), 0, 0, Shape::Narrow), test);
+        let Some(ring) = ring else { return };
+        let core = Core::new(Io::of_ring(ring), 16).unwrap();
+        let (near, _far) = UnixStream::pair().unwrap();
+        let chooser = Chooser::new(Err(String::new()), true);
+        let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
+        let mut region = Region::anonymous(4096).unwrap();
+        let backing = Arc::clone(region.backing());
+        let open = || LaneShared::open(&core, &socket, &backing, 4).unwrap();
+
+        let first = open();
+        let request = push(&core, &first, &mut region);
+        tell(&core, request, -libc::EAGAIN);
+        let wait = first.state.borrow().under_way()[0];
+        first.cancel(&core);
+        assert!(matches!(first.take(&core), Some((Err(Error::Canceled { done: 0 }), _))));
+        first.close(&core);
+
+        let second = open();
+        let request = push(&core, &second, &mut region);
+        ready(&core, wait);
+        assert_eq!(second.state.borrow().under_way(), [request]);
+        assert_eq!(core.lanes.held.get(), 1);
+        assert_eq!(core.lanes.all().len(), 1);
+        tell(&core, request, LEN as i32);
+        assert_eq!(core.lanes.held.get(), 0);
+        second.close(&core);
+        assert!(core.lanes.all().is_empty());
+    }
 }
