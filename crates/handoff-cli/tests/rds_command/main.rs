@@ -1,6 +1,8 @@
 //! `handoff rds` as a user meets it, between two network namespaces.
 
 mod copy;
+mod hosts;
+mod peer;
 mod session;
 
 #[allow(dead_code, reason = "each test program uses a part")]

@@ -23,13 +23,6 @@ pub(crate) fn command(end: &PairEnd, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs `ip` at one end of the pair.
-pub(crate) fn ip(end: &PairEnd, arguments: &[&str]) {
-    let mut command = Command::new("ip");
-    end.namespace().attach(command.args(arguments));
-    assert!(command.status().expect("starts").success(), "{arguments:?}");
-}
-
 /// An answering side; killed when it is dropped.
 pub(crate) struct Answering(Running);
 

@@ -10,7 +10,6 @@ use crate::Failure;
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach;
-use crate::net::visitors;
 
 /// How often a sender knocks: messages to an unbound port are dropped silently.
 const KNOCK: Duration = Duration::from_millis(500);
@@ -105,7 +104,7 @@ fn answer(bytes: &[u8], ours: &Hello) -> Result<Hello, Failure> {
 ///
 /// The engine's error.
 pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
-    let (begin, visitors) = (Instant::now(), visitors::of(line.job.args.addresses.from()));
+    let begin = Instant::now();
     loop {
         line.reap()?;
         if line.job.args.connect_timeout.is_some_and(|time| begin.elapsed() >= time) {
@@ -120,7 +119,7 @@ pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
                     Err("it wants to receive, as this side does".to_owned())
                 }
                 Hello { streams: 2.., .. } => Err("it wants several streams".to_owned()),
-                _ if !visitors.may_come(received.from.ip()) => {
+                _ if !line.visitors.may_come(received.from.ip()) => {
                     Err("it is none of those that --from lets in".to_owned())
                 }
                 hello => Ok(hello),
@@ -132,7 +131,7 @@ pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
                     line.say(&ours.encode()).await?;
                     return Ok(hello);
                 }
-                Err(why) => visitors.turned_away(received.from, &why),
+                Err(why) => line.visitors.turned_away(received.from, &why),
             }
         }
         line.changed().await?;

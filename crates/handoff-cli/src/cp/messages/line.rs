@@ -18,7 +18,7 @@ use super::super::job::Job;
 use super::super::wire::{Frame, HELLO_LEN, Hello};
 use crate::failure::Failed;
 use crate::rds::port::{self, Host, Port, UNDER_WAY};
-use crate::{Failure, clock, output};
+use crate::{Failure, clock};
 
 /// How often a side says hello that has nothing else to say.
 const SIGN: Duration = Duration::from_secs(2);
@@ -29,6 +29,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// The most bytes that the receiver may not have taken yet: less than its port holds before it is
 /// congested. The kernel has been seen to stay congested after it had been read.
 const WINDOW: u64 = 2 << 20;
+/// The most answers to strangers in a transfer, since a rate would not do: what a stranger does not acknowledge
+/// stays in the port's send buffer, in which the peer's messages need room.
+const MOST_REFUSALS: usize = 64;
 /// Between looks if nothing reports a change.
 const LOOK: Duration = Duration::from_millis(80);
 
@@ -42,6 +45,10 @@ pub(super) struct Line<'a> {
     pub(super) why: String,
     /// The longest message.
     pub(super) longest: usize,
+    /// Who may send to it.
+    pub(super) visitors: Visitors,
+    /// Answers to strangers.
+    refusals: Cell<usize>,
     peer: Cell<Option<SocketAddr>>,
     /// The message that shows we are alive.
     hello: Cell<[u8; HELLO_LEN]>,
@@ -61,7 +68,7 @@ pub(super) struct Line<'a> {
     tally: Cell<Tally>,
 }
 
-/// Runs `work` with a line at `own`, at this port or a free one. `visitors` are who may connect to our own engine.
+/// Runs `work` with a line at `own`, at this port or a free one. `visitors` are who may send to it.
 ///
 /// # Errors
 ///
@@ -75,7 +82,8 @@ pub(super) fn with<T>(
 ) -> Result<T, Failure> {
     let copy = job.args.engine == EngineName::Copy;
     let at = SocketAddr::new(own, PORT);
-    let (host, passed_over) = Host::new(&job.driver, job.args.rds, at, visitors, copy, UNDER_WAY)?;
+    let (host, passed_over) =
+        Host::new(&job.driver, job.args.rds, at, visitors.clone(), copy, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&job.driver);
     host.serve(&executor);
@@ -93,6 +101,8 @@ pub(super) fn with<T>(
             (None, true) => "asked to copy".to_owned(),
             (None, false) => "messages are lent".to_owned(),
         },
+        visitors,
+        refusals: Cell::new(0),
         peer: Cell::new(None),
         hello: Cell::new([0; HELLO_LEN]),
         heard: Cell::new(Instant::now()),
@@ -240,14 +250,20 @@ impl Line<'_> {
         self.taken.get()
     }
 
-    /// Tells another sender that says hello that we are busy.
-    pub(super) fn turn_away(&self, from: SocketAddr, bytes: &[u8]) {
-        if bytes.len() == HELLO_LEN {
-            let reason = "another transfer is under way".to_owned();
-            let answer = Frame::Answer { bytes: 0, outcome: Err(reason) };
+    /// Tells another sender that says hello that we are busy, if it may come.
+    fn turn_away(&self, from: SocketAddr, bytes: &[u8]) {
+        const BUSY: &str = "another transfer is under way";
+        if !self.visitors.lets_in(from) {
+            return;
+        }
+        self.visitors.turned_away(from, BUSY);
+        let bytes = <&[u8; HELLO_LEN]>::try_from(bytes);
+        let greets = bytes.is_ok_and(|bytes| Hello::decode(bytes).is_ok());
+        if greets && self.refusals.get() < MOST_REFUSALS {
+            self.refusals.set(self.refusals.get() + 1);
+            let answer = Frame::Answer { bytes: 0, outcome: Err(BUSY.to_owned()) };
             // A sender that is not told gives up for lack of an answer.
             let _ = self.try_say(from, answer.encode());
-            output::say(format_args!("turned {from} away: another transfer is under way"));
         }
     }
 
@@ -300,7 +316,10 @@ impl Line<'_> {
         match self.port.send_copied(to, Buffer::from(bytes), WORDS) {
             Ok(()) => {
                 self.under_way.set(self.under_way.get() + 1);
-                self.spoken.set(Instant::now());
+                // What strangers hear shows the peer nothing.
+                if self.peer.get() == Some(to) {
+                    self.spoken.set(Instant::now());
+                }
                 Ok(true)
             }
             Err(Refused { error, .. }) if error.is_temporary() => Ok(false),

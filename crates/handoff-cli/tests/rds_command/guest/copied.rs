@@ -1,10 +1,20 @@
 //! Copies by the kernel's RDS.
 
-use handoff_lab::topology::{Pair, load};
-use handoff_rds::wire::PORT;
-use rustix::process::Signal;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{SocketAddrV4, TcpStream};
+use std::process::{Command, Stdio};
 
-use crate::copy::{Endless, Files, copy, copy_between, receiver, sender};
+use handoff_cli::cp::wire::HELLO_LEN;
+use handoff_lab::topology::{Pair, load};
+use handoff_rds::wire::{Header, PORT};
+use rustix::process::Signal;
+use socket2::{Domain, Socket, Type};
+
+use crate::copy::{Endless, Files, copy, copy_between, cp, pattern, receiver, sender};
+use crate::hosts::{hosts, stranger_at};
+use crate::peer::sends;
+use crate::running::Running;
 
 const LONG: usize = 3_000_001;
 
@@ -56,8 +66,8 @@ fn a_taken_port_and_a_receiver_that_is_not_there_are_told() {
     let _first = receiver(&pair.right, &files.copy(), &[]);
     let from = format!("rds://{}:4000", pair.right.v4());
     let other = files.copy().with_extension("other");
-    let mut command = crate::copy::cp(&pair.right, &[from.as_ref(), other.as_os_str()]);
-    let second = crate::running::Running::start(&mut command).end();
+    let mut command = cp(&pair.right, &[from.as_ref(), other.as_os_str()]);
+    let second = Running::start(&mut command).end();
     assert_eq!(second.code, Some(1), "{second:?}");
     assert!(second.stderr.contains("port 4000"), "{second:?}");
     assert_eq!(files.names(), ["source"]);
@@ -78,4 +88,46 @@ fn a_second_sender_is_turned_away() {
     let received = receiver.end();
     assert!(received.stderr.contains("the sender gave up"), "{received:?}");
     assert_eq!(files.names(), ["source"]);
+}
+
+/// What it does not acknowledge takes the port's send buffer.
+#[test]
+fn a_stranger_that_reads_nothing_does_not_end_a_transfer() {
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    let (pair, to) = hosts();
+    let files = Files::new(0);
+    let (from, copied) = (format!("rds://{to}:4000"), files.copy());
+    // With that capability its send buffer is twice as large.
+    let mut receiver = Command::new("setpriv");
+    receiver.args(["--bounding-set=-net_admin", env!("CARGO_BIN_EXE_handoff"), "cp", &from]);
+    let receiver = pair.right.namespace().attach(receiver.arg(&copied));
+    let receiver = Running::start(receiver.stdin(Stdio::null()));
+    receiver.line("listening on rds://");
+    let mut sender = cp(&pair.left, &["-", &from]);
+    let mut sender = Running::start(sender.stdin(Stdio::piped()));
+    let mut input = sender.input();
+    let bytes = pattern(70_000);
+    // More than a pipe holds: the receiver has answered.
+    input.write_all(&bytes).expect("is read");
+    let stranger = pair.left.namespace().run(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        // As little as can be: what has room there is acknowledged.
+        socket.set_recv_buffer_size(1)?;
+        socket.bind(&SocketAddrV4::new(stranger_at(&pair.left, 0), 40_000).into())?;
+        socket.connect(&SocketAddrV4::new(to, PORT).into())?;
+        Ok::<_, io::Error>(TcpStream::from(socket))
+    });
+    let mut stranger = stranger.expect("enters").expect("connects");
+    // Answers to all would be more than net.core.wmem_max.
+    let hellos = (1..=82_000).flat_map(|sequence| {
+        let (len, source, destination) = (HELLO_LEN as u32, 4000, 4000);
+        let header = Header { sequence, len, source, destination, ..Header::default() };
+        [&header.to_bytes()[..], &sends(0).encode()].concat()
+    });
+    stranger.write_all(&hellos.collect::<Vec<u8>>()).expect("is taken");
+    receiver.line("away: another transfer is under way");
+    drop(input);
+    let (sent, received) = (sender.end(), receiver.end());
+    assert!(sent.code == Some(0) && received.code == Some(0), "{sent:?} {received:?}");
+    assert!(fs::read(copied).expect("is there") == bytes);
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use handoff_lab::topology::{Netem, Pair, load};
 
+use crate::hosts::ip;
 use crate::running::Running;
 use crate::session::{
-    Answering, command, goes_on_after_a_restart, ip, many_packets_come_to, rds, stress,
+    Answering, command, goes_on_after_a_restart, many_packets_come_to, rds, stress,
 };
 
 fn pair() -> Pair {

@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::mpsc;
 
 use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::wire::{Header, MAX_LANES, PORT};
@@ -13,8 +14,10 @@ use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
 use crate::copy::{Endless, Files, cp, pattern, receiver};
+use crate::hosts::{hosts, ip, stranger_at};
+use crate::peer::{self, play, sends};
 use crate::running::{PATIENCE, Running};
-use crate::session::{Answering, command, ip, rds};
+use crate::session::{Answering, command, rds};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
@@ -26,9 +29,6 @@ const KIB_OF_THE_PEER: u64 = (4 + 8) << 10;
 /// The code that a ping is the first to run.
 const KIB_OF_A_PING: u64 = 2 << 10;
 
-/// Strangers come from so many addresses.
-const ADDRESSES: usize = CROWD / MAX_LANES as usize;
-
 const TONGUE: Tongue = Tongue { begin: &[0; 48], huge };
 
 /// The header of a message as long as there is, or longer than there can be.
@@ -37,24 +37,6 @@ fn huge(number: usize) -> Vec<u8> {
     Header { sequence: 1, len, source: 9, destination: 4000, ..Header::default() }
         .to_bytes()
         .to_vec()
-}
-
-/// An address of this end, so much larger than its own.
-fn address(end: &PairEnd, more: usize) -> Ipv4Addr {
-    Ipv4Addr::from(u32::from(end.v4()) + more as u32)
-}
-
-/// Two hosts: strangers are at the left end's further addresses, and at the right end is the address that is
-/// larger than theirs, to which they connect; of two addresses the smaller one does.
-fn hosts() -> (Pair, Ipv4Addr) {
-    let pair = Pair::new(9_000).expect("namespaces and veth");
-    for number in 0..ADDRESSES {
-        let own = format!("{}/24", address(&pair.left, 10 + number));
-        ip(&pair.left, &["addr", "add", &own, "dev", pair.left.device()]);
-    }
-    let visited = address(&pair.right, 100);
-    ip(&pair.right, &["addr", "add", &format!("{visited}/24"), "dev", pair.right.device()]);
-    (pair, visited)
 }
 
 /// They come one by one, after `meanwhile` has been called for each.
@@ -68,7 +50,7 @@ fn strangers(kind: Kind, end: &PairEnd, to: Ipv4Addr, meanwhile: impl Fn(usize))
 
 /// Each on a lane of its own.
 fn stranger(end: &PairEnd, number: usize, first_port: u16, to: Ipv4Addr) -> TcpStream {
-    let from = address(end, 10 + number / usize::from(MAX_LANES));
+    let from = stranger_at(end, number / usize::from(MAX_LANES));
     connect(end, SocketAddrV4::new(from, first_port + number as u16), to).expect("connects")
 }
 
@@ -122,6 +104,45 @@ fn a_peer_is_heard_among_strangers() {
         assert!(fs::read(copy).expect("is there") == [&bytes, more].concat(), "{kind:?}");
         visited.has_said_little(&received.stderr, 4);
     }
+}
+
+#[test]
+fn a_stranger_that_says_hello_again_and_again_hears_so_many_answers() {
+    const ANSWERS: usize = 64;
+    let (pair, to) = hosts();
+    let files = Files::new(0);
+    let (from, copy) = (format!("rds://{to}:4000"), files.copy());
+    let receiver = receiving(&pair.right, &from, &copy);
+    let visited = Visited::new(receiver.pid());
+    let mut sender = cp(&pair.left, &["--rds", "own", "-", &from]);
+    let mut sender = Running::start(sender.stdin(Stdio::piped()));
+    let mut input = sender.input();
+    let bytes = pattern(4_000_000);
+    let (begin, rest) = bytes.split_at(100_000);
+    // More than a pipe holds: the receiver has answered.
+    input.write_all(begin).expect("is read");
+    let (tell, told) = mpsc::channel();
+    let stranger = play(&pair.left, stranger_at(&pair.left, 0), async move |peer| {
+        for _ in 0..3_000 {
+            peer.say((to, peer::PORT).into(), &sends(0).encode()).await;
+        }
+        let mut answers = 0;
+        while peer.hear().await.is_some() {
+            answers += 1;
+            if answers == ANSWERS {
+                tell.send(()).expect("the test waits");
+            }
+        }
+        answers
+    });
+    told.recv_timeout(PATIENCE).expect("the stranger is answered");
+    input.write_all(rest).expect("is read");
+    drop(input);
+    let (sent, received) = (sender.end(), receiver.end());
+    assert!(sent.code == Some(0) && received.code == Some(0), "{sent:?} {received:?}");
+    assert!(fs::read(copy).expect("is there") == bytes);
+    assert_eq!(stranger.join().expect("ends"), ANSWERS);
+    visited.has_said_little(&received.stderr, 4);
 }
 
 /// Whether the right end takes a connection from another host than the left end: one of a smaller address, so it is the
@@ -280,7 +301,8 @@ fn a_connection_that_is_not_taken_is_told_with_its_peer() {
 #[test]
 fn only_those_who_are_named_may_connect() {
     let (pair, to) = hosts();
-    let [own, other] = [pair.left.v4(), address(&pair.left, 10)].map(|address| address.to_string());
+    let [own, other] =
+        [pair.left.v4(), stranger_at(&pair.left, 0)].map(|address| address.to_string());
     let mut answering = command(&pair.right, &["stress", &to.to_string(), "--from", &own]);
     let answering = Running::start(&mut answering);
     let said = answering.lines("answering").concat();
