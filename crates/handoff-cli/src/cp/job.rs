@@ -253,16 +253,34 @@ impl<'a> Job<'a> {
         &self,
         future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let ended = self.driver.block_on(async {
-            let given_up = pin!(async {
-                select(pin!(self.stopped()), pin!(self.standing_still())).await.factor_first().0
-            });
-            match select(pin!(future), given_up).await {
-                Either::Left((ended, _)) => ended,
-                Either::Right((failure, _)) => Err(failure),
-            }
-        });
-        ended.failed("waiting in the kernel")?
+        self.driver.block_on(self.while_moving(future)).failed("waiting in the kernel")?
+    }
+
+    /// Waits for a future to its end, or to the stop, or until nothing has moved for too long (--idle).
+    ///
+    /// # Errors
+    ///
+    /// As [`until_stopped`](Self::until_stopped).
+    pub(super) async fn while_moving<T>(
+        &self,
+        future: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let given_up = async {
+            select(pin!(self.stopped()), pin!(self.standing_still())).await.factor_first().0
+        };
+        unless(given_up, future).await
+    }
+
+    /// Waits for a future to its end, or to the stop.
+    ///
+    /// # Errors
+    ///
+    /// Its own, or [`Failure::Stopped`].
+    pub(super) async fn unless_stopped<T>(
+        &self,
+        future: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        unless(self.stopped(), future).await
     }
 
     /// Ends when nothing has moved for too long.
@@ -284,7 +302,7 @@ impl<'a> Job<'a> {
     }
 
     /// The failure of a signal, once one has come to any thread.
-    pub(super) async fn stopped(&self) -> Failure {
+    async fn stopped(&self) -> Failure {
         self.stop.wait(&self.driver).await
     }
 
@@ -309,6 +327,17 @@ impl<'a> Job<'a> {
             }
             self.driver.turn(Wait::AtMost(left)).ok()?;
         }
+    }
+}
+
+/// What a future comes to, unless `given_up` ends before it.
+async fn unless<T>(
+    given_up: impl Future<Output = Failure>,
+    future: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match select(pin!(future), pin!(given_up)).await {
+        Either::Left((ended, _)) => ended,
+        Either::Right((failure, _)) => Err(failure),
     }
 }
 

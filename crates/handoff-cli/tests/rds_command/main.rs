@@ -1,6 +1,7 @@
 //! `handoff rds` as a user meets it, between two network namespaces.
 
 mod copy;
+mod gate;
 mod hosts;
 mod peer;
 mod session;

@@ -68,11 +68,12 @@ pub(super) struct Line<'a> {
     tally: Cell<Tally>,
 }
 
-/// Runs `work` with a line at `own`, at this port or a free one. `visitors` are who may send to it.
+/// Runs `work` with a line at `own`, at this port or a free one. `visitors` are who may send to it. What of the work the
+/// stop ends is up to the work.
 ///
 /// # Errors
 ///
-/// No engine, a port in use, errors of `work`, the stop.
+/// No engine, a port in use, errors of `work`.
 pub(super) fn with<T>(
     job: &Job<'_>,
     own: IpAddr,
@@ -117,10 +118,7 @@ pub(super) fn with<T>(
         tally: Cell::default(),
     };
     let ended = executor.run(async {
-        let ended = match select(pin!(work(&line)), pin!(job.stopped())).await {
-            Either::Left((ended, _)) => ended,
-            Either::Right((failure, _)) => Err(failure),
-        };
+        let ended = work(&line).await;
         if let Err(failure) = &ended {
             line.give_up(failure).await;
         }

@@ -6,7 +6,8 @@
 //! - the receiver's hellos say how much it has taken: no buffer is reused before, since lent pages are
 //!   shared with a receiver on the same host; and no more is under way than its port holds;
 //! - the checksum is always compared;
-//! - messages of anybody but the peer are turned away; they get a limited number of answers in a transfer.
+//! - messages of anybody but the peer are turned away; they get a limited number of answers in a transfer;
+//! - once the file gets its name, neither a signal nor the peer changes the result.
 //!
 //! A message is a hello, or a part of the stream of frames; a piece of payload is a message by itself, so
 //! it is sent in place.

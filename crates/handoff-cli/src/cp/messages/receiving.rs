@@ -1,6 +1,7 @@
 //! The receiving side.
 
 use std::net::SocketAddr;
+use std::thread;
 
 use handoff::{Buffer, Tally};
 
@@ -37,14 +38,14 @@ pub(in super::super) fn receive(
     line::with(job, own.ip(), Some(own.port()), visitors::of(from), async |line| {
         output::say(format_args!("listening on rds://{}", SocketAddr::new(own.ip(), own.port())));
         visitors::warn_of_rds(line.is_of_kernel(), own, from);
-        let peer = admit(line).await?;
+        let peer = job.unless_stopped(admit(line)).await?;
         let clock = Clock::start();
         job.set_length(peer.length);
         let outlet = outlet(target)?;
         let intake = Intake::new(job.order, peer.length, true);
         outlet.prepare(job.order, 1, peer.length, peer.sparse)?;
         let sink = Sink::new(job, &intake, outlet.open(false)?)?;
-        let received = take(line, &sink).await?;
+        let received = job.while_moving(take(line, &sink)).await?;
         let (bytes, checksum) = intake.check()?;
         let hop = Hop {
             from: "socket",
@@ -56,18 +57,18 @@ pub(in super::super) fn receive(
         let (hops, holes) = (vec![hop, sink.hop_out(sink.tally(), false)], intake.holes());
         if let Outlet::File(destination) = outlet {
             let sync = job.args.sync;
+            let commit = move || destination.commit(bytes, None, sync);
             // It may take long, and the sender waits for signs of life.
-            let committing = std::thread::spawn(move || destination.commit(bytes, None, sync));
-            while !committing.is_finished() {
+            let committed = to_its_end(commit, async || {
                 line.attend()?;
-                line.changed().await?;
-            }
-            let committed = committing.join();
-            committed.unwrap_or_else(|_| Err(Failure::failed("naming the file panicked")))?;
+                line.changed().await
+            });
+            let panicked = |_| Err(Failure::failed("naming the file panicked"));
+            committed.await.unwrap_or_else(panicked)?;
         }
         let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
         // The file stays in place, whether or not the sender hears of it.
-        if let Err(failure) = line.say(&answer.encode()).await {
+        if let Err(failure) = job.while_moving(line.say(&answer.encode())).await {
             let why = failure.line().unwrap_or_default();
             job.note(format!("the sender may take it for failed: {why}"));
         }
@@ -75,6 +76,17 @@ pub(in super::super) fn receive(
         let done = Transferred { bytes, holes, streams: 1, checksum, verified, hops };
         Ok(Report { threads: vec![1], ..Report::new(job.order, &clock, done) })
     })
+}
+
+/// Does `work` to its end, on a thread of its own, and serves the peer by `attend` meanwhile. A peer that leaves changes
+/// nothing, and neither does a signal, for which nobody looks here.
+async fn to_its_end<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+    mut attend: impl AsyncFnMut() -> Result<(), Failure>,
+) -> thread::Result<T> {
+    let working = thread::spawn(work);
+    while !working.is_finished() && attend().await.is_ok() {}
+    working.join()
 }
 
 /// Takes the sender's frames, to the end of the transfer; returns the bytes of all messages.
@@ -115,5 +127,25 @@ async fn take(line: &Line<'_>, sink: &Sink<'_>) -> Result<u64, Failure> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn work_counts_whatever_becomes_of_the_peer() {
+        let (tell, told) = channel();
+        let attend = async || {
+            tell.send(()).expect("it works");
+            Err(Failure::failed("the peer says nothing"))
+        };
+        let done = to_its_end(move || told.recv(), attend).now_or_never();
+        assert_eq!(done.expect("never waits").expect("no panic"), Ok(()));
     }
 }

@@ -48,11 +48,12 @@ pub(in super::super) fn send(
             sparse: inlet.is_sparse(),
             preserves: false,
         };
-        knock(line, peer, &hello).await?;
+        job.unless_stopped(knock(line, peer, &hello)).await?;
         line.begin(peer, &hello);
         let clock = Clock::start();
         let sender = Sender { line, inlet, piece, decoder: Decoder::new(), answer: None };
-        let (bytes, holes, checksum) = sender.run().await?;
+        let (bytes, holes, checksum) = job.while_moving(sender.run()).await?;
+        line.settle().await;
         let hops = vec![
             inlet.hop(job, registered, bytes),
             Hop {
@@ -122,7 +123,6 @@ impl Sender<'_> {
             self.take(&bytes)?;
         };
         check(offset, checksum, answer)?;
-        self.line.settle().await;
         Ok((offset, holes, checksum))
     }
 

@@ -8,6 +8,7 @@ use handoff_lab::topology::Pair;
 use rustix::process::Signal;
 
 use crate::copy::{Endless, Files, copy, cp, pattern, receiver, sender};
+use crate::gate::Gate;
 use crate::running::Running;
 
 const OWN: [&str; 2] = ["--rds", "own"];
@@ -116,6 +117,23 @@ fn an_interrupted_receiver_says_so() {
     assert_eq!(sent.code, Some(1), "{sent:?}");
     assert!(sent.stderr.contains("the receiver failed: stopped by SIGTERM"), "{sent:?}");
     assert_eq!(files.names(), ["source"]);
+}
+
+#[test]
+fn a_signal_changes_nothing_once_the_file_gets_its_name() {
+    let pair = Pair::new(9000).expect("namespaces and veth");
+    let files = Files::new(100);
+    let receiver = receiver(&pair.right, &files.copy(), &[&OWN[..], &["--sync"]].concat());
+    let gate = Gate::before(files.copy().parent().expect("is in a directory"));
+    let sender = sender(&pair.left, &files.source(), &pair.right, &OWN);
+    // The directory is written to the disk last.
+    gate.holds_somebody();
+    assert!(files.copy().exists());
+    receiver.signal(Signal::INT);
+    drop(gate);
+    let (sent, received) = (sender.end(), receiver.end());
+    assert_eq!((sent.code, received.code), (Some(0), Some(0)), "{sent:?} {received:?}");
+    assert_eq!(files.names(), ["copy", "source"]);
 }
 
 #[test]
