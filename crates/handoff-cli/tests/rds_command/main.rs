@@ -16,6 +16,7 @@ mod strangers;
 mod native {
     mod copied;
     mod crowd;
+    mod hostile;
     mod own;
 }
 

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor};
-use handoff_cli::cp::wire::Hello;
+use handoff_cli::cp::wire::{Decoder, Event as Said, Frame, HELLO_LEN, Hello};
 use handoff_lab::topology::PairEnd;
 use handoff_rds::Received;
 use handoff_rds::own::{Engine, Socket};
@@ -69,6 +69,32 @@ impl Peer {
             self.engine.changed().await;
         }
     }
+
+    /// The next hello, and who says it.
+    pub(crate) async fn greeted(&self) -> (SocketAddr, Hello) {
+        loop {
+            let received = self.hear().await.expect("says hello");
+            if let Some(hello) = hello(&received.payload) {
+                return (received.from, hello);
+            }
+        }
+    }
+
+    /// The receiver's answer, or why the other side gives up.
+    pub(crate) async fn ending(&self) -> Frame {
+        loop {
+            let received = self.hear().await.expect("says how it ended");
+            if let Ok((_, Some(Said::Frame(frame)))) = Decoder::new().next(&received.payload)
+                && matches!(frame, Frame::Answer { .. } | Frame::Abort { .. })
+            {
+                return frame;
+            }
+        }
+    }
+}
+
+fn hello(message: &[u8]) -> Option<Hello> {
+    Hello::decode(<&[u8; HELLO_LEN]>::try_from(message).ok()?).ok()
 }
 
 /// The hello of somebody who sends so many bytes.

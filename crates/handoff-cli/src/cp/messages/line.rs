@@ -199,7 +199,10 @@ impl Line<'_> {
             self.heard.set(Instant::now());
             // Nothing else equals a hello, which has random bits of this transfer.
             match self.sign(&received.payload) {
-                Some(Hello { sends: false, length: Some(taken), .. }) => self.taken.set(taken),
+                // A receiver counts itself.
+                Some(Hello { sends: false, length: Some(taken), .. }) if self.sends() => {
+                    self.taken.set(taken);
+                }
                 Some(_) => {}
                 None => drop(self.waiting.replace(Some(received.payload))),
             }
@@ -214,6 +217,11 @@ impl Line<'_> {
             self.try_say(peer, self.hello.get().to_vec())?;
         }
         Ok(())
+    }
+
+    /// Whether this side sends.
+    fn sends(&self) -> bool {
+        Hello::decode(&self.hello.get()).is_ok_and(|ours| ours.sends)
     }
 
     /// The hello of this transfer in a message.
@@ -376,8 +384,7 @@ impl Line<'_> {
     /// Tells the peer why, if it does not know.
     async fn give_up(&self, failure: &Failure) {
         let (Some(peer), Some(reason)) = (self.peer.get(), failure.line()) else { return };
-        let sends = Hello::decode(&self.hello.get()).is_ok_and(|hello| hello.sends);
-        let frame = match sends {
+        let frame = match self.sends() {
             true => Frame::Abort { reason },
             false => Frame::Answer { bytes: 0, outcome: Err(reason) },
         };
