@@ -97,7 +97,6 @@ fn refuse_by_messages(args: &Args, receives: bool) -> Result<(), Failure> {
         (args.raw, "--raw: messages are no stream of bare bytes"),
         (args.streams > 1, "--streams: one port sends all messages, in order"),
         (args.preserve, "--preserve: messages carry the bytes only"),
-        (!args.idle.is_zero(), "--idle: 30 seconds of silence end it"),
         (args.threads.is_some(), "--threads: one port receives all messages, in order"),
         (args.nic.is_some(), "--nic: messages are received by copying"),
         (args.lend == Lend::Always, "--lend always: messages are sent from memory"),

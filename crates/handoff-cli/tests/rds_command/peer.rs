@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::thread::JoinHandle;
 
+use futures_lite::future::or;
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor};
 use handoff_cli::cp::wire::{Decoder, Event as Said, Frame, HELLO_LEN, Hello};
@@ -90,6 +91,16 @@ impl Peer {
                 return frame;
             }
         }
+    }
+
+    /// Says nothing but this hello, again and again, until the other side says how it ended.
+    pub(crate) async fn only_greets(&self, to: SocketAddr, hello: &Hello) -> Frame {
+        let greeting = async {
+            loop {
+                self.say(to, &hello.encode()).await;
+            }
+        };
+        or(self.ending(), greeting).await
     }
 }
 

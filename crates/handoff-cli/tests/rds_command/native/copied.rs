@@ -74,7 +74,7 @@ fn a_pipe_goes_to_a_pipe() {
 fn nobody_there_is_told_in_time() {
     let pair = Pair::new(9000).expect("namespaces and veth");
     let files = Files::new(100);
-    let more = [&OWN[..], &["--connect-timeout", "1"]].concat();
+    let more = [&OWN[..], &["--connect-timeout", "1", "--idle", "0.1"]].concat();
     let ended = sender(&pair.left, &files.source(), &pair.right, &more).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("does not answer within 1 s"), "{ended:?}");
@@ -84,7 +84,7 @@ fn nobody_there_is_told_in_time() {
 fn a_receiver_to_whom_nobody_sends_ends_in_time() {
     let pair = Pair::new(9000).expect("namespaces and veth");
     let files = Files::new(100);
-    let more = [&OWN[..], &["--connect-timeout", "1"]].concat();
+    let more = [&OWN[..], &["--connect-timeout", "1", "--idle", "0.1"]].concat();
     let ended = receiver(&pair.right, &files.copy(), &more).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("nobody sent in time"), "{ended:?}");

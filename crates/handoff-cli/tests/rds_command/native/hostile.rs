@@ -1,11 +1,47 @@
-//! Peers that break the protocol.
+//! Peers that break the protocol, or keep it and go no further.
 
 use handoff_cli::cp::checksum::PieceSum;
 use handoff_cli::cp::wire::{Frame, Hello};
 use handoff_lab::topology::Pair;
 
-use crate::copy::{Files, pattern, receiver};
+use crate::copy::{Files, pattern, receiver, sender};
 use crate::peer::{PORT, play, sends};
+
+const IDLE: [&str; 4] = ["--rds", "own", "--idle", "0.5"];
+
+#[test]
+fn a_sender_that_only_says_hello_is_given_up_on() {
+    let pair = Pair::new(9000).expect("namespaces and veth");
+    let files = Files::new(100);
+    let receiver = receiver(&pair.right, &files.copy(), &IDLE);
+    let to = (pair.right.v4(), PORT).into();
+    let sender =
+        play(&pair.left, pair.left.v4(), async move |peer| peer.only_greets(to, &sends(100)).await);
+    let received = receiver.end();
+    assert_eq!(received.code, Some(1), "{received:?}");
+    assert!(received.stderr.contains("nothing moved for too long (--idle)"), "{received:?}");
+    let told = sender.join().expect("is told");
+    let Frame::Answer { outcome: Err(reason), .. } = &told else { panic!("{told:?}") };
+    assert!(reason.contains("--idle"), "{told:?}");
+    assert_eq!(files.names(), ["source"]);
+}
+
+#[test]
+fn a_receiver_that_only_says_hello_is_given_up_on() {
+    let pair = Pair::new(9000).expect("namespaces and veth");
+    // More than goes unconfirmed.
+    let files = Files::new(5_000_000);
+    let receiver = play(&pair.right, pair.right.v4(), async |peer| {
+        let (from, theirs) = peer.greeted().await;
+        peer.only_greets(from, &Hello { sends: false, length: None, ..theirs }).await
+    });
+    let sent = sender(&pair.left, &files.source(), &pair.right, &IDLE).end();
+    assert_eq!(sent.code, Some(1), "{sent:?}");
+    assert!(sent.stderr.contains("nothing moved for too long (--idle)"), "{sent:?}");
+    let told = receiver.join().expect("is told");
+    let Frame::Abort { reason } = &told else { panic!("{told:?}") };
+    assert!(reason.contains("--idle"), "{told:?}");
+}
 
 #[test]
 fn a_sender_does_not_say_how_much_was_taken() {
