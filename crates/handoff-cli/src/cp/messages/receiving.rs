@@ -1,8 +1,10 @@
 //! The receiving side.
 
+use std::mem;
 use std::net::SocketAddr;
 use std::thread;
 
+use futures_lite::future::yield_now;
 use handoff::{Buffer, Tally};
 
 use super::super::destination::Target;
@@ -89,6 +91,33 @@ async fn to_its_end<T: Send + 'static>(
     working.join()
 }
 
+/// A message whose front is taken off piece by piece; the rest stays where it is.
+struct Unread {
+    bytes: Vec<u8>,
+    /// Where the rest begins.
+    begin: usize,
+}
+
+impl Unread {
+    fn rest(&self) -> &[u8] {
+        &self.bytes[self.begin..]
+    }
+
+    fn skip(&mut self, len: usize) {
+        self.begin += len;
+    }
+
+    /// Takes `len` bytes off: a copy, unless they are the whole message.
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        if len == self.bytes.len() {
+            return mem::take(&mut self.bytes);
+        }
+        let taken = self.rest()[..len].to_vec();
+        self.skip(len);
+        taken
+    }
+}
+
 /// Takes the sender's frames, to the end of the transfer; returns the bytes of all messages.
 async fn take(line: &Line<'_>, sink: &Sink<'_>) -> Result<u64, Failure> {
     let mut frames = Frames::new(sink.intake);
@@ -106,19 +135,18 @@ async fn take(line: &Line<'_>, sink: &Sink<'_>) -> Result<u64, Failure> {
         if received - line.taken() >= CONFIRM {
             line.confirm(received)?;
         }
-        let mut rest = Some(message);
-        while let Some(bytes) = rest.take().filter(|bytes| !bytes.is_empty()) {
-            let (taken, portion) = frames.next(&bytes)?;
-            let mut part = bytes;
-            rest = Some(part.split_off(taken));
+        let mut message = Unread { bytes: message, begin: 0 };
+        while !message.rest().is_empty() {
+            let (taken, portion) = frames.next(message.rest())?;
             match portion {
-                Portion::Head => {}
+                Portion::Head => message.skip(taken),
                 Portion::Payload { offset, .. } => {
-                    let len = part.len();
-                    let putting = sink.put(Buffer::from(part), len, offset, &mut writes);
+                    let part = Buffer::from(message.take(taken));
+                    let putting = sink.put(part, taken, offset, &mut writes);
                     line.meanwhile(putting, || line.attend()).await?;
                 }
                 Portion::Hole { offset, len } => {
+                    message.skip(taken);
                     line.meanwhile(sink.leave_out(offset, len), || line.attend()).await?;
                 }
                 Portion::End => {
@@ -127,6 +155,8 @@ async fn take(line: &Line<'_>, sink: &Sink<'_>) -> Result<u64, Failure> {
                 }
             }
         }
+        // Many messages may be there, and none of them has to wait for anything.
+        yield_now().await;
     }
 }
 
@@ -147,5 +177,28 @@ mod tests {
         };
         let done = to_its_end(move || told.recv(), attend).now_or_never();
         assert_eq!(done.expect("never waits").expect("no panic"), Ok(()));
+    }
+
+    #[test]
+    fn the_rest_of_a_message_stays_where_it_is() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let place = bytes.as_ptr();
+        let mut message = Unread { bytes, begin: 0 };
+        message.skip(24);
+        assert_eq!(message.take(10), (24..34).collect::<Vec<u8>>());
+        let rest = message.rest();
+        assert_eq!((rest.as_ptr(), rest.len()), (place.wrapping_add(34), 66));
+        message.skip(66);
+        assert!(message.rest().is_empty());
+    }
+
+    #[test]
+    fn a_message_that_is_all_payload_is_not_copied() {
+        let bytes = vec![7; 100];
+        let place = bytes.as_ptr();
+        let mut message = Unread { bytes, begin: 0 };
+        let taken = message.take(100);
+        assert_eq!((taken.as_ptr(), taken.len()), (place, 100));
+        assert!(message.rest().is_empty());
     }
 }
