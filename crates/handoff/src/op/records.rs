@@ -415,7 +415,9 @@ mod tests {
         assert_eq!(inflight.kind(first), None);
         let second = inflight.insert(op);
         assert_eq!((inflight.kind(first), inflight.kind(second)), (None, Some(Kind::Transfer)));
-        let misused = AssertUnwindSafe(|| drop(inflight.transfer_and_layout(first)));
+        let misused = AssertUnwindSafe(|| {
+            inflight.transfer_and_layout(first);
+        });
         assert!(panic::catch_unwind(misused).is_err(), "it names another's record");
     }
 }
