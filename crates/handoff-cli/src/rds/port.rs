@@ -131,6 +131,9 @@ impl Host {
         under_way: usize,
     ) -> Result<(Self, Option<String>), Failure> {
         let (address, mut passed_over) = (own.ip(), None);
+        // A peer of ours may have two for each of several connections on eight lanes, one of the kernel's two for its
+        // answers.
+        descriptors::allow_all();
         if name != EngineName::Own {
             match kernel::Socket::<Buffer>::bind((address, 0).into()) {
                 Ok(_) => return Ok((Self::Kernel { address, under_way }, None)),
@@ -143,8 +146,6 @@ impl Host {
         let sending = if copy { handoff::Engine::Copy } else { handoff::Engine::Auto };
         let mut limits = Limits::default();
         limits.queued = limits.queued.max(under_way as u64);
-        // A peer may have two for each of several connections on eight lanes.
-        descriptors::allow_all();
         let engine = Engine::listening_at(driver, own, limits, sending)?;
         engine.admit(move |peer| visitors.lets_in(peer));
         Ok((Self::Own(engine), passed_over))
@@ -195,15 +196,14 @@ impl Host {
         Err(last.expect("some were tried"))
     }
 
-    /// A port to answer one peer from, if a port's bytes under way are limited for all peers together. It takes next
+    /// A socket to answer one peer from, if a port's bytes under way are limited for all peers together. It takes next
     /// to nothing that somebody sends to it.
-    pub(crate) fn bind_for_answers(&self, driver: &Driver) -> Result<Option<Port>, Failure> {
-        let Self::Kernel { .. } = self else { return Ok(None) };
-        let port = self.bind(driver, 0, true)?;
-        if let Port::Kernel { socket, .. } = &port {
-            socket.set_receive_buffer(0)?;
-        }
-        Ok(Some(port))
+    pub(crate) fn bind_for_answers(&self) -> Result<Option<Box<kernel::Socket<Buffer>>>, Failure> {
+        let Self::Kernel { address, under_way } = self else { return Ok(None) };
+        let socket = Box::new(kernel::Socket::bind((*address, 0).into())?);
+        socket.set_send_buffer((*under_way).min(LARGEST_BUFFER))?;
+        socket.set_receive_buffer(0)?;
+        Ok(Some(socket))
     }
 
     pub(crate) fn bind(&self, driver: &Driver, port: u16, copy: bool) -> Result<Port, Failure> {
@@ -304,6 +304,13 @@ impl Port {
         match self {
             Self::Kernel { socket, .. } => Ok(socket.completions(usize::MAX, batch)?),
             Self::Own(socket) => Ok(socket.try_completions(usize::MAX, batch)),
+        }
+    }
+
+    /// Gives up what our engine has under way to a peer.
+    pub(crate) fn cancel(&self, to: IpAddr) {
+        if let Self::Own(socket) = self {
+            socket.cancel(Some(to));
         }
     }
 

@@ -23,6 +23,11 @@ pub(crate) fn command(end: &PairEnd, arguments: &[&str]) -> Command {
     command
 }
 
+/// What `rds stress` sends to ask for an answer of so many bytes.
+pub(crate) fn request(number: u64, answer: u32) -> Vec<u8> {
+    [b"hoRQ".as_slice(), &answer.to_le_bytes(), &number.to_le_bytes()].concat()
+}
+
 /// An answering side; killed when it is dropped.
 pub(crate) struct Answering(Running);
 

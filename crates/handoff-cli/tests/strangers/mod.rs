@@ -1,6 +1,7 @@
 //! Crowds of hostile peers, and how much a program may take for them. The tests of every command that listens use
 //! these.
 
+use std::fmt::Debug;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
@@ -179,9 +180,9 @@ impl Visited {
         self.may_open(last);
     }
 
-    /// Strangers have cost it no more than `each` KiB of memory, used or set aside, and the good peer no more than
-    /// `good`.
-    pub(crate) fn has_kept_memory(&self, kind: Kind, each: u64, good: u64) {
+    /// Strangers of such a kind have cost it no more than `each` KiB of memory, used or set aside, and the good peer no
+    /// more than `good`.
+    pub(crate) fn has_kept_memory(&self, kind: impl Debug, each: u64, good: u64) {
         for (before, now) in self.memory.into_iter().zip(memory(self.pid)) {
             let most = before.kib + CROWD as u64 * each + good;
             assert!(now.kib <= most, "{kind:?}: {now:?}, after {before:?}; at most {most}");

@@ -1,7 +1,7 @@
 //! The answering side of `handoff rds stress`.
 
 use futures_lite::future::yield_now;
-use handoff::{Buffer, Driver, Region};
+use handoff::Driver;
 
 use super::super::frame::{self, HEAD, Head, Kind};
 use super::super::port::Host;
@@ -22,25 +22,26 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
     let answering = format!("answering at port {}", run.args.port);
     output::say(&answering);
     service::ready(&answering);
-    let mut peers = Peers::new(run, host, driver, port);
+    let mut peers = Peers::new(run, host, port);
     while !run.is_over(None) {
-        let mut checked = 0;
-        while checked < AT_ONCE
+        let mut made = 0;
+        while made < AT_ONCE
             && let Some(received) = peers.port().receive()?
         {
-            let request = &*received.payload;
-            checked += request.len().max(SHORT);
+            let (from, request) = (received.from, &*received.payload);
+            made += request.len().max(SHORT);
             let Some(head) = requested(request) else {
                 run.counted.borrow_mut().corrupt += 1;
                 continue;
             };
-            if peers.asks(received.from, head.answer as usize)? {
-                let answer = answer(run, head, request, peers.free())?;
-                peers.answer(received.from, answer)?;
+            if let Some(mut buffer) = peers.asks(from, head.answer as usize)? {
+                made += buffer.len();
+                fill(&mut buffer, run, head, request);
+                peers.answer(from, buffer)?;
             }
         }
         peers.go_on()?;
-        if checked < AT_ONCE {
+        if made < AT_ONCE {
             peers.port().changed(run.look()).await?;
         } else {
             yield_now().await;
@@ -56,28 +57,13 @@ fn requested(bytes: &[u8]) -> Option<Head> {
     })
 }
 
-/// Makes the answer, in this buffer if it is large enough.
-fn answer(
-    run: &Run<'_>,
-    head: Head,
-    request: &[u8],
-    free: Option<Buffer>,
-) -> Result<Buffer, Failure> {
+/// Checks a request, and makes its answer.
+fn fill(answer: &mut [u8], run: &Run<'_>, head: Head, request: &[u8]) {
     let counted = &mut *run.counted.borrow_mut();
     counted.messages += 1;
     counted.bytes += request.len() as u64;
     let intact = run.args.no_verify || frame::is_intact(request, head.number);
     counted.corrupt += u64::from(!intact);
-    let len = head.answer as usize;
-    let mut buffer = match free.filter(|buffer| buffer.capacity() >= len) {
-        Some(buffer) => buffer,
-        None => {
-            let mut region = Region::anonymous(len).map_err(Failure::failed)?;
-            region.take(len).expect("was mapped")
-        }
-    };
-    buffer.set_len(len);
     let kind = if intact { Kind::Answer } else { Kind::Corrupt };
-    frame::fill(&mut buffer, Head { kind, ..head }, !run.args.no_verify);
-    Ok(buffer)
+    frame::fill(answer, Head { kind, ..head }, !run.args.no_verify);
 }

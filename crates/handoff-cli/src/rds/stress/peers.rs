@@ -3,57 +3,60 @@
 //! Contracts:
 //! - one of the kernel's sockets has one send buffer for all that it sends to, so each peer is answered from a
 //!   socket of its own;
-//! - an answer is tried at once, behind those that wait for the same port of the peer. The answers that wait for a
-//!   peer hold at most three times the bytes that they leave free of [`ROOM`]; others are dropped;
-//! - a peer that takes none for [`PATIENCE`] loses those that wait. Whoever misses an answer asks again;
-//! - at most [`KNOWN`] peers are known. The one that asked longest ago makes room for another.
+//! - the answers of a peer, from when they are made until they are back, hold at most three times the bytes that they
+//!   leave free of [`ROOM`], or there is only one. Other requests get no answer;
+//! - a peer that takes none for [`PATIENCE`] is given up, and its answers with it. Whoever misses an answer asks again;
+//! - at most [`KNOWN`] peers are known. The one that asked longest ago is given up for another.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use handoff::{Buffer, Driver};
+use handoff::{Buffer, Region};
 use handoff_bench::seldom::Seldom;
-use handoff_rds::Completion;
+use handoff_rds::kernel::{Mode, Socket};
+use handoff_rds::{Completion, Error, Refused};
 
 use super::super::port::{Host, Port};
 use super::shared::Run;
 use crate::{Failure, output};
 
-/// Bytes of all answers that wait.
+/// Bytes of all answers.
 const ROOM: usize = 256 << 20;
-/// What a short answer takes: its pages, and what the kernel keeps of a mapping.
-const LEAST: usize = 8 << 10;
+/// Buffers have whole pages.
+const PAGE: usize = 4 << 10;
+/// Bytes of buffers kept for the next answers.
+const KEPT: usize = 64 << 20;
 /// Who has taken no answer for so long has most likely given them up.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For each of the kernel's sockets a program has two descriptors, and 1,024 in all unless it may have more.
+/// One of the kernel's sockets takes two descriptors, and many programs may have 1,024.
 const KNOWN: usize = 256;
-
-/// Why an answer is dropped.
-const TOO_FEW: &str = "others wait, and it takes too few";
+/// Answers to congested ports of a peer that are tried in a round.
+const TRIES: usize = 16;
 
 /// The peers of an answering side.
 pub(super) struct Peers<'a> {
     run: &'a Run<'a>,
     host: &'a Host,
-    driver: &'a Driver,
-    /// Takes the requests, and answers peers that have no port of their own.
+    /// Takes the requests, and answers peers that have no socket of their own.
     port: Port,
     known: HashMap<IpAddr, Peer>,
-    /// Bytes of all that wait.
+    /// Bytes of all answers.
     held: usize,
     unsent: Seldom,
     batch: Vec<Completion<Buffer>>,
-    /// Buffers that are back.
     free: Vec<Buffer>,
+    /// Bytes of these.
+    kept: usize,
 }
 
 struct Peer {
-    own: Option<Port>,
-    /// By its ports, of which some may be congested.
-    waiting: BTreeMap<u16, VecDeque<Buffer>>,
-    /// Bytes of those.
+    own: Option<Box<Socket<Buffer>>>,
+    /// Answers that were refused for now, with the peer's port.
+    waiting: VecDeque<(u16, Buffer)>,
+    /// Bytes of its answers.
     held: usize,
     asked: Instant,
     /// When it took an answer, or had none to take.
@@ -61,17 +64,17 @@ struct Peer {
 }
 
 impl<'a> Peers<'a> {
-    pub(super) fn new(run: &'a Run<'a>, host: &'a Host, driver: &'a Driver, port: Port) -> Self {
+    pub(super) fn new(run: &'a Run<'a>, host: &'a Host, port: Port) -> Self {
         Self {
             run,
             host,
-            driver,
             port,
             known: HashMap::new(),
             held: 0,
             unsent: Seldom::new(|count| format!("{count} more answers were not sent"), output::say),
             batch: Vec::new(),
             free: Vec::new(),
+            kept: 0,
         }
     }
 
@@ -80,143 +83,154 @@ impl<'a> Peers<'a> {
         &self.port
     }
 
-    /// A buffer that is back, if there is one.
-    pub(super) fn free(&mut self) -> Option<Buffer> {
-        self.free.pop()
-    }
-
-    /// Notes that a peer asks for so many bytes. Returns whether they may be sent to it, now or later.
-    pub(super) fn asks(&mut self, from: SocketAddr, len: usize) -> Result<bool, Failure> {
-        let now = Instant::now();
-        if let Some(peer) = self.known.get_mut(&from.ip()) {
-            peer.asked = now;
-        } else {
+    /// A buffer for an answer of so many bytes, unless the peer that asks has too many.
+    pub(super) fn asks(&mut self, from: SocketAddr, len: usize) -> Result<Option<Buffer>, Failure> {
+        let (now, bytes) = (Instant::now(), len.next_multiple_of(PAGE));
+        if !self.known.contains_key(&from.ip()) {
             self.make_place();
-            let own = self.host.bind_for_answers(self.driver)?;
-            let waiting = BTreeMap::new();
-            let peer = Peer { own, waiting, held: 0, asked: now, took: now };
+            let own = self.host.bind_for_answers().unwrap_or_else(|failure| {
+                self.say_unsent(from, failure.line().unwrap_or_default());
+                None
+            });
+            let peer = Peer { own, waiting: VecDeque::new(), held: 0, asked: now, took: now };
             self.known.insert(from.ip(), peer);
         }
-        let may = self.known[&from.ip()].held == 0 || self.has_room(from.ip(), len);
-        if !may {
-            self.say_unsent(from, TOO_FEW);
+        let left = ROOM.saturating_sub(self.held + bytes);
+        let peer = self.known.get_mut(&from.ip()).expect("is known by now");
+        peer.asked = now;
+        if peer.held == 0 {
+            peer.took = now;
+        } else if peer.held + bytes > 3 * left {
+            self.say_unsent(from, "others are under way, and it takes too few");
+            return Ok(None);
         }
-        Ok(may)
+        (peer.held, self.held) = (peer.held + bytes, self.held + bytes);
+        let free = self.free.pop().inspect(|free| self.kept -= free.capacity());
+        let mut buffer = match free.filter(|free| free.capacity() == bytes) {
+            Some(free) => free,
+            None => {
+                let mut region = Region::anonymous(bytes).map_err(Failure::failed)?;
+                region.take(bytes).expect("was mapped")
+            }
+        };
+        buffer.set_len(len);
+        Ok(Some(buffer))
     }
 
-    /// Sends an answer to a peer that [asks](Self::asks), or has it wait.
+    /// Sends an answer to the peer that asks, or has it wait.
     pub(super) fn answer(&mut self, to: SocketAddr, answer: Buffer) -> Result<(), Failure> {
-        let waits = self.known[&to.ip()].waiting.contains_key(&to.port());
-        let refused = if waits { Some(answer) } else { self.send(to, answer)? };
-        let Some(answer) = refused else { return Ok(()) };
-        if !self.has_room(to.ip(), answer.len()) {
-            self.say_unsent(to, TOO_FEW);
-            self.free.push(answer);
-            return Ok(());
+        let behind = !self.peer(to).waiting.is_empty();
+        let refused =
+            if behind { Some(answer) } else { self.send(to, answer)?.map(|it| it.payload) };
+        if let Some(answer) = refused {
+            self.peer(to).waiting.push_back((to.port(), answer));
         }
-        let bytes = charge(&answer);
-        let peer = self.known.get_mut(&to.ip()).expect("it asks");
-        if peer.held == 0 {
-            peer.took = Instant::now();
-        }
-        (self.held, peer.held) = (self.held + bytes, peer.held + bytes);
-        peer.waiting.entry(to.port()).or_default().push_back(answer);
         Ok(())
     }
 
-    /// Takes back what is back, and sends what waits and can be sent.
+    /// Takes back what is back, sends what waits and can be sent, and gives up peers that take nothing.
     pub(super) fn go_on(&mut self) -> Result<(), Failure> {
         self.port.completions(&mut self.batch)?;
-        for back in self.batch.drain(..) {
+        let mut batch = mem::take(&mut self.batch);
+        for back in batch.drain(..) {
             self.run.took_back(back.tally);
-            self.free.push(back.payload);
-        }
-        if self.held == 0 {
-            return Ok(());
-        }
-        let addresses = |(address, peer): (&IpAddr, &Peer)| {
-            let ports = peer.waiting.keys();
-            ports.map(|port| SocketAddr::new(*address, *port)).collect::<Vec<_>>()
-        };
-        for to in self.known.iter().flat_map(addresses).collect::<Vec<_>>() {
-            self.send_waiting(to)?;
-        }
-        for peer in self.known.values_mut() {
-            if peer.held > 0 && peer.took.elapsed() >= PATIENCE {
-                peer.waiting.clear();
-                self.held -= std::mem::take(&mut peer.held);
+            if let Some(peer) = self.known.get_mut(&back.to.ip()) {
+                peer.took = Instant::now();
             }
+            self.put_down(back.to.ip(), back.payload);
+        }
+        self.batch = batch;
+        let addresses = |known: &HashMap<IpAddr, Peer>, is_so: fn(&Peer) -> bool| -> Vec<IpAddr> {
+            known.iter().filter(|(_, peer)| is_so(peer)).map(|(address, _)| *address).collect()
+        };
+        for peer in addresses(&self.known, |peer| !peer.waiting.is_empty()) {
+            self.send_waiting(peer)?;
+        }
+        for peer in addresses(&self.known, |it| it.held > 0 && it.took.elapsed() >= PATIENCE) {
+            self.say_unsent(peer, format_args!("it has taken none for {} s", PATIENCE.as_secs()));
+            self.give_up(peer);
         }
         Ok(())
     }
 
-    fn send_waiting(&mut self, to: SocketAddr) -> Result<(), Failure> {
-        let peer = self.known.get_mut(&to.ip()).expect("some wait for it");
-        let mut waiting = peer.waiting.remove(&to.port()).expect("some wait for it");
-        let mut taken = 0;
-        while let Some(answer) = waiting.pop_front() {
-            let bytes = charge(&answer);
-            if let Some(refused) = self.send(to, answer)? {
-                waiting.push_front(refused);
+    fn peer(&mut self, address: SocketAddr) -> &mut Peer {
+        self.known.get_mut(&address.ip()).expect("it asks, or some wait for it")
+    }
+
+    fn send_waiting(&mut self, address: IpAddr) -> Result<(), Failure> {
+        let mut tries = TRIES.min(self.known[&address].waiting.len());
+        while tries > 0
+            && let Some((port, answer)) =
+                self.known.get_mut(&address).and_then(|peer| peer.waiting.pop_front())
+        {
+            let to = SocketAddr::new(address, port);
+            let Some(refused) = self.send(to, answer)? else { continue };
+            let waiting = &mut self.peer(to).waiting;
+            if !matches!(refused.error, Error::Congested(_)) {
+                // So it is for all of its ports.
+                waiting.push_front((port, refused.payload));
                 break;
             }
-            taken += bytes;
-        }
-        let peer = self.known.get_mut(&to.ip()).expect("it was there");
-        if taken > 0 {
-            peer.took = Instant::now();
-        }
-        (self.held, peer.held) = (self.held - taken, peer.held - taken);
-        if !waiting.is_empty() {
-            peer.waiting.insert(to.port(), waiting);
+            waiting.push_back((port, refused.payload));
+            tries -= 1;
         }
         Ok(())
     }
 
-    /// Returns an answer that can't be sent now.
-    fn send(&mut self, to: SocketAddr, answer: Buffer) -> Result<Option<Buffer>, Failure> {
-        let own = self.known[&to.ip()].own.as_ref();
-        match own.unwrap_or(&self.port).send(to, answer, 0) {
-            Ok(()) => {
-                if let Some(own) = own {
-                    own.completions(&mut self.batch)?;
-                }
-                Ok(None)
+    /// Returns an answer that is refused for now.
+    fn send(&mut self, to: SocketAddr, answer: Buffer) -> Result<Option<Refused<Buffer>>, Failure> {
+        let sent = match &self.known[&to.ip()].own {
+            Some(own) => {
+                let sent = own.send(to, answer, 0, Mode::Copy);
+                own.completions(usize::MAX, &mut self.batch)?;
+                sent
             }
-            Err(refused) if refused.error.is_temporary() => Ok(Some(refused.payload)),
+            None => self.port.send(to, answer, 0),
+        };
+        match sent {
+            Ok(()) => Ok(None),
+            Err(refused) if refused.error.is_temporary() => Ok(Some(refused)),
             Err(refused) => {
                 self.say_unsent(to, refused.error);
-                self.free.push(refused.payload);
+                self.put_down(to.ip(), refused.payload);
                 Ok(None)
             }
         }
     }
 
-    /// Whether so many bytes more may wait for this peer.
-    fn has_room(&self, peer: IpAddr, len: usize) -> bool {
-        let more = len.max(LEAST);
-        let left = ROOM.saturating_sub(self.held + more);
-        self.known[&peer].held + more <= 3 * left
-    }
-
-    /// Forgets the peer that asked longest ago, if there is no place for another.
-    fn make_place(&mut self) {
-        if self.known.len() < KNOWN {
-            return;
+    /// The buffer of an answer that is over is there for the next.
+    fn put_down(&mut self, peer: IpAddr, answer: Buffer) {
+        let bytes = answer.capacity();
+        self.held -= bytes;
+        if let Some(peer) = self.known.get_mut(&peer) {
+            // It may have been given up, and have asked again, while this one was under way.
+            peer.held = peer.held.saturating_sub(bytes);
         }
-        let asked = self.known.iter().map(|(address, peer)| (peer.asked, *address)).min();
-        let gone = asked.and_then(|(_, address)| self.known.remove(&address));
-        self.held -= gone.map_or(0, |gone| gone.held);
+        if self.kept + bytes <= KEPT {
+            self.kept += bytes;
+            self.free.push(answer);
+        }
     }
 
-    fn say_unsent(&self, to: SocketAddr, why: impl Display) {
+    /// Gives up the peer that asked longest ago, if there is no place for another.
+    fn make_place(&mut self) {
+        if self.known.len() >= KNOWN {
+            let asked = self.known.iter().map(|(address, peer)| (peer.asked, *address)).min();
+            asked.into_iter().for_each(|(_, address)| self.give_up(address));
+        }
+    }
+
+    /// Forgets a peer. What is under way to it ends with its socket, or comes back.
+    fn give_up(&mut self, address: IpAddr) {
+        if let Some(peer) = self.known.remove(&address) {
+            self.held -= peer.waiting.iter().map(|(_, answer)| answer.capacity()).sum::<usize>();
+            self.port.cancel(address);
+        }
+    }
+
+    fn say_unsent(&self, to: impl Display, why: impl Display) {
         if let Some(line) = self.unsent.now(|| format!("an answer to {to} is not sent: {why}")) {
             output::say(line);
         }
     }
-}
-
-/// What an answer takes of the room.
-fn charge(answer: &Buffer) -> usize {
-    answer.len().max(LEAST)
 }

@@ -1,14 +1,16 @@
 //! By the kernel's sockets.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use handoff_lab::topology::{Netem, Pair, load};
+use handoff_rds::kernel::{Mode, Socket};
 
-use crate::hosts::ip;
-use crate::running::Running;
+use crate::hosts::{hosts, ip, stranger_at};
+use crate::running::{PATIENCE, Running};
 use crate::session::{
-    Answering, command, goes_on_after_a_restart, many_packets_come_to, rds, stress,
+    Answering, command, goes_on_after_a_restart, many_packets_come_to, rds, request, stress,
 };
+use crate::strangers::Visited;
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
@@ -90,6 +92,33 @@ fn who_takes_no_answers_delays_no_others() {
     let asked = rds(&pair.left, &[&asks(&own, "1")[..], &["--timeout", "60"]].concat()).report();
     assert!(asked["messages"].as_u64() > Some(0), "{asked}");
     drop(gone);
+    assert_eq!(answering.stop().0, Some(130));
+}
+
+/// Each gets a socket of its own, as long as there are descriptors.
+#[test]
+fn more_are_answered_than_there_are_descriptors_for() {
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    let (pair, to) = hosts();
+    let answering = Answering::at(&pair.right, to, &[]);
+    Visited::new(answering.pid()).has_left(16);
+    let asking: Vec<_> = (0..20)
+        .map(|number| {
+            let from = (stranger_at(&pair.left, number), 0).into();
+            let bound = pair.left.namespace().run(|| Socket::<Vec<u8>>::bind(from));
+            let asking = bound.expect("enters").expect("the address is there");
+            let asked = asking.send((to, 4000).into(), request(1, 16), 0, Mode::Copy);
+            asked.expect("nothing else is under way");
+            asking
+        })
+        .collect();
+    for asking in asking {
+        let deadline = Instant::now() + PATIENCE;
+        while asking.receive().expect("is there").is_none() {
+            assert!(Instant::now() < deadline, "{} gets no answer", asking.local_addr());
+            asking.wait_readable(PATIENCE).expect("waits");
+        }
+    }
     assert_eq!(answering.stop().0, Some(130));
 }
 

@@ -17,7 +17,7 @@ use crate::copy::{Endless, Files, cp, pattern, receiver};
 use crate::hosts::{hosts, ip, stranger_at};
 use crate::peer::{self, play, sends};
 use crate::running::{PATIENCE, Running};
-use crate::session::{Answering, command, rds};
+use crate::session::{Answering, command, rds, request};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
@@ -28,6 +28,9 @@ const KIB_OF_THE_PEER: u64 = (4 + 8) << 10;
 
 /// The code that a ping is the first to run.
 const KIB_OF_A_PING: u64 = 2 << 10;
+
+/// The room for the answers of all, and what the engine keeps of each.
+const KIB_OF_ANSWERS: u64 = 300 << 10;
 
 const TONGUE: Tongue = Tongue { begin: &[0; 48], huge };
 
@@ -214,35 +217,33 @@ fn pings_are_answered_among_strangers() {
     }
 }
 
-/// A request of `rds stress` for as long an answer as there is.
-fn request(sequence: u64) -> Vec<u8> {
-    let len = 1_u32 << 20;
-    let body = [b"hoRQ".as_slice(), &len.to_le_bytes(), &sequence.to_le_bytes()].concat();
-    let head = Header {
-        sequence,
-        len: body.len() as u32,
-        source: 9,
-        destination: 4000,
-        ..Header::default()
-    };
-    [head.to_bytes().as_slice(), &body].concat()
-}
-
 #[test]
-fn who_takes_no_answers_delays_no_others() {
-    let (pair, to) = hosts();
-    let answering = Answering::at(&pair.right, to, &["--engine", "own"]);
-    let visited = Visited::new(answering.pid());
-    let mut stranger = stranger(&pair.left, 0, 40_000, to);
-    let requests: Vec<_> = (1..=2_000).flat_map(request).collect();
-    stranger.write_all(&requests).expect("is taken");
-    let own = pair.left.v4().to_string();
-    let asks = ["stress", &own, "-s", &to.to_string(), "--engine", "own", "--time", "1", "--json"];
-    let asked = rds(&pair.left, &[&asks[..], &["--timeout", "60"]].concat()).report();
-    assert!(asked["messages"].as_u64() > Some(0), "{asked}");
-    let ended = answering.end();
-    assert!(ended.stderr.contains("an answer to "), "{ended:?}");
-    visited.has_said_little(&ended.stderr, 4);
+fn who_takes_no_answers_delays_no_others_and_takes_bounded_memory() {
+    for (answer, count) in [(1 << 20, 2_000), (16, 100_000)] {
+        let (pair, to) = hosts();
+        let answering = Answering::at(&pair.right, to, &["--engine", "own"]);
+        let visited = Visited::new(answering.pid());
+        let mut stranger = stranger(&pair.left, 0, 40_000, to);
+        for sequence in 1..=count {
+            let body = request(sequence, answer);
+            let head = Header {
+                sequence,
+                len: body.len() as u32,
+                source: 9,
+                destination: 4000,
+                ..Header::default()
+            };
+            stranger.write_all(&[&head.to_bytes()[..], &body].concat()).expect("is taken");
+        }
+        let (own, peer) = (pair.left.v4().to_string(), to.to_string());
+        let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--time", "1", "--json"];
+        let asked = rds(&pair.left, &[&asks[..], &["--timeout", "60"]].concat()).report();
+        assert!(asked["messages"].as_u64() > Some(0), "{asked}");
+        visited.has_kept_memory(answer, 0, KIB_OF_ANSWERS);
+        let ended = answering.end();
+        assert!(ended.stderr.contains("an answer to "), "{ended:?}");
+        visited.has_said_little(&ended.stderr, 4);
+    }
 }
 
 #[test]
