@@ -244,11 +244,11 @@ impl<'a> Job<'a> {
         self.source_kind.get().unwrap_or_else(|| kind(&self.source))
     }
 
-    /// Runs a future to its end, or to the stop, or until nothing has moved for too long (--idle).
+    /// Turns the driver while a future [moves](Self::while_moving).
     ///
     /// # Errors
     ///
-    /// Its own, or [`Failure::Stopped`], or that nothing moved.
+    /// As [`while_moving`](Self::while_moving).
     pub(super) fn until_stopped<T>(
         &self,
         future: impl Future<Output = Result<T, Failure>>,
@@ -260,7 +260,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     ///
-    /// As [`until_stopped`](Self::until_stopped).
+    /// Its own, or [`Failure::Stopped`], or that nothing moved.
     pub(super) async fn while_moving<T>(
         &self,
         future: impl Future<Output = Result<T, Failure>>,

@@ -23,7 +23,7 @@ pub(crate) enum Then {
     Tell(Token),
     /// The driver waits for the socket, for no event but errors.
     Await(Rc<SocketShared>, Token),
-    /// What the token names is asked to end, if it still is to.
+    /// What made this cancellation, which the ring had no room for, makes it anew if it still is to end.
     Cancel(Token),
     Wake(Waker),
 }

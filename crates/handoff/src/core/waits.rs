@@ -87,7 +87,7 @@ impl Core {
 
     /// The ring had no room for the question: the reactor has the operation ask in a moment, if it still is to end.
     pub(crate) fn cancel_later(&self, token: Token, error: &io::Error) {
-        tracing::warn!(%error, "a request is asked to end a moment later");
+        tracing::debug!(%error, "a request is asked to end a moment later");
         self.at(Instant::now() + LATER, Then::Cancel(token.of_cancel()));
     }
 

@@ -297,7 +297,7 @@ fn lent_nothing(op: &mut SendOp, taken: usize) {
 fn failed(core: &Core, op: &mut SendOp, errno: i32) {
     match errno {
         // The payload behind a failed header.
-        _ if op.has_failed() => {}
+        _ if op.is_failing() => {}
         // The request of an empty payload, behind a header that was the whole send.
         _ if op.done > 0 && op.done == op.total => {}
         // An earlier link of the chain stopped: this request never started and is submitted again.
@@ -309,7 +309,7 @@ fn failed(core: &Core, op: &mut SendOp, errno: i32) {
         // Its pages are pinned already, in the slot.
         libc::ENOMEM | libc::ENOBUFS if op.kept_from_slot => op.socket.keeps_to_slots.set(true),
         _ if op.may_copy_instead(errno) => op.copy_instead(errno),
-        _ => op.end_with(errno),
+        _ => op.fail_with_last(errno),
     }
 }
 

@@ -256,7 +256,7 @@ impl SendOp {
     }
 
     /// Whether a request has failed, and another may be under way.
-    pub(crate) fn has_failed(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         matches!(self.state, SendState::Ending(Some(_)))
     }
 
@@ -412,8 +412,8 @@ impl SendOp {
         self.state = SendState::Settled(Ok(self.done));
     }
 
-    /// A request has failed: the send ends when no other request of it is under way.
-    pub(crate) fn end_with(&mut self, errno: i32) {
+    /// A request has failed: the send fails when the last of its requests is over.
+    pub(crate) fn fail_with_last(&mut self, errno: i32) {
         self.state = SendState::Ending(NonZeroI32::new(errno));
     }
 

@@ -32,6 +32,8 @@ const WINDOW: u64 = 2 << 20;
 /// The most answers to strangers in a transfer, since a rate would not do: what a stranger does not acknowledge
 /// stays in the port's send buffer, in which the peer's messages need room.
 const MOST_REFUSALS: usize = 64;
+/// Messages of strangers that are read before everybody else has a turn.
+const AT_A_TIME: usize = 64;
 /// Between looks if nothing reports a change.
 const LOOK: Duration = Duration::from_millis(80);
 
@@ -51,7 +53,7 @@ pub(super) struct Line<'a> {
     refusals: Cell<usize>,
     peer: Cell<Option<SocketAddr>>,
     /// The message that shows we are alive.
-    hello: Cell<[u8; HELLO_LEN]>,
+    hello: Cell<Option<Hello>>,
     heard: Cell<Instant>,
     spoken: Cell<Instant>,
     /// A received message that nobody has asked for yet.
@@ -68,8 +70,8 @@ pub(super) struct Line<'a> {
     tally: Cell<Tally>,
 }
 
-/// Runs `work` with a line at `own`, at this port or a free one. `visitors` are who may send to it. What of the work the
-/// stop ends is up to the work.
+/// Runs `work` with a line at `own`, at this port or a free one. `visitors` are who may send to it. The work
+/// itself looks for the stop.
 ///
 /// # Errors
 ///
@@ -105,7 +107,7 @@ pub(super) fn with<T>(
         visitors,
         refusals: Cell::new(0),
         peer: Cell::new(None),
-        hello: Cell::new([0; HELLO_LEN]),
+        hello: Cell::new(None),
         heard: Cell::new(Instant::now()),
         spoken: Cell::new(Instant::now()),
         waiting: RefCell::default(),
@@ -136,7 +138,7 @@ impl Line<'_> {
     /// From here on this reads and writes to the peer, and sends this hello to show that we are alive.
     pub(super) fn begin(&self, peer: SocketAddr, hello: &Hello) {
         self.peer.set(Some(peer));
-        self.hello.set(hello.encode());
+        self.hello.set(Some(*hello));
         self.heard.set(Instant::now());
     }
 
@@ -189,18 +191,20 @@ impl Line<'_> {
     /// A peer that is silent for too long.
     pub(super) fn attend(&self) -> Result<(), Failure> {
         self.reap()?;
-        let Some(peer) = self.peer.get() else { return Ok(()) };
-        while self.waiting.borrow().is_none() {
+        let (Some(peer), Some(ours)) = (self.peer.get(), self.hello.get()) else { return Ok(()) };
+        let mut strangers = 0;
+        while self.waiting.borrow().is_none() && strangers < AT_A_TIME {
             let Some(received) = self.port.receive()? else { break };
             if received.from != peer {
                 self.turn_away(received.from, &received.payload);
+                strangers += 1;
                 continue;
             }
             self.heard.set(Instant::now());
             // Nothing else equals a hello, which has random bits of this transfer.
-            match self.sign(&received.payload) {
+            match sign(&ours, &received.payload) {
                 // A receiver counts itself.
-                Some(Hello { sends: false, length: Some(taken), .. }) if self.sends() => {
+                Some(Hello { sends: false, length: Some(taken), .. }) if ours.sends => {
                     self.taken.set(taken);
                 }
                 Some(_) => {}
@@ -214,21 +218,9 @@ impl Line<'_> {
             )));
         }
         if self.spoken.get().elapsed() > SIGN {
-            self.try_say(peer, self.hello.get().to_vec())?;
+            self.try_say(peer, ours.encode().to_vec())?;
         }
         Ok(())
-    }
-
-    /// Whether this side sends.
-    fn sends(&self) -> bool {
-        Hello::decode(&self.hello.get()).is_ok_and(|ours| ours.sends)
-    }
-
-    /// The hello of this transfer in a message.
-    fn sign(&self, bytes: &[u8]) -> Option<Hello> {
-        let ours = Hello::decode(&self.hello.get()).ok()?;
-        let hello = Hello::decode(bytes.try_into().ok()?).ok()?;
-        (hello.transfer == ours.transfer).then_some(hello)
     }
 
     /// Tells the sender how many bytes of its frames were taken, if it does not know and that can be sent
@@ -238,13 +230,12 @@ impl Line<'_> {
     ///
     /// As [`Line::say`].
     pub(super) fn confirm(&self, bytes: u64) -> Result<(), Failure> {
-        let (Some(peer), Ok(hello)) = (self.peer.get(), Hello::decode(&self.hello.get())) else {
-            return Ok(());
-        };
+        let (Some(peer), Some(ours)) = (self.peer.get(), self.hello.get()) else { return Ok(()) };
         if bytes > self.taken.get() {
             // If it cannot be sent now, the next hello has it.
-            self.hello.set(Hello { length: Some(bytes), ..hello }.encode());
-            if self.try_say(peer, self.hello.get().to_vec())? {
+            let ours = Hello { length: Some(bytes), ..ours };
+            self.hello.set(Some(ours));
+            if self.try_say(peer, ours.encode().to_vec())? {
                 self.taken.set(bytes);
             }
         }
@@ -384,7 +375,7 @@ impl Line<'_> {
     /// Tells the peer why, if it does not know.
     async fn give_up(&self, failure: &Failure) {
         let (Some(peer), Some(reason)) = (self.peer.get(), failure.line()) else { return };
-        let frame = match self.sends() {
+        let frame = match self.hello.get().is_some_and(|ours| ours.sends) {
             true => Frame::Abort { reason },
             false => Frame::Answer { bytes: 0, outcome: Err(reason) },
         };
@@ -406,6 +397,12 @@ impl Line<'_> {
             self.look().await;
         }
     }
+}
+
+/// The hello of the transfer of `ours` in a message.
+fn sign(ours: &Hello, bytes: &[u8]) -> Option<Hello> {
+    let hello = Hello::decode(bytes.try_into().ok()?).ok()?;
+    (hello.transfer == ours.transfer).then_some(hello)
 }
 
 /// The name of an engine's messages in reports.
