@@ -62,11 +62,20 @@ impl Ticket {
         Self::new(Origin::Shared(whole))
     }
 
-    pub(crate) fn is_of_queue(&self) -> bool {
+    fn is_of_queue(&self) -> bool {
         match &*self.0 {
             Origin::Queue(..) => true,
             Origin::Shared(whole) => whole.is_of_queue(),
             Origin::Nowhere | Origin::Pool(..) | Origin::Datagram(..) => false,
+        }
+    }
+
+    /// The driver goes, and the kernel may read the bytes for longer: the NIC never gets their chunk back.
+    pub(crate) fn keep_from_nic(&self) {
+        match &*self.0 {
+            Origin::Queue(queue, place) => queue.keep_from_nic(*place),
+            Origin::Shared(whole) => whole.keep_from_nic(),
+            Origin::Nowhere | Origin::Pool(..) | Origin::Datagram(..) => {}
         }
     }
 

@@ -4,6 +4,9 @@
 //! the chunks that we hold back to the NIC, which could write under a span. So a driver that goes leaves its
 //! ring open until its last span is dropped.
 //!
+//! A driver that goes leaves spans behind that the kernel still sends. Their chunks never go back: a NIC that serves
+//! another ring, or this one as long as it is open, would write to pages that are yet to be sent.
+//!
 //! Rings that share a queue have their spans apart, and give back by one refill queue
 //! ([`rx_memory`](super::rx_memory)).
 
@@ -48,6 +51,8 @@ pub(crate) struct RxShared {
     /// The driver knows that something was given back: it publishes that with its next submission, and
     /// nobody starves.
     attended: Cell<bool>,
+    /// Places of spans that the kernel sends for longer than the driver is there.
+    never_back: RefCell<Vec<u64>>,
     /// Receivers that found no chunk.
     starving: RefCell<Vec<Key>>,
     /// When the kernel last reported a shortage, if it was not asked again since.
@@ -92,6 +97,7 @@ impl RxShared {
             held: Cell::new(0),
             counted: Cell::new(0),
             attended: Cell::new(false),
+            never_back: RefCell::default(),
             starving: RefCell::default(),
             short: Cell::new(None),
         })
@@ -194,7 +200,9 @@ impl RxShared {
         let due = self.due.upgrade();
         let Some(due) = due.as_ref().filter(|due| !due.is_gone()) else {
             // Nobody would publish a batch, and other rings may receive with it.
-            self.memory.refill.put_now(place);
+            if !self.never_back.borrow().contains(&place) {
+                self.memory.refill.put_now(place);
+            }
             self.count_held();
             if due.is_none_or(|due| due.is_closed()) {
                 self.close_if_unused();
@@ -218,6 +226,11 @@ impl RxShared {
         // Whoever sees that this ring holds less finds the rest in the refill queue.
         self.count_held();
         any_wait
+    }
+
+    /// The kernel sends the span that began at `place` for longer than the driver is there.
+    pub(super) fn keep_from_nic(&self, place: u64) {
+        self.never_back.borrow_mut().push(place);
     }
 
     /// No handle of the driver is left. From now on each span that comes back checks whether it was the

@@ -146,15 +146,19 @@ impl Loan {
         }
     }
 
-    /// Whether you may drop the buffer while the kernel still reads its pages: they outlive their mapping, and
-    /// nobody gets them to write to. The NIC would, of a span of an rx queue.
-    pub(crate) fn may_drop_while_read(&self) -> bool {
-        let goes_to_nic = match self {
-            Self::Span(_, ticket) => ticket.is_of_queue(),
-            Self::ManyReceived(_, tickets) => tickets.iter().any(Ticket::is_of_queue),
-            _ => false,
-        };
-        !goes_to_nic && self.pieces().iter().all(Piece::pinned_by_page)
+    /// Whether you may drop the buffer while the kernel still reads its pages, once it is
+    /// [kept from the NIC](Self::keep_from_nic).
+    pub(crate) fn outlives_its_mapping(&self) -> bool {
+        self.pieces().iter().all(Piece::pinned_by_page)
+    }
+
+    /// The driver goes, and the kernel may read the pages for longer: chunks of rx queues do not go back.
+    pub(crate) fn keep_from_nic(&self) {
+        match self {
+            Self::Span(_, ticket) => ticket.keep_from_nic(),
+            Self::ManyReceived(_, tickets) => tickets.iter().for_each(Ticket::keep_from_nic),
+            _ => {}
+        }
     }
 }
 

@@ -346,6 +346,13 @@ impl Records {
     /// Leaks what the kernel may still write to, or read from memory that would be reused, with the record
     /// that it may point into; returns the number of such operations. The rest goes with the driver.
     pub(crate) fn abandon(&mut self) -> usize {
+        for record in &self.records {
+            if let Op::Send(SendOp { loan: Some(loan), .. }) = &record.op
+                && record.op.kernel_holds()
+            {
+                loan.keep_from_nic();
+            }
+        }
         let (held, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)
             .into_iter()
             .partition(|record| record.op.kernel_holds() && !record.op.may_drop_while_held());
@@ -382,7 +389,8 @@ impl Op {
             // A lend is of the kernel's memory, and its command is all in the request; an accept names no
             // memory.
             Self::Vacant | Self::Accept(_) | Self::Get(_) => true,
-            // A request that never completed may still read the record itself.
+            // Pages of a mapping outlive it; a request that never completed may still read the record
+            // itself.
             Self::Send(op) => op.only_pages_held(),
             // The kernel may still write into the buffer, or into a chunk of the pool.
             Self::Transfer(_) | Self::Receive(_) => false,

@@ -201,17 +201,17 @@ impl SendOp {
         self.in_kernel > 0 || self.awaiting > 0
     }
 
-    /// Whether the kernel only reads pages that nobody else will write to, in no memory of the record.
+    /// Whether the kernel holds only pages of mappings, which outlive the mappings.
     pub(crate) fn only_pages_held(&self) -> bool {
         self.in_kernel == 0
             && !self.header_lent
-            && self.loan.as_ref().is_none_or(Loan::may_drop_while_read)
+            && self.loan.as_ref().is_none_or(Loan::outlives_its_mapping)
     }
 
     /// Drops the parts of a leaked record that the kernel does not hold: otherwise its peer would wait for
     /// the end of the connection, and its region would be kept.
     pub(crate) fn close_abandoned(&'static mut self) {
-        if self.in_kernel == 0 && self.loan.as_ref().is_some_and(Loan::may_drop_while_read) {
+        if self.in_kernel == 0 && self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
             self.loan = None;
         }
         // A request under way holds the open socket itself, and lets go of it with the ring.
