@@ -243,6 +243,10 @@ enum Ends {
     Canceled,
 }
 
+/// More than the buffers of both sides hold, so it never goes whole: what a full socket has sent may still arrive, and
+/// make room.
+const LONGER_THAN_ROOM: usize = 1 << 20;
+
 /// Waits for sockets, and what makes the sockets ready.
 fn waits(driver: &Driver, count: usize) -> (Vec<Readiness>, Vec<UnixStream>) {
     let pair = || UnixStream::pair().unwrap();
@@ -258,24 +262,27 @@ fn end_among_others(driver: &Driver, ends: Ends, others: usize, keeps_loan: bool
     while send(&full, &[0; 1 << 16], SendFlags::DONTWAIT).is_ok() {}
     let socket = attached(driver, near, Engine::UringZc);
     let (waiting, mut ready) = waits(driver, others);
-    let sending = socket.message(Buffer::from(vec![1; 9000])).header(b"header").send().unwrap();
+    let payload = Buffer::from(vec![1; LONGER_THAN_ROOM]);
+    let sending = socket.message(payload).header(b"header").send().unwrap();
     driver.turn(Wait::No).unwrap();
     let (sent, on_loan) = sending.split();
     let on_loan = keeps_loan.then_some(on_loan);
     let mut make_ready = || ready.iter_mut().for_each(|far| far.write_all(b"x").unwrap());
-    match ends {
+    let reset = |far: TcpStream| SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+    let far = match ends {
         Ends::Reset => {
-            SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
-            drop(far);
+            reset(far);
             // The header's request is the first to hear of it.
             poll(&mut [PollFd::new(&full, PollFlags::empty())], None).unwrap();
             make_ready();
+            None
         }
         Ends::Canceled => {
             make_ready();
             sent.cancel();
+            Some(far)
         }
-    }
+    };
     let mut taken = Err(sent);
     let error = loop {
         driver.turn(Wait::No).unwrap();
@@ -291,8 +298,10 @@ fn end_among_others(driver: &Driver, ends: Ends, others: usize, keeps_loan: bool
     for _ in 0..4 {
         driver.turn(Wait::No).unwrap();
     }
+    // What the kernel has taken comes back with the connection's end.
+    far.into_iter().for_each(reset);
     if let Some(on_loan) = on_loan {
-        assert_eq!(driver.block_on(on_loan).unwrap().buffer.len(), 9000);
+        assert_eq!(driver.block_on(on_loan).unwrap().buffer.len(), LONGER_THAN_ROOM);
     }
     drop((waiting, socket));
     while driver.in_flight() > 0 {
