@@ -71,15 +71,28 @@ pub struct GetBufStats {
 }
 
 impl GetBuf {
+    /// The device of the driver, which its other holders count together.
+    ///
     /// # Errors
     ///
     /// [`Error::NoRing`], or [`Error::EngineUnavailable`] with what is missing.
     pub(crate) fn open(driver: &Rc<Reactor>) -> Result<Self> {
-        if driver.io.ring_id() == 0 {
-            return Err(driver.io.no_ring("lending buffers of the kernel"));
-        }
         if let Some(shared) = driver.getbuf.borrow().upgrade() {
             return Ok(Self { shared, driver: Rc::clone(driver) });
+        }
+        let opened = Self::open_apart(driver)?;
+        *driver.getbuf.borrow_mut() = Rc::downgrade(&opened.shared);
+        Ok(opened)
+    }
+
+    /// A device that counts only what it lends itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub(crate) fn open_apart(driver: &Rc<Reactor>) -> Result<Self> {
+        if driver.io.ring_id() == 0 {
+            return Err(driver.io.no_ring("lending buffers of the kernel"));
         }
         let opened = OpenOptions::new().read(true).write(true).open(getbuf::PATH);
         let device = opened.map_err(|error| {
@@ -98,19 +111,17 @@ impl GetBuf {
             due: Rc::downgrade(&driver.due),
             ring: driver.io.ring_id(),
         };
-        let shared = Rc::new(shared);
-        *driver.getbuf.borrow_mut() = Rc::downgrade(&shared);
-        Ok(Self { shared, driver: Rc::clone(driver) })
+        Ok(Self { shared: Rc::new(shared), driver: Rc::clone(driver) })
     }
 
-    /// As [`open`](Self::open), but does not look again for a device that this driver has not found.
+    /// Whether there is a device, as far as this driver has looked: it does not look again.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
-    pub(crate) fn open_if_not_missing(driver: &Rc<Reactor>) -> Result<Self> {
+    /// [`Error::EngineUnavailable`], if the driver has not found one.
+    pub(crate) fn not_missing(driver: &Rc<Reactor>) -> Result<()> {
         let missing = driver.no_getbuf.borrow().clone();
-        missing.map_or_else(|| Self::open(driver), |reason| Err(unavailable(reason)))
+        missing.map_or(Ok(()), |reason| Err(unavailable(reason)))
     }
 
     /// Prepares a file, block device or TCP socket for lending. If you also read the socket in another way,

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use super::PIECE;
@@ -12,12 +13,13 @@ use crate::file::File;
 use crate::getbuf::{GetBuf, Getting, KernelSource};
 use crate::lease::Lease;
 use crate::outcome::Tally;
+use crate::reactor::Reactor;
 use crate::socket::Socket;
 
 /// Buffers that the kernel lends.
 pub(super) struct FromKernel {
-    /// A device of its own, so that its count of copies belongs to the route.
-    getbuf: GetBuf,
+    /// For streams, of which the module copies what is in no page: a device of the route's own, which counts that.
+    copies: Option<GetBuf>,
     source: KernelSource,
     /// The rest of a file; `None` for streams.
     range: Option<Range<u64>>,
@@ -26,14 +28,15 @@ pub(super) struct FromKernel {
 }
 
 impl FromKernel {
-    pub(super) fn of_file(getbuf: GetBuf, file: &File, range: Range<u64>) -> Result<Self> {
-        let source = getbuf.source(file)?;
-        Ok(Self { getbuf, source, range: Some(range), getting: None, taken: 0 })
+    pub(super) fn of_file(driver: &Rc<Reactor>, file: &File, range: Range<u64>) -> Result<Self> {
+        let source = GetBuf::open(driver)?.source(file)?;
+        Ok(Self { copies: None, source, range: Some(range), getting: None, taken: 0 })
     }
 
-    pub(super) fn of_stream(getbuf: GetBuf, socket: &Socket) -> Result<Self> {
+    pub(super) fn of_stream(driver: &Rc<Reactor>, socket: &Socket) -> Result<Self> {
+        let getbuf = GetBuf::open_apart(driver)?;
         let source = getbuf.source(socket)?;
-        Ok(Self { getbuf, source, range: None, getting: None, taken: 0 })
+        Ok(Self { copies: Some(getbuf), source, range: None, getting: None, taken: 0 })
     }
 
     fn ask(&self) -> Result<Option<Getting>> {
@@ -76,12 +79,13 @@ impl Supply for FromKernel {
     }
 
     fn taken(&self) -> Tally {
-        match self.getbuf.stats() {
-            Ok(stats) => Tally {
-                zero_copy: self.taken.saturating_sub(stats.copied_bytes),
-                copied: stats.copied_bytes,
-                unknown: 0,
-            },
+        let copied = self.copies.as_ref().map_or(Ok(0), |it| it.stats().map(|it| it.copied_bytes));
+        match copied {
+            Ok(copied) => {
+                // Of a lend that came after the route had ended nothing was taken.
+                let copied = copied.min(self.taken);
+                Tally { zero_copy: self.taken - copied, copied, unknown: 0 }
+            }
             Err(_) => Tally { unknown: self.taken, ..Tally::default() },
         }
     }

@@ -472,16 +472,15 @@ impl Route {
 
     #[cfg(feature = "getbuf")]
     async fn lend(&mut self) -> Result<()> {
-        let getbuf = match self.engines.len() {
-            1 => GetBuf::open(&self.driver)?,
+        if self.engines.len() > 1 {
             // Many machines have none, and a look costs a short connection a tenth of its CPU.
-            _ => GetBuf::open_if_not_missing(&self.driver)?,
-        };
+            GetBuf::not_missing(&self.driver)?;
+        }
         let mut supply = match &self.source {
             RouteSource::File(file, range) => {
-                FromKernel::of_file(getbuf, file, self.rest_of(range.clone()))?
+                FromKernel::of_file(&self.driver, file, self.rest_of(range.clone()))?
             }
-            RouteSource::Stream(socket, _) => FromKernel::of_stream(getbuf, socket)?,
+            RouteSource::Stream(socket, _) => FromKernel::of_stream(&self.driver, socket)?,
         };
         self.carry(&mut supply).await
     }

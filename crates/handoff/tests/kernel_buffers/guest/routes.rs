@@ -136,6 +136,33 @@ fn a_stream_goes_to_another_and_nothing_is_copied() {
     });
 }
 
+/// The driver and all its routes have the module in common.
+#[test]
+fn a_stream_counts_its_own_copies() {
+    const LEN: usize = 100_000;
+    let pair = Pair::new(1_500).expect("a pair of interfaces");
+    // Packets in one piece, which is not of whole pages.
+    let mut ethtool = Command::new("ethtool");
+    ethtool.args(["-K", pair.left.device(), "tx-scatter-gather", "off"]);
+    let output = pair.left.namespace().attach(&mut ethtool).output().expect("starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lending = Lending::new();
+    let streams = [pair.connection().expect("the hosts connect"), connection()];
+    let copied = streams.map(|(from, near)| {
+        let (out, far) = connection();
+        let (sent, received) = (write_all(from, LEN), read_all(far));
+        let source = RouteSource::Stream(lending.driver.socket(near).expect("attaches"), None);
+        let sink = RouteSink::Socket(lending.driver.socket(out).expect("attaches"));
+        let taken = run(&lending, source, sink).taken;
+        sent.join().expect("ends");
+        assert!(received.join().expect("ends") == bytes_at(0, LEN), "what arrived differs");
+        assert_eq!((taken.total(), taken.unknown), (LEN as u64, 0), "{taken:?}");
+        taken.copied
+    });
+    // Over loopback the kernel joins short packets, by copying.
+    assert!(copied[0] > LEN as u64 / 2 && copied[1] < LEN as u64 / 10, "{copied:?}");
+}
+
 #[test]
 fn a_stream_goes_to_a_file() {
     let (from, near) = connection();
