@@ -1,6 +1,7 @@
 //! A seccomp filter forbids io_uring, or the kernel refuses it for another reason: the driver says why
 //! there is no ring, and everything works by system calls.
 
+mod refusals;
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
 
@@ -11,25 +12,15 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Error, Executor, Region, RingUse};
+use refusals::refuse_calls;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use traffic::{filled, pattern, tcp, within};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Filters belong to a thread, and end with it.
 fn forbid_io_uring(errno: i32) {
     let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
-    let filter: BpfProgram = SeccompFilter::new(
-        calls.map(|call| (call, vec![])).into(),
-        SeccompAction::Allow,
-        SeccompAction::Errno(errno as u32),
-        std::env::consts::ARCH.try_into().unwrap(),
-    )
-    .unwrap()
-    .try_into()
-    .unwrap();
-    seccompiler::apply_filter(&filter).unwrap();
+    refuse_calls(calls.map(|call| (call, vec![])), errno);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Many more completions than the completion queue has room for, and requests for which the submission queue has none:
 //! nothing is lost.
 
+mod refusals;
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
 
@@ -10,10 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Region, Wait};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
+use refusals::refuse_calls;
+use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 use traffic::{pattern, tcp, udp_pair, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -145,17 +144,7 @@ fn take_no_two_requests() {
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value).unwrap()
     };
     let rule = SeccompRule::new(vec![is(1, 2), is(2, 0)]).unwrap();
-    let filter: BpfProgram = SeccompFilter::new(
-        [(libc::SYS_io_uring_enter, vec![rule])].into(),
-        SeccompAction::Allow,
-        SeccompAction::Errno(libc::EAGAIN as u32),
-        std::env::consts::ARCH.try_into().unwrap(),
-    )
-    .unwrap()
-    .try_into()
-    .unwrap();
-    // For this thread, to its end.
-    seccompiler::apply_filter(&filter).unwrap();
+    refuse_calls([(libc::SYS_io_uring_enter, vec![rule])], libc::EAGAIN);
 }
 
 #[test]

@@ -209,6 +209,12 @@ pub struct Args {
 }
 
 impl Args {
+    /// Why a sender that announces so many bytes is refused.
+    fn too_long(&self, announced: Option<u64>) -> Option<String> {
+        let (length, most) = (announced?, self.max_size?);
+        (length > most).then(|| format!("{length} bytes are more than {most} (--max-size)"))
+    }
+
     /// For finding and reaching the peer.
     fn patience(&self) -> Duration {
         self.connect_timeout.unwrap_or(Duration::from_secs(10))
@@ -497,11 +503,7 @@ fn reach(
         sparse,
         preserves,
     };
-    let too_long = |peer: &Hello| {
-        let (length, most) = (peer.length?, args.max_size?);
-        (!sends && length > most)
-            .then(|| format!("{length} bytes are more than {most} (--max-size)"))
-    };
+    let too_long = |peer: &Hello| if sends { None } else { args.too_long(peer.length) };
     let queue = ways.map(|ways| &ways.queue);
     let lead = |socket: &Socket, stream| ways.map_or(Ok(()), |ways| ways.lead(socket, stream));
     let patience = Patience::new(job.stop, Some(args.patience()));

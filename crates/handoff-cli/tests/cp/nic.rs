@@ -21,15 +21,7 @@ pub(crate) fn received_without_a_copy(ended: &Ended, least: u64) -> Value {
 
 /// How the receiving interface is set, by ethtool: rings, channels, table, rules, features.
 pub(crate) fn settings(end: &PairEnd) -> String {
-    let device = end.device();
-    let ask = |flag: &str| {
-        let mut ethtool = Command::new("ethtool");
-        ethtool.args([flag, device]);
-        let output = end.namespace().attach(&mut ethtool).output().expect("starts");
-        assert!(output.status.success(), "ethtool {flag}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
-    };
-    ["-g", "-l", "-x", "-n", "-k"].map(ask).concat()
+    ["-g", "-l", "-x", "-n", "-k"].map(|flag| end.ethtool(flag, &[]).expect("is told")).concat()
 }
 
 mod linux73 {
@@ -137,10 +129,8 @@ mod guest {
 
     /// Has the sender's NIC cut frames into packets, or the sender's kernel.
     fn segmentation(pair: &Pair, by_nic: bool) {
-        let mut ethtool = Command::new("ethtool");
-        ethtool.args(["-K", pair.left.device(), "tso", if by_nic { "on" } else { "off" }]);
-        let output = pair.left.namespace().attach(&mut ethtool).output().expect("starts");
-        assert!(output.status.success(), "{output:?}");
+        let tso = if by_nic { "on" } else { "off" };
+        pair.left.ethtool("-K", &["tso", tso]).expect("is set");
     }
 
     /// What the receiving side reports, and the meter of it.
@@ -292,10 +282,7 @@ mod guest {
         const LEN: usize = 100_001;
         let pair = Pair::wire(1_500).expect("a pair of NICs");
         // What no rule leads comes to the other of two queues, which is the bound one.
-        let mut channels = Command::new("ethtool");
-        channels.args(["-L", pair.right.device(), "combined", "2"]);
-        let set = pair.right.namespace().attach(&mut channels).status().expect("starts");
-        assert!(set.success(), "{set}");
+        pair.right.ethtool("-L", &["combined", "2"]).expect("is set");
         misroute(&pair, 1_000_000);
         let directory = tempfile::tempdir().expect("a directory");
         let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));

@@ -143,18 +143,29 @@ impl PairEnd {
     ///
     /// The error of ethtool(8); other devices have no such count.
     pub fn dma_bytes(&self) -> Result<u64, TopologyError> {
-        let device = self.device();
-        let wrong = |reason: String| {
-            asked(format!("count what the NIC {device} has moved"))(io::Error::other(reason))
-        };
-        let mut ethtool = Command::new("ethtool");
-        let output = self.namespace.attach(ethtool.args(["-S", device])).output();
-        let output = output.map_err(|error| wrong(format!("ethtool: {error}")))?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        let counters = String::from_utf8_lossy(&output.stdout);
+        let counters = self.ethtool("-S", &[])?;
         let count = counters.lines().find_map(|line| line.trim().strip_prefix("dma_bytes: "));
-        let count = count.and_then(|count| count.parse().ok());
-        count.ok_or_else(|| wrong(format!("ethtool -S tells nothing of dma_bytes {}", told.trim())))
+        count.and_then(|count| count.parse().ok()).ok_or_else(|| {
+            let action = format!("count what the NIC {} has moved", self.device());
+            asked(action)(io::Error::other("ethtool -S tells nothing of dma_bytes"))
+        })
+    }
+
+    /// What ethtool(8) prints for a flag, this device and these arguments.
+    ///
+    /// # Errors
+    ///
+    /// The error of ethtool(8).
+    pub fn ethtool(&self, flag: &str, arguments: &[&str]) -> Result<String, TopologyError> {
+        let failed = |error| asked(format!("run ethtool {flag} {}", self.device()))(error);
+        let mut ethtool = Command::new("ethtool");
+        ethtool.args([flag, self.device()]).args(arguments);
+        let output = self.namespace.attach(&mut ethtool).output().map_err(failed)?;
+        if !output.status.success() {
+            let told = String::from_utf8_lossy(&output.stderr);
+            return Err(failed(io::Error::other(told.trim().to_owned())));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Returns once a datagram of each family has arrived at the other end.

@@ -1,6 +1,8 @@
 //! Frozen buffers: the same bytes to many sockets, of many drivers and threads, by every engine; and when
 //! they may be written again.
 
+#[path = "../refusals/mod.rs"]
+mod refusals;
 #[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../traffic/mod.rs"]
 mod traffic;

@@ -5,13 +5,11 @@ use std::thread;
 
 use handoff::{Driver, Engine, Frozen, Pinning, Region, Wait};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
+use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 
 use crate::LONG;
 use crate::readers::Readers;
+use crate::refusals::refuse_calls;
 use crate::traffic::{self, filled, pattern, tcp, within};
 
 const LEN: usize = 48 << 10;
@@ -136,16 +134,7 @@ fn forbid_cloning() {
         IORING_REGISTER_CLONE_BUFFERS,
     );
     let rule = SeccompRule::new(vec![operation.unwrap()]).unwrap();
-    let filter: BpfProgram = SeccompFilter::new(
-        [(libc::SYS_io_uring_register, vec![rule])].into(),
-        SeccompAction::Allow,
-        SeccompAction::Errno(libc::EINVAL as u32),
-        std::env::consts::ARCH.try_into().unwrap(),
-    )
-    .unwrap()
-    .try_into()
-    .unwrap();
-    seccompiler::apply_filter(&filter).unwrap();
+    refuse_calls([(libc::SYS_io_uring_register, vec![rule])], libc::EINVAL);
 }
 
 /// Rings that this process has open.

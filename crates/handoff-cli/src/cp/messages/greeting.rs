@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use super::super::Args;
 use super::super::job::Job;
 use super::super::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
 use super::line::Line;
@@ -111,29 +112,29 @@ pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
             return Err(Failure::failed("nobody sent in time (--connect-timeout)"));
         }
         while let Some(received) = line.port.receive()? {
-            let heard = <&[u8; HELLO_LEN]>::try_from(received.payload.as_slice());
-            let heard = heard.map_err(|_| "what comes is no greeting".to_owned());
-            let heard = heard.and_then(|bytes| Hello::decode(bytes).map_err(|it| it.to_string()));
-            let heard = heard.and_then(|hello| match hello {
-                Hello { sends: false, .. } => {
-                    Err("it wants to receive, as this side does".to_owned())
-                }
-                Hello { streams: 2.., .. } => Err("it wants several streams".to_owned()),
-                _ if !line.visitors.may_come(received.from.ip()) => {
-                    Err("it is none of those that --from lets in".to_owned())
-                }
-                hello => Ok(hello),
-            });
-            match heard {
+            if !line.visitors.lets_in(received.from) {
+                continue;
+            }
+            match welcome(line.job.args, &received.payload) {
                 Ok(hello) => {
                     let ours = Hello { sends: false, verifies: true, length: None, ..hello };
                     line.begin(received.from, &ours);
                     line.say(&ours.encode()).await?;
                     return Ok(hello);
                 }
-                Err(why) => line.visitors.turned_away(received.from, &why),
+                Err(why) => line.turn_away(received.from, &received.payload, &why),
             }
         }
         line.changed().await?;
+    }
+}
+
+/// The hello of a sender that can be received from, or why it cannot.
+fn welcome(args: &Args, bytes: &[u8]) -> Result<Hello, String> {
+    let bytes = bytes.try_into().map_err(|_| "what comes is no greeting")?;
+    match Hello::decode(bytes).map_err(|error| error.to_string())? {
+        Hello { sends: false, .. } => Err("it wants to receive, as this side does".to_owned()),
+        Hello { streams: 2.., .. } => Err("it wants several streams".to_owned()),
+        hello => args.too_long(hello.length).map_or(Ok(hello), Err),
     }
 }

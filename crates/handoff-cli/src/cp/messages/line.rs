@@ -196,8 +196,14 @@ impl Line<'_> {
         while self.waiting.borrow().is_none() && strangers < AT_A_TIME {
             let Some(received) = self.port.receive()? else { break };
             if received.from != peer {
-                self.turn_away(received.from, &received.payload);
                 strangers += 1;
+                if self.visitors.lets_in(received.from) {
+                    self.turn_away(
+                        received.from,
+                        &received.payload,
+                        "another transfer is under way",
+                    );
+                }
                 continue;
             }
             self.heard.set(Instant::now());
@@ -247,18 +253,14 @@ impl Line<'_> {
         self.taken.get()
     }
 
-    /// Tells another sender that says hello that we are busy, if it may come.
-    fn turn_away(&self, from: SocketAddr, bytes: &[u8]) {
-        const BUSY: &str = "another transfer is under way";
-        if !self.visitors.lets_in(from) {
-            return;
-        }
-        self.visitors.turned_away(from, BUSY);
+    /// Does not receive from somebody who may come, and tells them why if they say hello.
+    pub(super) fn turn_away(&self, from: SocketAddr, bytes: &[u8], why: &str) {
+        self.visitors.turned_away(from, why);
         let bytes = <&[u8; HELLO_LEN]>::try_from(bytes);
         let greets = bytes.is_ok_and(|bytes| Hello::decode(bytes).is_ok());
         if greets && self.refusals.get() < MOST_REFUSALS {
             self.refusals.set(self.refusals.get() + 1);
-            let answer = Frame::Answer { bytes: 0, outcome: Err(BUSY.to_owned()) };
+            let answer = Frame::Answer { bytes: 0, outcome: Err(why.to_owned()) };
             // A sender that is not told gives up for lack of an answer.
             let _ = self.try_say(from, answer.encode());
         }

@@ -77,13 +77,12 @@ fn requests_go_on_when_the_answering_side_was_killed_and_started_again() {
 
 #[test]
 fn who_takes_no_answers_delays_no_others() {
-    let pair = pair();
-    let answering = Answering::at(&pair.right, pair.right.v4(), &["--no-verify"]);
-    let [a, b, c, _] = pair.left.v4().octets();
-    let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
-    let other = format!("{a}.{b}.{c}.77");
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    let (pair, to) = hosts();
+    let answering = Answering::at(&pair.right, to, &["--no-verify"]);
+    let other = stranger_at(&pair.left, 0).to_string();
+    let [own, peer] = [pair.left.v4(), to].map(|address| address.to_string());
     let asks = |from, time| ["stress", from, "-s", &peer, "--no-verify", "--json", "--time", time];
-    ip(&pair.left, &["addr", "add", &format!("{other}/24"), "dev", pair.left.device()]);
     // More than one of the kernel's sockets has under way.
     let many = [&asks(&other, "600")[..], &["-a", "1M", "-d", "64"]].concat();
     let gone = Running::start(&mut command(&pair.left, &many));

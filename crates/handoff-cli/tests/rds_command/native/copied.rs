@@ -120,6 +120,24 @@ fn an_interrupted_receiver_says_so() {
 }
 
 #[test]
+fn a_sender_that_announces_too_much_is_refused_and_another_is_not() {
+    let pair = Pair::new(9000).expect("namespaces and veth");
+    let files = Files::new(100);
+    let limited = [&OWN[..], &["--max-size", "100"]].concat();
+    let receiver = receiver(&pair.right, &files.copy(), &limited);
+    let longer = files.source().with_file_name("longer");
+    fs::write(&longer, pattern(101)).expect("room");
+    let refused = sender(&pair.left, &longer, &pair.right, &OWN).end();
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let why = "101 bytes are more than 100 (--max-size)";
+    assert!(refused.stderr.contains(&format!("the receiver refuses: {why}")), "{refused:?}");
+    let sent = sender(&pair.left, &files.source(), &pair.right, &OWN).end();
+    let received = receiver.end();
+    assert_eq!((sent.code, received.code), (Some(0), Some(0)), "{sent:?} {received:?}");
+    assert!(received.stderr.contains(why), "{received:?}");
+}
+
+#[test]
 fn a_signal_changes_nothing_once_the_file_gets_its_name() {
     let pair = Pair::new(9000).expect("namespaces and veth");
     let files = Files::new(100);

@@ -75,16 +75,21 @@ fn receiving(end: &PairEnd, from: &str, copy: &Path) -> Running {
     receiver
 }
 
+/// A copy by messages, from the sender's input: the receiver, which listens, and the sender.
+fn from_a_pipe(pair: &Pair, to: Ipv4Addr, copy: &Path) -> (Running, Running) {
+    let address = format!("rds://{to}:4000");
+    let receiver = receiving(&pair.right, &address, copy);
+    let mut sender = cp(&pair.left, &["--rds", "own", "-", &address]);
+    (receiver, Running::start(sender.stdin(Stdio::piped())))
+}
+
 #[test]
 fn a_peer_is_heard_among_strangers() {
     let (pair, to) = hosts();
     for kind in KINDS {
         let files = Files::new(0);
-        let (from, copy) = (format!("rds://{to}:4000"), files.copy());
-        let receiver = receiving(&pair.right, &from, &copy);
+        let (receiver, mut sender) = from_a_pipe(&pair, to, &files.copy());
         let visited = Visited::new(receiver.pid());
-        let mut sender = cp(&pair.left, &["--rds", "own", "-", &from]);
-        let mut sender = Running::start(sender.stdin(Stdio::piped()));
         let input = sender.input();
         // More than is on the way: the receiver takes it. So it does while strangers come.
         let bytes = pattern(60_000 * CROWD);
@@ -104,7 +109,7 @@ fn a_peer_is_heard_among_strangers() {
             sent.code == Some(0) && received.code == Some(0),
             "{kind:?}: {sent:?} {received:?}"
         );
-        assert!(fs::read(copy).expect("is there") == [&bytes, more].concat(), "{kind:?}");
+        assert!(fs::read(files.copy()).expect("is there") == [&bytes, more].concat(), "{kind:?}");
         visited.has_said_little(&received.stderr, 4);
     }
 }
@@ -114,11 +119,8 @@ fn a_stranger_that_says_hello_again_and_again_hears_so_many_answers() {
     const ANSWERS: usize = 64;
     let (pair, to) = hosts();
     let files = Files::new(0);
-    let (from, copy) = (format!("rds://{to}:4000"), files.copy());
-    let receiver = receiving(&pair.right, &from, &copy);
+    let (receiver, mut sender) = from_a_pipe(&pair, to, &files.copy());
     let visited = Visited::new(receiver.pid());
-    let mut sender = cp(&pair.left, &["--rds", "own", "-", &from]);
-    let mut sender = Running::start(sender.stdin(Stdio::piped()));
     let mut input = sender.input();
     let bytes = pattern(4_000_000);
     let (begin, rest) = bytes.split_at(100_000);
@@ -143,7 +145,7 @@ fn a_stranger_that_says_hello_again_and_again_hears_so_many_answers() {
     drop(input);
     let (sent, received) = (sender.end(), receiver.end());
     assert!(sent.code == Some(0) && received.code == Some(0), "{sent:?} {received:?}");
-    assert!(fs::read(copy).expect("is there") == bytes);
+    assert!(fs::read(files.copy()).expect("is there") == bytes);
     assert_eq!(stranger.join().expect("ends"), ANSWERS);
     visited.has_said_little(&received.stderr, 4);
 }
@@ -266,7 +268,7 @@ fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() 
     let sent = Running::start(&mut cp(&pair.left, &send)).end();
     let received = receiver.end();
     assert!(sent.code == Some(0) && received.code == Some(0), "{sent:?} {received:?}");
-    assert!(fs::read(copy).expect("is there") == pattern(1_000_000));
+    assert!(fs::read(files.copy()).expect("is there") == pattern(1_000_000));
 }
 
 #[test]

@@ -226,10 +226,7 @@ fn a_ring_that_goes_leaves_nothing_waiting() {
 fn what_is_in_no_page_is_copied_and_counted() {
     let pair = Pair::new(1_500).expect("a pair of interfaces");
     // Packets in one piece, which is not of whole pages.
-    let mut ethtool = std::process::Command::new("ethtool");
-    ethtool.args(["-K", pair.left.device(), "tx-scatter-gather", "off"]);
-    let output = pair.left.namespace().attach(&mut ethtool).output().expect("starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    pair.left.ethtool("-K", &["tx-scatter-gather", "off"]).expect("is set");
     let (mut from, to) = pair.connection().expect("the hosts connect");
     let mut lending = Lending::new();
     let id = lending.device.bind(&to, SOURCE).expect("binds");

@@ -79,10 +79,8 @@ fn everything_may_change_under_traffic() {
         run(&pair.left, &format!("ip link set {near} down && ip link set {near} up"));
     }
     // What is not allowed: the held queue cannot be taken away.
-    let mut refused = Command::new("ethtool");
-    refused.args(["-L", far, "combined", "3"]).stderr(Stdio::null());
-    let status = pair.right.namespace().attach(&mut refused).status().expect("starts");
-    assert!(!status.success(), "a bound queue was taken away");
+    let taken = pair.right.ethtool("-L", &["combined", "3"]);
+    assert!(taken.is_err(), "a bound queue was taken away");
     run(&pair.right, &format!("ip link del {far}"));
     child.kill().expect("kills");
     child.wait().expect("ends");

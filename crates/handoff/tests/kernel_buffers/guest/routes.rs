@@ -142,10 +142,7 @@ fn a_stream_counts_its_own_copies() {
     const LEN: usize = 100_000;
     let pair = Pair::new(1_500).expect("a pair of interfaces");
     // Packets in one piece, which is not of whole pages.
-    let mut ethtool = Command::new("ethtool");
-    ethtool.args(["-K", pair.left.device(), "tx-scatter-gather", "off"]);
-    let output = pair.left.namespace().attach(&mut ethtool).output().expect("starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    pair.left.ethtool("-K", &["tx-scatter-gather", "off"]).expect("is set");
     let lending = Lending::new();
     let streams = [pair.connection().expect("the hosts connect"), connection()];
     let copied = streams.map(|(from, near)| {
