@@ -1,5 +1,7 @@
 //! The answering side of `handoff rds stress`.
 
+use std::time::Instant;
+
 use futures_lite::future::yield_now;
 use handoff::Driver;
 
@@ -24,7 +26,7 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
     service::ready(&answering);
     let mut peers = Peers::new(run, host, port);
     while !run.is_over(None) {
-        let mut made = 0;
+        let (now, mut made) = (Instant::now(), 0);
         while made < AT_ONCE
             && let Some(received) = peers.port().receive()?
         {
@@ -34,13 +36,12 @@ pub(super) async fn run(run: &Run<'_>, host: &Host, driver: &Driver) -> Result<(
                 run.counted.borrow_mut().corrupt += 1;
                 continue;
             };
-            if let Some(mut buffer) = peers.asks(from, head.answer as usize)? {
-                made += buffer.len();
-                fill(&mut buffer, run, head, request);
-                peers.answer(from, buffer)?;
+            let len = head.answer as usize;
+            if peers.answer(now, from, len, |answer| fill(answer, run, head, request))? {
+                made += len;
             }
         }
-        peers.go_on()?;
+        peers.go_on(now)?;
         if made < AT_ONCE {
             peers.port().changed(run.look()).await?;
         } else {

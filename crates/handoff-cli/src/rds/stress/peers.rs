@@ -45,11 +45,9 @@ pub(super) struct Peers<'a> {
     known: HashMap<IpAddr, Peer>,
     /// Bytes of all answers.
     held: usize,
-    unsent: Seldom,
+    unsent: Unsent,
     batch: Vec<Completion<Buffer>>,
-    free: Vec<Buffer>,
-    /// Bytes of these.
-    kept: usize,
+    free: Free,
 }
 
 struct Peer {
@@ -71,10 +69,9 @@ impl<'a> Peers<'a> {
             port,
             known: HashMap::new(),
             held: 0,
-            unsent: Seldom::new(|count| format!("{count} more answers were not sent"), output::say),
+            unsent: Unsent::new(),
             batch: Vec::new(),
-            free: Vec::new(),
-            kept: 0,
+            free: Free::default(),
         }
     }
 
@@ -83,141 +80,121 @@ impl<'a> Peers<'a> {
         &self.port
     }
 
-    /// A buffer for an answer of so many bytes, unless the peer that asks has too many.
-    pub(super) fn asks(&mut self, from: SocketAddr, len: usize) -> Result<Option<Buffer>, Failure> {
-        let (now, bytes) = (Instant::now(), len.next_multiple_of(PAGE));
-        if !self.known.contains_key(&from.ip()) {
-            self.make_place();
+    /// Answers so many bytes, which `fill` writes, unless the peer that asks has too many under way; says whether it
+    /// does. What is refused for now waits.
+    pub(super) fn answer(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<bool, Failure> {
+        if self.known.len() >= KNOWN && !self.known.contains_key(&to.ip()) {
+            self.give_up_the_oldest();
+        }
+        let peer = self.known.entry(to.ip()).or_insert_with(|| {
             let own = self.host.bind_for_answers().unwrap_or_else(|failure| {
-                self.say_unsent(from, failure.line().unwrap_or_default());
+                self.unsent.say(to, failure.line().unwrap_or_default());
                 None
             });
-            let peer = Peer { own, waiting: VecDeque::new(), held: 0, asked: now, took: now };
-            self.known.insert(from.ip(), peer);
-        }
+            Peer { own, waiting: VecDeque::new(), held: 0, asked: now, took: now }
+        });
+        let bytes = len.next_multiple_of(PAGE);
         let left = ROOM.saturating_sub(self.held + bytes);
-        let peer = self.known.get_mut(&from.ip()).expect("is known by now");
         peer.asked = now;
         if peer.held == 0 {
             peer.took = now;
         } else if peer.held + bytes > 3 * left {
-            self.say_unsent(from, "others are under way, and it takes too few");
-            return Ok(None);
+            self.unsent.say(to, "others are under way, and it takes too few");
+            return Ok(false);
         }
+        let mut answer = self.free.take(bytes)?;
         (peer.held, self.held) = (peer.held + bytes, self.held + bytes);
-        let free = self.free.pop().inspect(|free| self.kept -= free.capacity());
-        let mut buffer = match free.filter(|free| free.capacity() == bytes) {
-            Some(free) => free,
-            None => {
-                let mut region = Region::anonymous(bytes).map_err(Failure::failed)?;
-                region.take(bytes).expect("was mapped")
-            }
-        };
-        buffer.set_len(len);
-        Ok(Some(buffer))
-    }
-
-    /// Sends an answer to the peer that asks, or has it wait.
-    pub(super) fn answer(&mut self, to: SocketAddr, answer: Buffer) -> Result<(), Failure> {
-        let behind = !self.peer(to).waiting.is_empty();
-        let refused =
-            if behind { Some(answer) } else { self.send(to, answer)?.map(|it| it.payload) };
-        if let Some(answer) = refused {
-            self.peer(to).waiting.push_back((to.port(), answer));
+        answer.set_len(len);
+        fill(&mut answer);
+        if !peer.waiting.is_empty() {
+            peer.waiting.push_back((to.port(), answer));
+            return Ok(true);
         }
-        Ok(())
+        match peer.send(&self.port, to, answer, &mut self.batch)? {
+            Err(refused) if refused.error.is_temporary() => {
+                peer.waiting.push_back((to.port(), refused.payload));
+            }
+            Err(refused) => self.drop_unsent(to, refused),
+            Ok(()) => {}
+        }
+        Ok(true)
     }
 
     /// Takes back what is back, sends what waits and can be sent, and gives up peers that take nothing.
-    pub(super) fn go_on(&mut self) -> Result<(), Failure> {
+    pub(super) fn go_on(&mut self, now: Instant) -> Result<(), Failure> {
         self.port.completions(&mut self.batch)?;
         let mut batch = mem::take(&mut self.batch);
         for back in batch.drain(..) {
             self.run.took_back(back.tally);
-            if let Some(peer) = self.known.get_mut(&back.to.ip()) {
-                peer.took = Instant::now();
-            }
-            self.put_down(back.to.ip(), back.payload);
+            self.put_down(back.to.ip(), back.payload, Some(now));
         }
         self.batch = batch;
-        let addresses = |known: &HashMap<IpAddr, Peer>, is_so: fn(&Peer) -> bool| -> Vec<IpAddr> {
-            known.iter().filter(|(_, peer)| is_so(peer)).map(|(address, _)| *address).collect()
-        };
-        for peer in addresses(&self.known, |peer| !peer.waiting.is_empty()) {
+        for peer in self.those(|peer| !peer.waiting.is_empty()) {
             self.send_waiting(peer)?;
         }
-        for peer in addresses(&self.known, |it| it.held > 0 && it.took.elapsed() >= PATIENCE) {
-            self.say_unsent(peer, format_args!("it has taken none for {} s", PATIENCE.as_secs()));
+        let is_patient = |took| now.saturating_duration_since(took) < PATIENCE;
+        for peer in self.those(|peer| peer.held > 0 && !is_patient(peer.took)) {
+            self.unsent.say(peer, format_args!("it has taken none for {} s", PATIENCE.as_secs()));
             self.give_up(peer);
         }
         Ok(())
     }
 
-    fn peer(&mut self, address: SocketAddr) -> &mut Peer {
-        self.known.get_mut(&address.ip()).expect("it asks, or some wait for it")
+    fn those(&self, are_so: impl Fn(&Peer) -> bool) -> Vec<IpAddr> {
+        self.known.iter().filter(|(_, peer)| are_so(peer)).map(|(address, _)| *address).collect()
     }
 
     fn send_waiting(&mut self, address: IpAddr) -> Result<(), Failure> {
-        let mut tries = TRIES.min(self.known[&address].waiting.len());
+        let Some(peer) = self.known.get_mut(&address) else { return Ok(()) };
+        let mut tries = TRIES.min(peer.waiting.len());
         while tries > 0
-            && let Some((port, answer)) =
-                self.known.get_mut(&address).and_then(|peer| peer.waiting.pop_front())
+            && let Some(peer) = self.known.get_mut(&address)
+            && let Some((port, answer)) = peer.waiting.pop_front()
         {
             let to = SocketAddr::new(address, port);
-            let Some(refused) = self.send(to, answer)? else { continue };
-            let waiting = &mut self.peer(to).waiting;
-            if !matches!(refused.error, Error::Congested(_)) {
-                // So it is for all of its ports.
-                waiting.push_front((port, refused.payload));
-                break;
+            match peer.send(&self.port, to, answer, &mut self.batch)? {
+                Ok(()) => {}
+                Err(refused) if matches!(refused.error, Error::Congested(_)) => {
+                    peer.waiting.push_back((port, refused.payload));
+                    tries -= 1;
+                }
+                Err(refused) if refused.error.is_temporary() => {
+                    // So it is for all of its ports.
+                    peer.waiting.push_front((port, refused.payload));
+                    break;
+                }
+                Err(refused) => self.drop_unsent(to, refused),
             }
-            waiting.push_back((port, refused.payload));
-            tries -= 1;
         }
         Ok(())
     }
 
-    /// Returns an answer that is refused for now.
-    fn send(&mut self, to: SocketAddr, answer: Buffer) -> Result<Option<Refused<Buffer>>, Failure> {
-        let sent = match &self.known[&to.ip()].own {
-            Some(own) => {
-                let sent = own.send(to, answer, 0, Mode::Copy);
-                own.completions(usize::MAX, &mut self.batch)?;
-                sent
-            }
-            None => self.port.send(to, answer, 0),
-        };
-        match sent {
-            Ok(()) => Ok(None),
-            Err(refused) if refused.error.is_temporary() => Ok(Some(refused)),
-            Err(refused) => {
-                self.say_unsent(to, refused.error);
-                self.put_down(to.ip(), refused.payload);
-                Ok(None)
-            }
-        }
+    fn drop_unsent(&mut self, to: SocketAddr, refused: Refused<Buffer>) {
+        self.unsent.say(to, refused.error);
+        self.put_down(to.ip(), refused.payload, None);
     }
 
     /// The buffer of an answer that is over is there for the next.
-    fn put_down(&mut self, peer: IpAddr, answer: Buffer) {
+    fn put_down(&mut self, peer: IpAddr, answer: Buffer, took: Option<Instant>) {
         let bytes = answer.capacity();
         self.held -= bytes;
         if let Some(peer) = self.known.get_mut(&peer) {
             // It may have been given up, and have asked again, while this one was under way.
             peer.held = peer.held.saturating_sub(bytes);
+            peer.took = took.unwrap_or(peer.took);
         }
-        if self.kept + bytes <= KEPT {
-            self.kept += bytes;
-            self.free.push(answer);
-        }
+        self.free.put(answer);
     }
 
-    /// Gives up the peer that asked longest ago, if there is no place for another.
-    fn make_place(&mut self) {
-        if self.known.len() >= KNOWN {
-            let asked = self.known.iter().map(|(address, peer)| (peer.asked, *address)).min();
-            asked.into_iter().for_each(|(_, address)| self.give_up(address));
-        }
+    fn give_up_the_oldest(&mut self) {
+        let asked = self.known.iter().map(|(address, peer)| (peer.asked, *address)).min();
+        asked.into_iter().for_each(|(_, address)| self.give_up(address));
     }
 
     /// Forgets a peer. What is under way to it ends with its socket, or comes back.
@@ -227,9 +204,59 @@ impl<'a> Peers<'a> {
             self.port.cancel(address);
         }
     }
+}
 
-    fn say_unsent(&self, to: impl Display, why: impl Display) {
-        if let Some(line) = self.unsent.now(|| format!("an answer to {to} is not sent: {why}")) {
+impl Peer {
+    fn send(
+        &self,
+        port: &Port,
+        to: SocketAddr,
+        answer: Buffer,
+        batch: &mut Vec<Completion<Buffer>>,
+    ) -> Result<Result<(), Refused<Buffer>>, Failure> {
+        let Some(own) = &self.own else { return Ok(port.send(to, answer, 0)) };
+        let sent = own.send(to, answer, 0, Mode::Copy);
+        own.completions(usize::MAX, batch)?;
+        Ok(sent)
+    }
+}
+
+/// Buffers for the next answers.
+#[derive(Default)]
+struct Free {
+    buffers: Vec<Buffer>,
+    /// Bytes of these.
+    bytes: usize,
+}
+
+impl Free {
+    fn take(&mut self, bytes: usize) -> Result<Buffer, Failure> {
+        let free = self.buffers.pop().inspect(|free| self.bytes -= free.capacity());
+        if let Some(free) = free.filter(|free| free.capacity() == bytes) {
+            return Ok(free);
+        }
+        let mut region = Region::anonymous(bytes).map_err(Failure::failed)?;
+        Ok(region.take(bytes).expect("was mapped"))
+    }
+
+    fn put(&mut self, buffer: Buffer) {
+        if self.bytes + buffer.capacity() <= KEPT {
+            self.bytes += buffer.capacity();
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+/// Says which answers are not sent.
+struct Unsent(Seldom);
+
+impl Unsent {
+    fn new() -> Self {
+        Self(Seldom::new(|count| format!("{count} more answers were not sent"), output::say))
+    }
+
+    fn say(&self, to: impl Display, why: impl Display) {
+        if let Some(line) = self.0.now(|| format!("an answer to {to} is not sent: {why}")) {
             output::say(line);
         }
     }
