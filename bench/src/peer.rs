@@ -33,7 +33,7 @@ use rustix::{
 use crate::{
     context::BenchError,
     measure::{Cpu, Engine, Slot, Tally, Time},
-    processor::kept_waiting_of_process,
+    processor::Waits,
     quantity::bytes_per_unit,
     tcp_table::listens,
 };
@@ -405,8 +405,8 @@ impl Running {
         let mut time = Time::default();
         loop {
             // The last look is a little early: a thread that has ended reports nothing any more.
-            let kept_waiting = kept_waiting_of_process(self.child.id());
-            time.kept_waiting = time.kept_waiting.max(kept_waiting);
+            let waits = Waits::of_process(self.child.id());
+            time.kept_waiting = time.kept_waiting.max(waits.since(&Waits::default()));
             let mut ended = [PollFd::new(&handle, PollFlags::IN)];
             match poll(&mut ended, Some(&BETWEEN_LOOKS)) {
                 // A signal; the check below sees whether it ends the bench.

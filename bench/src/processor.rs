@@ -1,6 +1,11 @@
 //! The processor of the measuring thread, and the time that others hold it.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -63,22 +68,62 @@ pub fn kept_waiting() -> Duration {
     if handoff_lab::instructions::counting() {
         return Duration::ZERO;
     }
-    kept_waiting_of(Path::new("/proc/thread-self"))
+    ran_and_waited(Path::new("/proc/thread-self")).1
 }
 
-/// The same for another process and its descendants: for the thread among theirs that waited longest, since
-/// simultaneous waits must not count twice.
-pub fn kept_waiting_of_process(process: u32) -> Duration {
-    let threads = tasks::of_tree(process);
-    threads.iter().map(|thread| kept_waiting_of(thread)).max().unwrap_or_default()
+/// How long each thread of a group ran so far, and was ready to run while others ran.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Waits(HashMap<PathBuf, (Duration, Duration)>);
+
+impl Waits {
+    /// Of threads, given as their directories.
+    pub(crate) fn of(threads: impl IntoIterator<Item = PathBuf>) -> Self {
+        let times = |thread: PathBuf| {
+            let times = ran_and_waited(&thread);
+            (thread, times)
+        };
+        Self(threads.into_iter().map(times).collect())
+    }
+
+    /// Of a thread elsewhere, by a name.
+    pub(crate) fn of_another(thread: String, ran: Duration, waited: Duration) -> Self {
+        Self(HashMap::from([(thread.into(), (ran, waited))]))
+    }
+
+    /// Of a process and its descendants.
+    pub(crate) fn of_process(process: u32) -> Self {
+        Self::of(tasks::of_tree(process))
+    }
+
+    /// How long others than the group kept one of its threads from a processor since then: for the thread that
+    /// waited longest, as simultaneous waits must not count twice. Another of the group may have run in any of the
+    /// time that it waited, so this is less than the truth where they share a processor with others.
+    pub(crate) fn since(&self, before: &Self) -> Duration {
+        let spent = self.0.iter().map(|(thread, (ran, waited))| {
+            let (ran_before, waited_before) = before.0.get(thread).copied().unwrap_or_default();
+            (ran.saturating_sub(ran_before), waited.saturating_sub(waited_before))
+        });
+        let spent: Vec<_> = spent.collect();
+        let group: Duration = spent.iter().map(|(ran, _)| *ran).sum();
+        let kept = spent.iter().map(|(ran, waited)| waited.saturating_sub(group - *ran));
+        kept.max().unwrap_or_default()
+    }
 }
 
-/// The same for one thread, given as its directory.
-pub(crate) fn kept_waiting_of(task: &Path) -> Duration {
+/// Groups as one.
+impl FromIterator<Self> for Waits {
+    fn from_iter<I: IntoIterator<Item = Self>>(groups: I) -> Self {
+        Self(groups.into_iter().flat_map(|group| group.0).collect())
+    }
+}
+
+/// How long a thread, given as its directory, ran so far, and was ready to run while others ran.
+pub(crate) fn ran_and_waited(thread: &Path) -> (Duration, Duration) {
     // Nanoseconds on the processor, nanoseconds ready to run, number of time slices.
-    let text = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
-    let ready = text.split_whitespace().nth(1).and_then(|field| field.parse().ok());
-    Duration::from_nanos(ready.unwrap_or(0))
+    let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+    let mut fields = text.split_whitespace().map(|field| field.parse().unwrap_or(0));
+    let mut next = || Duration::from_nanos(fields.next().unwrap_or(0));
+    (next(), next())
 }
 
 #[cfg(test)]
@@ -101,7 +146,23 @@ mod tests {
         spin(Duration::from_millis(300));
         other.join().unwrap();
         assert!(kept_waiting() - before > Duration::from_millis(50));
-        assert!(kept_waiting_of_process(std::process::id()) >= Duration::from_millis(50));
+    }
+
+    #[test]
+    fn threads_of_a_group_do_not_keep_each_other_waiting() {
+        let group = |threads: &[(&str, u64, u64)]| -> Waits {
+            let each = threads.iter().map(|&(name, ran, waited)| {
+                let time = Duration::from_millis;
+                Waits::of_another(name.to_owned(), time(ran), time(waited))
+            });
+            each.collect()
+        };
+        let before = group(&[("a", 1_000, 100), ("b", 10, 2_000)]);
+        let kept = |threads| group(threads).since(&before).as_millis();
+        assert_eq!(kept(&[("a", 1_000, 160), ("b", 10, 2_050)]), 60, "others kept both");
+        assert_eq!(kept(&[("a", 1_050, 150), ("b", 60, 2_050)]), 0, "they took turns");
+        assert_eq!(kept(&[("a", 1_050, 150), ("b", 60, 2_080)]), 30, "others ran, too");
+        assert_eq!(kept(&[("a", 1_000, 100), ("b", 10, 2_000), ("new", 5, 20)]), 20);
     }
 
     #[test]

@@ -160,9 +160,9 @@ impl Engine for Served<'_> {
         let mut wrk = Wrk::start(self.bed, self.port.address(), self.job)?;
         self.get_going(&mut wrk, slot)?;
         let (arrived, copies) = (wrk.arrived()?, self.server.copies());
-        let begun = self.account.begin(wrk.kept_waiting())?;
+        let begun = self.account.begin(wrk.waits())?;
         self.server.serve_for(slot.length())?;
-        let tally = self.account.end(&begun, || wrk.kept_waiting())?;
+        let tally = self.account.end(&begun, || wrk.waits())?;
         let (arrived, after) = (wrk.arrived()? - arrived, self.server.copies());
         wrk.end()?;
         self.server.serve_for(AFTERMATH)?;

@@ -17,7 +17,7 @@ use crate::{
     measure::Slot,
     network::PATIENCE,
     peer::{Affinity, Output, Running},
-    processor::kept_waiting_of_process,
+    processor::Waits,
 };
 
 /// Bytes of a packet's IP and TCP headers, with the time stamps that Linux sends in all but the first.
@@ -90,9 +90,9 @@ impl Wrk {
         Ok(bytes.saturating_sub(packets * HEADERS))
     }
 
-    /// How long it was kept from its processor so far.
-    pub(super) fn kept_waiting(&self) -> Duration {
-        kept_waiting_of_process(self.running.id())
+    /// How long it ran and was kept waiting so far.
+    pub(super) fn waits(&self) -> Waits {
+        Waits::of_process(self.running.id())
     }
 
     /// Fails if it has ended, or the bench must end.

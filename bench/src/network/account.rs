@@ -19,7 +19,7 @@ use rustix::thread::gettid;
 use super::bed::Bed;
 use crate::{
     measure::{Cpu, Tally, Time},
-    processor::{kept_waiting, kept_waiting_of_process},
+    processor::Waits,
     processors::Processors,
     tasks::{self, cpu_of_ended, own_cpu, spent},
 };
@@ -47,7 +47,7 @@ pub(crate) struct Account<'a> {
 /// The counts when the clock started.
 pub(crate) struct Begun {
     simulated_dma: Option<u64>,
-    waited: (Duration, Duration),
+    waits: (Waits, Waits),
     threads: Vec<PathBuf>,
     others: Duration,
     processors: Option<Processors>,
@@ -82,16 +82,16 @@ impl<'a> Account<'a> {
         self.attested = true;
     }
 
-    /// Starts the clock. `far_waited` is how long the other end was kept from its processor so far.
+    /// Starts the clock. `far_waits` is how long the threads of the other end were kept waiting so far.
     ///
     /// # Errors
     ///
     /// What cannot be asked, in one line.
-    pub(crate) fn begin(&self, far_waited: Duration) -> Result<Begun, String> {
+    pub(crate) fn begin(&self, far_waits: Waits) -> Result<Begun, String> {
         let (simulated_dma, threads) = (self.simulated_dma()?, self.threads());
         Ok(Begun {
             simulated_dma,
-            waited: (self.waited(), far_waited),
+            waits: (self.waits(), far_waits),
             others: spent(&threads).cpu,
             threads,
             processors: self.processors()?,
@@ -108,7 +108,7 @@ impl<'a> Account<'a> {
     pub(crate) fn end(
         &self,
         begun: &Begun,
-        far_waited: impl FnOnce() -> Duration,
+        far_waits: impl FnOnce() -> Waits,
     ) -> Result<Tally, String> {
         let (elapsed, own) = (begun.at.elapsed(), self.own().saturating_sub(begun.own));
         let processors = self.processors()?.zip(begun.processors);
@@ -128,9 +128,9 @@ impl<'a> Account<'a> {
             false => Time {
                 elapsed,
                 kept_waiting: self
-                    .waited()
-                    .saturating_sub(begun.waited.0)
-                    .max(far_waited().saturating_sub(begun.waited.1)),
+                    .waits()
+                    .since(&begun.waits.0)
+                    .max(far_waits().since(&begun.waits.1)),
             },
         };
         let moved = self.simulated_dma()?.zip(begun.simulated_dma);
@@ -152,14 +152,14 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// How long the worker was ready to run so far, and others ran instead.
-    fn waited(&self) -> Duration {
+    /// How long the worker's threads ran and were kept waiting so far.
+    fn waits(&self) -> Waits {
         match self.worker {
-            Worker::Caller => kept_waiting(),
-            Worker::Program(_) if self.attested => Duration::ZERO,
-            Worker::Program(process) => kept_waiting_of_process(process),
+            Worker::Caller => Waits::of(["/proc/thread-self".into()]),
+            Worker::Program(_) if self.attested => Waits::default(),
+            Worker::Program(process) => Waits::of_process(process),
             // Who has ended tells nothing.
-            Worker::Ended => Duration::ZERO,
+            Worker::Ended => Waits::default(),
         }
     }
 

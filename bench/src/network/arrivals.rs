@@ -3,13 +3,12 @@
 use std::{
     path::PathBuf,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use rustix::thread::gettid;
 
 use super::PATIENCE;
-use crate::processor::kept_waiting_of;
+use crate::processor::Waits;
 
 /// Shared by the threads of one far end and the waiter.
 #[derive(Default)]
@@ -86,10 +85,9 @@ impl Arrivals {
         }
     }
 
-    /// How long the threads were ready to run so far, and others ran instead: for the one that waited
-    /// longest.
-    pub(crate) fn kept_waiting(&self) -> Duration {
+    /// How long the threads ran and were kept waiting so far.
+    pub(crate) fn waits(&self) -> Waits {
         let tasks = self.state().tasks.clone();
-        tasks.iter().map(|task| kept_waiting_of(task)).max().unwrap_or_default()
+        Waits::of(tasks)
     }
 }

@@ -12,12 +12,12 @@ use std::{
     ptr,
     sync::Arc,
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::arrivals::Arrivals;
+use crate::processor::Waits;
 
 /// The most bytes of a call.
 pub(crate) const AT_ONCE: usize = 1 << 21;
@@ -92,9 +92,9 @@ impl Drain {
         self.shared.arrivals.await_total(bytes)
     }
 
-    /// How long the thread was ready to run so far, and others ran instead.
-    pub(crate) fn kept_waiting(&self) -> Duration {
-        self.shared.arrivals.kept_waiting()
+    /// How long the thread ran and was kept waiting so far.
+    pub(crate) fn waits(&self) -> Waits {
+        self.shared.arrivals.waits()
     }
 }
 

@@ -1,12 +1,12 @@
 //! The sending end of a measured connection: a thread of ours in another namespace, or a program on another
 //! host.
 
-use std::{net::TcpStream, sync::Arc, time::Duration};
+use std::{net::TcpStream, sync::Arc};
 
 use handoff_lab::topology::Namespace;
 
 use super::{account::Account, bed::Load, pattern::Pattern, queues::OwnQueue};
-use crate::peer::Placeholders;
+use crate::{peer::Placeholders, processor::Waits};
 
 /// The end of a connection that sends. Dropping it ends the connection.
 pub(crate) trait FarEnd {
@@ -32,8 +32,8 @@ pub(crate) trait FarEnd {
     /// Why that is not known, in one line.
     fn acknowledged(&self) -> Result<u64, String>;
 
-    /// How long it was ready to run so far, and others ran instead. Zero if it does not report that.
-    fn kept_waiting(&self) -> Duration;
+    /// How long its thread ran and was kept waiting so far. Nothing if it does not report that.
+    fn waits(&self) -> Waits;
 
     /// Why it has ended, if it has.
     fn failure(&self) -> Option<String>;

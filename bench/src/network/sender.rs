@@ -16,7 +16,6 @@ use std::{
     path::PathBuf,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use handoff_sys::{
@@ -34,7 +33,7 @@ use super::{
     far::FarEnd,
     pattern::{PERIOD, Pattern},
 };
-use crate::processor::kept_waiting_of;
+use crate::processor::Waits;
 
 /// How long it waits for lent memory before it looks again.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -117,6 +116,11 @@ impl Sender {
         orders.limit * PIECE as u64
     }
 
+    /// The directory of its thread.
+    pub(crate) fn task(&self) -> PathBuf {
+        self.shared.task.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Ends the stream behind what was sent. Only when it rests, and everything has arrived.
     pub(crate) fn end_stream(&self) {
         // The peer may have ended the connection.
@@ -144,8 +148,8 @@ impl FarEnd for Sender {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn kept_waiting(&self) -> Duration {
-        kept_waiting_of(&self.shared.task.lock().unwrap_or_else(PoisonError::into_inner))
+    fn waits(&self) -> Waits {
+        Waits::of([self.task()])
     }
 }
 
@@ -217,7 +221,7 @@ impl Drop for Sender {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Read as _, net::TcpListener};
+    use std::{io::Read as _, net::TcpListener, time::Duration};
 
     use rustix::thread::sched_getaffinity;
 

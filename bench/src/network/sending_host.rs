@@ -23,7 +23,7 @@ use super::{
     far::{Connection, FarEnd},
     talk::{Answer, Hello, Order, Silence, Talk},
 };
-use crate::visitors::Visitors;
+use crate::{processor::Waits, visitors::Visitors};
 
 /// How often to look at a listener.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
@@ -195,9 +195,11 @@ impl FarEnd for Remote {
         self.host.ask(Order::Acknowledged { connection: self.connection })
     }
 
-    fn kept_waiting(&self) -> Duration {
-        let waited = self.host.ask(Order::Waited { connection: self.connection });
-        Duration::from_nanos(waited.unwrap_or(0))
+    fn waits(&self) -> Waits {
+        let connection = self.connection;
+        let time = |order| Duration::from_nanos(self.host.ask(order).unwrap_or(0));
+        let (ran, waited) = (time(Order::Ran { connection }), time(Order::Waited { connection }));
+        Waits::of_another(format!("connection {connection}"), ran, waited)
     }
 
     fn failure(&self) -> Option<String> {

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::PATIENCE;
 
 /// Version of this protocol, and of the pattern.
-const EDITION: u32 = 2;
+const EDITION: u32 = 3;
 /// The most bytes of a line.
 const LONGEST: usize = 4 << 10;
 /// How often a wait checks whether the user wants the end.
@@ -68,6 +68,8 @@ pub(crate) enum Order {
     Rest { connection: u64 },
     /// Say how many of its bytes this host has acknowledged.
     Acknowledged { connection: u64 },
+    /// Say how many nanoseconds its thread ran.
+    Ran { connection: u64 },
     /// Say how many nanoseconds its thread was kept from its processor.
     Waited { connection: u64 },
     /// End it.

@@ -112,11 +112,11 @@ impl<W: Way> Engine for Exchange<'_, W> {
         let enters = |this: &Self| this.enters.as_ref().map(Enters::count).transpose();
         let calls = enters(self)?;
         let (before, moving) = (self.way.returned(), self.spent_by_simulated_dma());
-        let begun = self.account.begin(self.far.kept_waiting())?;
+        let begun = self.account.begin(self.far.waits())?;
         let user = own_user();
         let worked = self.work(&slot.anew());
         let user = own_user().saturating_sub(user);
-        let spent = self.account.end(&begun, || self.far.kept_waiting());
+        let spent = self.account.end(&begun, || self.far.waits());
         let (count, mut times) = worked.map_err(|error| self.far.ended().unwrap_or(error))?;
         let (after, moving) =
             (self.way.returned(), self.spent_by_simulated_dma().saturating_sub(moving));

@@ -9,7 +9,6 @@ use std::{
     os::fd::OwnedFd,
     sync::{Arc, mpsc},
     thread::JoinHandle,
-    time::Duration,
 };
 
 use rustix::{
@@ -18,7 +17,10 @@ use rustix::{
     thread::sched_setaffinity,
 };
 
-use crate::network::{PATIENCE, arrivals::Arrivals, bed::Bed};
+use crate::{
+    network::{PATIENCE, arrivals::Arrivals, bed::Bed},
+    processor::Waits,
+};
 
 /// The threads' handle.
 pub(super) struct Far {
@@ -91,9 +93,9 @@ impl Far {
         self.post.arrivals.ended()
     }
 
-    /// How long it was ready to run so far, and others ran instead.
-    pub(super) fn kept_waiting(&self) -> Duration {
-        self.post.arrivals.kept_waiting()
+    /// How long its threads ran and were kept waiting so far.
+    pub(super) fn waits(&self) -> Waits {
+        self.post.arrivals.waits()
     }
 }
 

@@ -3,8 +3,6 @@
 //!
 //! What it sent is by its own figure. Its costs are those of all its processes, from their start to their end.
 
-use std::time::Duration;
-
 use handoff_lab::instructions;
 
 use super::job::Job;
@@ -12,6 +10,7 @@ use crate::{
     measure::{Engine, Slot, Tally},
     network::{account::Account, bed::Bed, far::Network as _, queues::OwnQueue},
     peer::{Affinity, Figure, Peer, Receiver},
+    processor::Waits,
     tasks,
 };
 
@@ -73,9 +72,9 @@ impl<'a> Program<'a> {
 
 impl Engine for Program<'_> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
-        let begun = self.account.begin(Duration::ZERO)?;
+        let begun = self.account.begin(Waits::default())?;
         let sent = self.peer.run(slot)?;
-        let spent = self.account.end(&begun, || Duration::ZERO)?;
+        let spent = self.account.end(&begun, Waits::default)?;
         // A rate is of the time for which it ran.
         let time = if instructions::counting() { spent.time } else { sent.time };
         let Tally { bytes, .. } = sent;

@@ -83,9 +83,9 @@ impl<R: Receive> Engine for Reception<'_, R> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
         let _there = self.placed.as_ref().map(Placed::go).transpose()?;
         let (position, copied) = (self.stream.position(), self.way.copied());
-        let begun = self.account.begin(self.sender.kept_waiting())?;
+        let begun = self.account.begin(self.sender.waits())?;
         let received = self.receive_for(&slot.anew());
-        let spent = self.account.end(&begun, || self.sender.kept_waiting());
+        let spent = self.account.end(&begun, || self.sender.waits());
         received.map_err(|error| self.sender.failure().unwrap_or(error))?;
         Ok(Tally {
             bytes: self.stream.position() - position,

@@ -21,6 +21,7 @@ use crate::{
         sender::Sender,
         talk::{Answer, Hello, Order, Silence, Talk},
     },
+    processor::ran_and_waited,
 };
 
 /// For a connection: less than the receiving host waits for an answer.
@@ -120,8 +121,9 @@ impl Senders {
             }
             Order::Rest { connection } => Ok(self.sender(connection)?.rest()),
             Order::Acknowledged { connection } => self.sender(connection)?.acknowledged(),
+            Order::Ran { connection } => Ok(self.ran_and_waited(connection)?.0.as_nanos() as u64),
             Order::Waited { connection } => {
-                Ok(self.sender(connection)?.kept_waiting().as_nanos() as u64)
+                Ok(self.ran_and_waited(connection)?.1.as_nanos() as u64)
             }
             Order::End { connection } => {
                 self.all.remove(&connection);
@@ -129,6 +131,10 @@ impl Senders {
             }
             Order::Leave => Ok(0),
         }
+    }
+
+    fn ran_and_waited(&self, connection: u64) -> Result<(Duration, Duration), String> {
+        Ok(ran_and_waited(&self.sender(connection)?.task()))
     }
 
     fn sender(&self, connection: u64) -> Result<&Sender, String> {

@@ -3,7 +3,7 @@
 //! What it received is what the senders' TCP had acknowledged, once the program has read all of it; nobody
 //! reports what of it was copied, and nobody compares it.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::sync::atomic::AtomicBool;
 
 use crate::{
     measure::{Engine, Slot, Tally},
@@ -14,7 +14,7 @@ use crate::{
         program::Program,
         queues::OwnQueue,
     },
-    processor::Pinned,
+    processor::{Pinned, Waits},
 };
 
 pub(super) struct Served<'a> {
@@ -66,8 +66,8 @@ impl<'a> Served<'a> {
         program.rest()
     }
 
-    fn kept_waiting(&self) -> Duration {
-        self.senders.iter().map(|sender| sender.kept_waiting()).max().unwrap_or_default()
+    fn waits(&self) -> Waits {
+        self.senders.iter().map(|sender| sender.waits()).collect()
     }
 }
 
@@ -78,9 +78,9 @@ fn acknowledged(senders: &[Box<dyn FarEnd>]) -> Result<u64, String> {
 impl Engine for Served<'_> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
         let before = acknowledged(&self.senders)?;
-        let begun = self.account.begin(self.kept_waiting())?;
+        let begun = self.account.begin(self.waits())?;
         let received = self.receive_for(&slot.anew());
-        let spent = self.account.end(&begun, || self.kept_waiting());
+        let spent = self.account.end(&begun, || self.waits());
         let failure = || self.senders.iter().find_map(|sender| sender.failure());
         received.map_err(|error| failure().unwrap_or(error))?;
         self.program.must_have_read(self.own.port())?;

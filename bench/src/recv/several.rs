@@ -33,6 +33,7 @@ use crate::{
         placement::{Placed, Placement},
         queues::OwnQueue,
     },
+    processor::Waits,
     report::Growth,
     tasks::own_cpu,
 };
@@ -363,8 +364,8 @@ impl Several {
 }
 
 impl<P: Part> Connected<'_, P> {
-    fn kept_waiting(&self) -> Duration {
-        self.senders.iter().map(|sender| sender.kept_waiting()).max().unwrap_or_default()
+    fn waits(&self) -> Waits {
+        self.senders.iter().map(|sender| sender.waits()).collect()
     }
 
     /// What was received in a slot, and what the second thread has spent.
@@ -397,10 +398,10 @@ impl<P: Part> Connected<'_, P> {
 impl<P: Part> Engine for Connected<'_, P> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
         let _there = self.placed.as_ref().map(Placed::go).transpose()?;
-        let begun = self.account.begin(self.kept_waiting())?;
+        let begun = self.account.begin(self.waits())?;
         let copied = (self.copied)(&self.ours.part, 0);
         let received = self.receive_for(&slot.anew());
-        let spent = self.account.end(&begun, || self.kept_waiting());
+        let spent = self.account.end(&begun, || self.waits());
         let failure = || self.senders.iter().find_map(|sender| sender.failure());
         let (bytes, of_helper) = received.map_err(|error| failure().unwrap_or(error))?;
         let mut tally = spent?;

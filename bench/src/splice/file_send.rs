@@ -88,9 +88,9 @@ impl<'a, W: Way> FileSend<'a, W> {
 impl<W: Way> Engine for FileSend<'_, W> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
         let (sent, copied, lends) = (self.sent, self.way.copied()?, self.way.lends()?);
-        let begun = self.account.begin(self.drain.kept_waiting())?;
+        let begun = self.account.begin(self.drain.waits())?;
         self.send_for(&slot.anew())?;
-        let spent = self.account.end(&begun, || self.drain.kept_waiting())?;
+        let spent = self.account.end(&begun, || self.drain.waits())?;
         let since = |after: Option<u64>, before: Option<u64>| {
             after.zip(before).map(|(after, before)| after - before)
         };

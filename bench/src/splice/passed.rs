@@ -12,6 +12,7 @@ use crate::{
         program::Program,
         queues::OwnQueue,
     },
+    processor::Waits,
 };
 
 pub(super) struct Passed<'a> {
@@ -62,11 +63,12 @@ impl<'a> Passed<'a> {
 
 impl Engine for Passed<'_> {
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
-        let waited = |this: &Self| this.sender.kept_waiting().max(this.drain.kept_waiting());
+        let waits =
+            |this: &Self| [this.sender.waits(), this.drain.waits()].into_iter().collect::<Waits>();
         let before = self.total;
-        let begun = self.account.begin(waited(self))?;
+        let begun = self.account.begin(waits(self))?;
         let passed = self.pass_for(&slot.anew());
-        let spent = self.account.end(&begun, || waited(self));
+        let spent = self.account.end(&begun, || waits(self));
         passed.map_err(|error| self.sender.failure().unwrap_or(error))?;
         self.program.must_have_read(self.own.port())?;
         Ok(Tally { bytes: self.total - before, ..spent? })

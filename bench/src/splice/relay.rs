@@ -24,6 +24,7 @@ use crate::{
         far::{FarEnd as _, Network as _},
         queues::OwnQueue,
     },
+    processor::Waits,
     quantity::format_size,
 };
 
@@ -186,12 +187,10 @@ impl Engine for Relay<'_> {
         let streams = (0..self.connections).map(|_| self.stream());
         let streams = streams.collect::<Result<Vec<_>, _>>()?;
         let (passages, streams): (Vec<_>, Vec<_>) = streams.into_iter().unzip();
-        let waited = |streams: &[Stream]| {
-            let each =
-                streams.iter().map(|it| it.sender.kept_waiting().max(it.drain.kept_waiting()));
-            each.max().unwrap_or_default()
+        let waits = |streams: &[Stream]| -> Waits {
+            streams.iter().flat_map(|it| [it.sender.waits(), it.drain.waits()]).collect()
         };
-        let begun = self.account.begin(waited(&streams))?;
+        let begun = self.account.begin(waits(&streams))?;
         // For several connections only the queue knows what was copied, for all of them together.
         let queue = self.intake.as_ref().filter(|_| self.connections > 1);
         let queue_copied = || queue.and_then(|queue| queue.stats().copied);
@@ -214,7 +213,7 @@ impl Engine for Relay<'_> {
             unknown += carried.given.unknown;
             unknown += if queue.is_none() { carried.taken.unknown } else { 0 };
         }
-        let spent = self.account.end(&begun, || waited(&streams))?;
+        let spent = self.account.end(&begun, || waits(&streams))?;
         arrived?;
         match queue_copied().zip(before) {
             Some((after, before)) => copied += after - before,
