@@ -56,6 +56,9 @@ static void wire_irq_elsewhere(void *data)
 {
 	struct wire_queue *queue = data;
 
+	clear_bit(0, &queue->raised);
+	/* What the engines write from here on raises it anew. */
+	smp_mb__after_atomic();
 	generic_handle_irq_safe(queue->irq);
 }
 
@@ -66,11 +69,18 @@ void wire_irq_raise(struct wire_queue *queue)
 	unsigned int cpu = cpumask_first(irq_data_get_effective_affinity_mask(data));
 
 	/* Here too if that CPU has gone. */
-	if (cpu == raw_smp_processor_id() || cpu >= nr_cpu_ids || !cpu_online(cpu))
+	if (cpu == raw_smp_processor_id() || cpu >= nr_cpu_ids || !cpu_online(cpu)) {
 		generic_handle_irq_safe(queue->irq);
-	else
-		/* If it is raised there already, that CPU has yet to look at the rings. */
-		smp_call_function_single_async(cpu, &queue->raise);
+		return;
+	}
+	/*
+	 * If it is raised there already, that CPU has yet to look at the rings. The
+	 * engines of both directions come here, and only one may queue the call.
+	 */
+	if (test_and_set_bit(0, &queue->raised))
+		return;
+	if (smp_call_function_single_async(cpu, &queue->raise))
+		wire_irq_elsewhere(queue);
 }
 
 int wire_irq_make(struct wire_nic *nic, unsigned int queues)

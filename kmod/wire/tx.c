@@ -28,6 +28,12 @@ netdev_tx_t wire_xmit(struct sk_buff *skb, struct net_device *dev)
 	struct wire_slot *slot;
 	bool kick;
 
+	/* Packet sockets without a qdisc may have chosen it before there were fewer queues. */
+	if (unlikely(!tx->ring)) {
+		dev_kfree_skb_any(skb);
+		dev_core_stats_tx_dropped_inc(dev);
+		return NETDEV_TX_OK;
+	}
 	if (unlikely(!wire_tx_room(tx))) {
 		netif_tx_stop_queue(txq);
 		return NETDEV_TX_BUSY;

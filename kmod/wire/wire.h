@@ -177,6 +177,7 @@ struct wire_queue {
 	unsigned int irq;
 	char irq_name[IFNAMSIZ + 12];
 	call_single_data_t raise;	/* of the interrupt, on another CPU */
+	unsigned long raised;	/* bit 0: it is, and that CPU has not begun with it */
 	struct wire_rx *rx;	/* for NAPI, while that is enabled */
 	struct wire_rx *fed;	/* for the engine, under its mutex; NULL: none */
 	struct wire_tx tx;

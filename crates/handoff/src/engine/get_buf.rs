@@ -25,15 +25,12 @@ pub(crate) fn of_source(source: &Rc<Binding>, core: &Core, offset: u64, len: u32
     if len == 0 {
         return Err(Error::Invalid("a lend has at least one byte"));
     }
-    let (slot, command) = match take_marked(core, &source.getbuf) {
-        // The kernel clears it, however the rest ends.
-        Some(slot) => (slot, Command::get(slot, source.id, offset, len).anew(1)),
-        None => {
-            let slot = take_slot(core)?;
-            (slot, Command::get(slot, source.id, offset, len))
-        }
-    };
+    let marked = take_marked(core, &source.getbuf);
+    let slot = marked.map_or_else(|| take_slot(core), Ok)?;
+    let command = Command::get(slot, source.id, offset, len);
+    let command = if marked.is_some() { command.anew(1) } else { command };
     let mut op = GetOp::new(&source.getbuf, command, len, slot, None);
+    op.clears = marked.is_some();
     op.source = Some(Rc::clone(source));
     Ok(op)
 }
@@ -100,19 +97,25 @@ fn entry(command: Command, device: &Endpoint) -> squeue::Entry {
 /// Asks the kernel for the lend.
 pub(crate) fn start(core: &Core, key: Key) {
     let token = Token { key, stage: STAGE_GET };
-    let asked = {
+    let (asked, full) = {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
         let asked = push(core, op.command, &op.getbuf.device, token.to_user_data());
+        let full = (asked.is_err() && op.clears).then(|| (Rc::clone(&op.getbuf), op.slot));
         match asked {
             Ok(()) => op.state = GetState::Asked { in_kernel: true },
             Err(error) => {
-                release_slots(op, core);
+                if full.is_none() {
+                    release_slots(op, core);
+                }
                 op.state = GetState::Over(Err(Error::io("asking for a lend", error)));
             }
         }
-        op.kernel_holds()
+        (op.kernel_holds(), full)
     };
+    if let Some((getbuf, slot)) = full {
+        core.due.mark_clear(&getbuf, slot);
+    }
     core.due.attend();
     if !asked {
         advance(core, key);
@@ -137,6 +140,7 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
             let held = Held::new(Rc::clone(&op.getbuf), op.slot, op.fill);
             Ok(Some(Bytes::new(held, result as u32)))
         } else {
+            // The kernel has cleared a slot that was to be cleared, too.
             release_slots(op, core);
             if result == 0 { Ok(None) } else { Err(failure(op, -result)) }
         });

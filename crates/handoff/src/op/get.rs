@@ -18,6 +18,8 @@ pub(crate) struct GetOp {
     /// Bytes asked for.
     pub(crate) len: u32,
     pub(crate) slot: u16,
+    /// The slot has a lend that is over, and this one clears it.
+    pub(crate) clears: bool,
     pub(crate) fill: Option<u16>,
     pub(crate) state: GetState,
     pub(crate) holder: Waiter,
@@ -47,6 +49,7 @@ impl GetOp {
         Self {
             getbuf: Rc::clone(getbuf),
             source: None,
+            clears: false,
             command,
             len,
             slot,
