@@ -213,7 +213,9 @@ fn block_device(
             }
             rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(refused)
         })?;
-    let discards = queue_limit(metadata.rdev(), "discard_max_bytes").is_some_and(|most| most != 0);
+    // A hole is made by writing zeroes that the disk may unmap.
+    let takes = |name| queue_limit(metadata.rdev(), name).is_some_and(|most| most != 0);
+    let discards = takes("discard_max_bytes") && takes("write_zeroes_max_bytes");
     Ok((len, discards))
 }
 

@@ -28,6 +28,8 @@ const LETTING_GO: Duration = Duration::from_secs(5);
 /// The largest discard in bytes; of a stripe, in chunks.
 const DISCARD_BYTES: u64 = 1 << 30;
 const DISCARD_CHUNKS: u64 = 64;
+/// The kernel takes the best size of a request for a signed number of 32 bits.
+const IO_OPT_SHIFT: u8 = 30;
 
 /// A device that dropping this removes, unless it is only taken over.
 #[derive(Debug)]
@@ -237,11 +239,11 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
         ..Parameters::default()
     };
     if spec.target == Kind::Stripe {
-        parameters.io_opt_shift = spec.chunk.trailing_zeros() as u8;
+        parameters.io_opt_shift = (spec.chunk.trailing_zeros() as u8).min(IO_OPT_SHIFT);
     }
     if !spec.read_only && backings.iter().all(|backing| backing.discards) {
         let most = match spec.target {
-            Kind::Stripe => DISCARD_BYTES.min(spec.chunk * DISCARD_CHUNKS),
+            Kind::Stripe => DISCARD_BYTES.min(spec.chunk.saturating_mul(DISCARD_CHUNKS)),
             _ => DISCARD_BYTES,
         };
         parameters.types |= ublk::PARAM_TYPE_DISCARD;
@@ -251,4 +253,20 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
         parameters.max_discard_segments = 1;
     }
     parameters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_of_all_sizes_have_limits_that_the_kernel_takes() {
+        for shift in [12, 30, 32, 58, 62] {
+            let spec = Spec { target: Kind::Stripe, chunk: 1 << shift, ..Spec::default() };
+            let parameters = parameters(&spec, 1 << 62, &[]);
+            assert_eq!(parameters.io_opt_shift, shift.min(30));
+            let most = DISCARD_BYTES.min(1 << (shift + 6).min(62));
+            assert_eq!(u64::from(parameters.max_discard_sectors), most >> 9);
+        }
+    }
 }

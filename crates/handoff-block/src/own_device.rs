@@ -15,6 +15,7 @@ use handoff_sys::ublk::{self, Parameters};
 use crate::device::{self, Device};
 use crate::limits::Limits;
 use crate::spec::Engine;
+use crate::target::MOST;
 use crate::{Control, Error, Spec};
 
 /// A block device whose requests another ring takes: `Driver::requests` of the library.
@@ -58,9 +59,9 @@ impl OwnDevice {
     ///
     /// [`Error::NotPossible`] if the driver lends no memory, [`Error::Usage`] for what it refuses.
     pub fn new(size: u64, spec: &Spec) -> Result<Self, Error> {
-        if size == 0 || !size.is_multiple_of(ublk::SECTOR) {
+        if size == 0 || size > MOST || !size.is_multiple_of(ublk::SECTOR) {
             return Err(Error::usage(format!(
-                "a device of {size} bytes is not possible: a multiple of {}",
+                "a device of {size} bytes is not possible: a multiple of {}, at most {MOST}",
                 ublk::SECTOR
             )));
         }
@@ -130,5 +131,18 @@ impl OwnDevice {
     /// The driver's errors.
     pub fn stop(&mut self) -> Result<(), Error> {
         self.0.control.stop(self.0.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_no_device_has_is_refused() {
+        for size in [0, 511, MOST + 512, 1 << 63] {
+            let refused = OwnDevice::new(size, &Spec::default());
+            assert!(matches!(refused, Err(Error::Usage(_))), "{size}");
+        }
     }
 }

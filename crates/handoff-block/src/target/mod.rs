@@ -23,7 +23,7 @@ pub(crate) trait Target {
 }
 
 /// Bytes of the largest device.
-const MOST: u64 = i64::MAX as u64 / ublk::SECTOR * ublk::SECTOR;
+pub(crate) const MOST: u64 = i64::MAX as u64 / ublk::SECTOR * ublk::SECTOR;
 
 fn of(kind: Kind) -> &'static dyn Target {
     match kind {

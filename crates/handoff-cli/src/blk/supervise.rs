@@ -210,6 +210,14 @@ fn process(role: &str, task: &Task) -> Result<Command, Failure> {
     Ok(command)
 }
 
+/// A server. A signal to a terminal's programs does not reach it: it is asked to end once, by the supervisor. A second
+/// signal would end it before it has removed the device.
+fn server(task: &Task) -> Result<Command, Failure> {
+    let mut command = process("serve", task)?;
+    command.process_group(0);
+    Ok(command)
+}
+
 /// Ends a process that has nothing to put back.
 fn end(mut child: Child) {
     let _ = child.kill();
@@ -294,7 +302,7 @@ pub(super) fn watch(
     ready: impl FnOnce(u32, &Record) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     pressure::stand();
-    let (mut child, id) = begin(process("serve", task)?, None)?;
+    let (mut child, id) = begin(server(task)?, None)?;
     pressure::stay_in_memory();
     let directory = Directory::of(id);
     let record = directory
@@ -359,7 +367,7 @@ pub(super) fn watch(
                 Some(followed) => followed,
                 None => {
                     let task = Task::following(record.spec.clone(), id, record.made);
-                    begin(process("serve", &task)?, Some(&context.stop))
+                    begin(server(&task)?, Some(&context.stop))
                 }
             };
             match followed {

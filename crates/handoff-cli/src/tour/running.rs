@@ -1,5 +1,6 @@
 //! Other runs of this program, which end with this one.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -37,6 +38,8 @@ impl Running {
         command.arg("--json").args(arguments);
         command.stdin(Stdio::null()).stdout(printed.sink()).stderr(told.sink());
         handoff_lab::die_with_us(&mut command, Signal::TERM);
+        // A terminal's signals do not reach it: what uses it ends first.
+        command.process_group(0);
         if let Some(host) = host {
             host.attach(&mut command);
         }

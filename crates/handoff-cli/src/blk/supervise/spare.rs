@@ -10,7 +10,7 @@ use handoff_block::state::Record;
 
 use super::lives::{Lives, pause_after};
 use super::log::Log;
-use super::{NoServer, Task, answered, end, ending, process};
+use super::{NoServer, Task, answered, end, ending, server};
 use crate::Failure;
 use crate::stop::Stop;
 
@@ -151,7 +151,7 @@ impl Drop for Spare {
 }
 
 fn start(task: &Task) -> Result<(Child, OwnedFd), Failure> {
-    let mut command = process("serve", task)?;
+    let mut command = server(task)?;
     let child = command.stdin(Stdio::piped()).spawn().map_err(Failure::failed)?;
     match ending(&child) {
         Ok(ended) => Ok((child, ended)),

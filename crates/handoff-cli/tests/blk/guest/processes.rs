@@ -1,11 +1,14 @@
 //! The processes behind a device: what they have, and who follows whom.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group};
 
 use super::command::{
     Added, ENGINES, Files, driver_or_skip, kill, nothing_is_left, parent, read_block, tell,
@@ -50,6 +53,22 @@ fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
         drop(disk);
         device.del();
     }
+    nothing_is_left();
+}
+
+/// Both the supervisor and its server are among the terminal's programs, as the shell sees it.
+#[test]
+fn an_interrupt_by_the_terminal_removes_a_device_in_the_foreground() {
+    driver_or_skip!();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    command.args(["blk", "add", "null", "--foreground"]).process_group(0);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("handoff starts");
+    let mut line = String::new();
+    let printed = child.stdout.take().expect("piped");
+    BufReader::new(printed).read_line(&mut line).expect("a line");
+    assert!(line.contains("/dev/ublkb"), "{line}");
+    kill_process_group(Pid::from_child(&child), Signal::INT).expect("told");
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
     nothing_is_left();
 }
 
