@@ -43,17 +43,19 @@ impl Drop for Device {
     fn drop(&mut self) {
         if self.remove {
             let (control, id) = (&mut self.control, self.id);
-            let gone = control
-                .stop(id)
-                .and_then(|()| control.remove(id))
+            let gone = control.stop(id).and_then(|()| {
+                // Before the number is free, and another device's.
+                Directory::of(id).remove();
+                control.remove(id)?;
                 // Does not wait for whoever holds the rest of it.
-                .and_then(|()| control.is_gone(id, PATIENCE));
+                control.is_gone(id, PATIENCE)
+            });
             match gone {
                 Ok(true) => {}
                 Ok(false) => tracing::warn!("device {id} was removed while somebody had it open"),
+                // Whoever has removed it has removed its state, too, and another device may have the number.
                 Err(error) => tracing::error!("{error}"),
             }
-            Directory::of(self.id).remove();
         }
     }
 }

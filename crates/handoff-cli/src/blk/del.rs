@@ -57,10 +57,10 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
         } else {
             stop_unused(&mut control, *id, context)?;
         }
-        control.remove(*id)?;
         // Before the number is free, and another device's.
         Directory::of(*id).remove();
         supervise::log::forget(*id);
+        control.remove(*id)?;
         let deadline = Instant::now() + PATIENCE;
         while !control.is_gone(*id, PAUSE)? {
             context.stop.check()?;
