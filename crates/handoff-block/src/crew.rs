@@ -106,8 +106,13 @@ impl Crew {
         self.ends.recv_timeout(time)
     }
 
-    pub(crate) fn join(&mut self) {
+    /// Ends the threads that have no order yet.
+    pub(crate) fn dismiss(&mut self) {
         self.orders.clear();
+    }
+
+    pub(crate) fn join(&mut self) {
+        self.dismiss();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a queue's thread panicked");

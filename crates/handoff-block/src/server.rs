@@ -342,8 +342,15 @@ impl Server {
     /// Ends a device that failed to start.
     fn abandon(mut self) {
         if self.device.remove {
-            // Without a start there are no requests: stopping brings the commands back.
-            let _ = self.device.control.stop(self.device.id);
+            // Without a start there are no requests: stopping brings back the commands that are there. Those of a
+            // queue that is slower to begin come later.
+            self.crew.dismiss();
+            loop {
+                let _ = self.device.control.stop(self.device.id);
+                if matches!(self.crew.next(PAUSE), Err(RecvTimeoutError::Disconnected)) {
+                    break;
+                }
+            }
             self.crew.join();
         } else {
             // Stopping would end the device, but it must wait for another server. The threads end with the

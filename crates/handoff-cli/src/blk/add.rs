@@ -214,7 +214,7 @@ fn start(task: &Task, foreground: bool, context: &Context) -> Result<(), Failure
     Control::open()?;
     if foreground {
         return supervise::watch(task, context, |id, record| {
-            tell(id, record, context)?;
+            task.heard(tell(id, record, context))?;
             service::ready(&format!("/dev/ublkb{id}"));
             Ok(())
         });

@@ -67,6 +67,14 @@ impl Task {
     fn following(spec: Spec, id: u32, made: u64) -> Self {
         Self { follows: Some(made), ..Self::new(spec, Some(id)) }
     }
+
+    /// A new device of which nobody hears must go. One that is taken over has its users.
+    pub(super) fn heard(&self, told: Result<(), Failure>) -> Result<(), Failure> {
+        match told {
+            Err(Failure::ReaderGone) if self.recover.is_some() => Ok(()),
+            told => told,
+        }
+    }
 }
 
 /// The line on stdout.
@@ -134,7 +142,7 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
             return refuse(NoServer { failure: error.into(), starved });
         }
     };
-    say(&Answer::Serving { id: server.id() })?;
+    task.heard(say(&Answer::Serving { id: server.id() }))?;
     Ok(server.wait(context.stop.flag())?)
 }
 
@@ -161,7 +169,7 @@ pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failu
         // Before the line is printed: whoever hears of the device finds its log.
         log::name(&log, id)?;
         serving = true;
-        say(&Answer::Serving { id })?;
+        task.heard(say(&Answer::Serving { id }))?;
         log::let_go_of_stdout()
     });
     match watched {
@@ -326,7 +334,7 @@ pub(super) fn watch(
                 if !is_another(&directory, &record) {
                     log::forget(id);
                 }
-                return Ok(());
+                return context.stop.check();
             }
             return Err(Failure::failed(format!("the server of device {id} failed: {status}")));
         };

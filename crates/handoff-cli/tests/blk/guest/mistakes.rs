@@ -3,10 +3,12 @@
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use handoff_lab::topology::{Disk as _, Flaky, LoopDisk, NullDisk, Schedule};
 
 use super::command::{Added, Files, answer, blk, driver_or_skip, nothing_is_left, refused};
+use super::processes::eventually;
 
 #[test]
 fn mistakes_name_themselves() {
@@ -66,6 +68,31 @@ fn a_device_that_cannot_be_served_is_removed_again() {
     driver_or_skip!();
     let large = ["add", "null", "--engine", "user-copy", "--depth", "4096", "--max-request", "32m"];
     let line = refused(&large, 1);
+    assert!(line.contains("cannot be served") && line.contains("memory"), "{line}");
+    nothing_is_left();
+}
+
+#[test]
+fn a_device_of_which_one_queue_cannot_be_served_is_removed_again() {
+    driver_or_skip!();
+    let large = ["null", "--engine", "user-copy", "--depth", "65", "--max-request", "4m"];
+    let device = Added::new(&large);
+    let status = fs::read_to_string(format!("/proc/{}/status", device.server(None)));
+    let status = status.expect("it lives");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).expect("a line");
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+    device.del();
+    // For the threads of both queues, and the buffers of one.
+    let most = peak + (200 << 10);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -v {most}; exec \"$0\" \"$@\"")]);
+    command.arg(env!("CARGO_BIN_EXE_handoff")).args(["blk", "add"]).args(large);
+    command.args(["--queues", "2"]).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    eventually(|| child.try_wait().expect("a child"));
+    let output = child.wait_with_output().expect("has ended");
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{line}");
     assert!(line.contains("cannot be served") && line.contains("memory"), "{line}");
     nothing_is_left();
 }

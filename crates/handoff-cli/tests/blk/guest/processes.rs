@@ -68,7 +68,7 @@ fn an_interrupt_by_the_terminal_removes_a_device_in_the_foreground() {
     BufReader::new(printed).read_line(&mut line).expect("a line");
     assert!(line.contains("/dev/ublkb"), "{line}");
     kill_process_group(Pid::from_child(&child), Signal::INT).expect("told");
-    assert_eq!(child.wait().expect("ends").code(), Some(0));
+    assert_eq!(child.wait().expect("ends").code(), Some(130));
     nothing_is_left();
 }
 
@@ -213,6 +213,16 @@ fn a_server_that_was_called_waits_until_the_last_one_has_let_go() {
     drop(locked);
     assert_eq!(device.server(Some(server)), next);
     device.del();
+
+    // It serves, though nobody hears that it does.
+    let (device, supervisor, server, next, locked) = held_up();
+    kill(supervisor);
+    drop(locked);
+    eventually(|| (device.show()["server"].as_i64() == Some(next.into())).then_some(()));
+    assert_eq!(device.server(Some(server)), next);
+    write_block(&device.node(), 3, 3).expect("written");
+    device.del();
+    nothing_is_left();
 
     // The device may be removed meanwhile, and its supervisor asked to end.
     let (device, .., locked) = held_up();
