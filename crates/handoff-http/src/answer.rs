@@ -141,6 +141,7 @@ where
                 // A premature end must not look like the end of the body.
                 output.ends_by_reset(true);
                 put_body(body, ends, output, terms).await?;
+                output.finish().await?;
                 output.ends_by_reset(false);
             }
             None => put_body(body, ends, output, terms).await?,

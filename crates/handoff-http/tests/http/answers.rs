@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::Path;
@@ -10,12 +12,13 @@ use axum::response::IntoResponse as _;
 use axum::routing::get;
 use axum::{Extension, Router};
 use futures_util::stream::{self, StreamExt as _};
-use handoff::{Buffer, Frozen, RingUse};
+use handoff::{Buffer, Driver, Frozen, RingUse};
 use handoff_http::{LentBody, Limits};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
+use rustix::net::sockopt;
 
 use crate::serving::{RINGS, Serving, content};
 
@@ -205,6 +208,34 @@ fn a_body_without_a_length_breaks_off_by_a_reset() {
                 "{path}"
             );
         }
+        serving.stop();
+    }
+}
+
+/// All of it is with the kernel or on its way there when the client takes no more.
+#[test]
+fn a_body_without_a_length_that_stalls_at_its_end_breaks_off_by_a_reset() {
+    use std::io::{ErrorKind, Read as _};
+    for ring in RINGS {
+        let router = Router::new().route(
+            "/",
+            get(async || {
+                let whole = Ok::<_, std::io::Error>(Frame::data(Bytes::from(content(1 << 20))));
+                Body::new(StreamBody::new(stream::iter([whole])))
+            }),
+        );
+        let limits = Limits { stall: Duration::from_millis(300), ..Limits::default() };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        // Connections inherit it.
+        sockopt::set_socket_send_buffer_size(&listener, 64 << 10).expect("set");
+        let driver = Driver::builder().ring(ring);
+        let serving = Serving::start_at(listener, driver, limits, move || router);
+        let mut client = serving.connect();
+        sockopt::set_socket_recv_buffer_size(&client.stream, 16 << 10).expect("set");
+        client.send(b"GET / HTTP/1.0\r\n\r\n");
+        serving.until(|served| served.cut_short == 1);
+        let end = client.stream.read_to_end(&mut Vec::new());
+        assert_eq!(end.map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
         serving.stop();
     }
 }
