@@ -1,6 +1,7 @@
 //! A seccomp filter forbids io_uring, or the kernel refuses it for another reason: the driver says why
 //! there is no ring, and everything works by system calls.
 
+#[allow(dead_code, reason = "each test program uses a part")]
 mod refusals;
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;

@@ -1,6 +1,7 @@
 //! Many more completions than the completion queue has room for, and requests for which the submission queue has none:
 //! nothing is lost.
 
+#[allow(dead_code, reason = "each test program uses a part")]
 mod refusals;
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -11,8 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Region, Wait};
-use refusals::refuse_calls;
-use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
+use refusals::take_no_two_requests;
 use traffic::{pattern, tcp, udp_pair, within};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -136,15 +136,6 @@ fn wake_ups_survive_a_full_queue() {
             }
         }
     });
-}
-
-/// Has the kernel take no two requests in a call that waits for nothing, as one that is short of memory.
-fn take_no_two_requests() {
-    let is = |argument, value| {
-        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value).unwrap()
-    };
-    let rule = SeccompRule::new(vec![is(1, 2), is(2, 0)]).unwrap();
-    refuse_calls([(libc::SYS_io_uring_enter, vec![rule])], libc::EAGAIN);
 }
 
 #[test]

@@ -97,21 +97,21 @@ fn entry(command: Command, device: &Endpoint) -> squeue::Entry {
 /// Asks the kernel for the lend.
 pub(crate) fn start(core: &Core, key: Key) {
     let token = Token { key, stage: STAGE_GET };
-    let (asked, full) = {
+    let mut full = None;
+    let asked = {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
-        let asked = push(core, op.command, &op.getbuf.device, token.to_user_data());
-        let full = (asked.is_err() && op.clears).then(|| (Rc::clone(&op.getbuf), op.slot));
-        match asked {
+        match push(core, op.command, &op.getbuf.device, token.to_user_data()) {
             Ok(()) => op.state = GetState::Asked { in_kernel: true },
             Err(error) => {
-                if full.is_none() {
-                    release_slots(op, core);
+                match op.clears {
+                    true => full = Some((Rc::clone(&op.getbuf), op.slot)),
+                    false => release_slots(op, core),
                 }
                 op.state = GetState::Over(Err(Error::io("asking for a lend", error)));
             }
         }
-        (op.kernel_holds(), full)
+        op.kernel_holds()
     };
     if let Some((getbuf, slot)) = full {
         core.due.mark_clear(&getbuf, slot);

@@ -1,6 +1,7 @@
 //! Frozen buffers: the same bytes to many sockets, of many drivers and threads, by every engine; and when
 //! they may be written again.
 
+#[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../refusals/mod.rs"]
 mod refusals;
 #[allow(dead_code, reason = "each test program uses a part")]

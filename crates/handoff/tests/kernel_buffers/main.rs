@@ -2,6 +2,9 @@
 //! user memory.
 
 mod bed;
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../refusals/mod.rs"]
+mod refusals;
 
 mod guest {
     mod files;

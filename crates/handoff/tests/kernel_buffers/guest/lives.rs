@@ -1,12 +1,14 @@
 //! Whatever happens to handles, operations and drivers, each lend comes back once.
 
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use handoff::{Driver, Error, Wait};
 use handoff_lab::helpers::{bytes_at, eventually};
 
 use crate::bed::{Lending, connection, filled, on_disk, read_all};
+use crate::refusals::take_no_two_requests;
 
 /// Lends on loan to all users of the device.
 fn out_everywhere() -> u64 {
@@ -31,6 +33,32 @@ fn a_wait_that_is_dropped_ends() {
     let lease = lending.run(source.get(1_000).expect("asks")).expect("lends");
     assert_eq!(lease.expect("not the end").len(), 500);
     lending.until_all_are_back();
+}
+
+#[test]
+fn a_lend_that_cannot_be_asked_for_leaves_its_slot_to_be_cleared() {
+    let directory = on_disk();
+    let lending = Lending::of(Driver::builder().entries(2));
+    let source = lending.getbuf.source(filled(&directory, 4_096)).expect("lends");
+    let lease = lending.run(source.get_at(0, 4_096).expect("asks")).expect("lends");
+    take_no_two_requests();
+    let (mut waits, mut others) = (Vec::new(), Vec::new());
+    for (near, far) in (0..2).map(|_| UnixStream::pair().expect("a pair")) {
+        let near = lending.driver.socket(near).expect("attaches");
+        waits.push(near.readable().expect("waits"));
+        others.push(far);
+    }
+    // The next lend is to clear its slot, and there is no room for the request.
+    drop(lease);
+    let refused = source.get_at(0, 4_096).expect("has a slot").try_take().expect("is over");
+    assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
+    drop(others);
+    for wait in waits {
+        lending.run(wait).expect("readable");
+    }
+    lending.until_all_are_back();
+    let lease = lending.run(source.get_at(0, 4_096).expect("asks")).expect("lends");
+    assert_eq!(lease.expect("not the end").len(), 4_096);
 }
 
 #[test]
