@@ -16,7 +16,7 @@ use crate::kernel::Kernel;
 use crate::pair::Pair;
 use crate::redirect;
 use crate::rules::Target;
-use crate::settings::{ChannelKind, Ring};
+use crate::settings::{ChannelKind, NTUPLE, Ring};
 use crate::{Flow, even};
 
 /// A change of an interface. Its text says what it does, for people.
@@ -137,6 +137,11 @@ impl Change {
             Self::Pair(pair) => pair.delete(kernel),
             Self::Redirect { .. } => kernel.within(|| redirect::detach(index)),
         }
+    }
+
+    /// Whether rules need it.
+    pub(crate) fn is_for_rules(&self) -> bool {
+        matches!(self, Self::Feature { name, on: true } if name == NTUPLE)
     }
 
     /// Checks whether the change has been made.

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_sys::netlink::Refusal;
 use serde::Serialize;
 
 use crate::change::{Standing, list};
@@ -58,11 +59,18 @@ pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Erro
                 // The host's own traffic must not reach a queue that fills somebody's memory. A leased queue is
                 // released with its pair, whatever the container has done with it.
                 if !goes_first && !unbound {
-                    if let Err(error) = wait_until_unbound(kernel, &journal.record) {
+                    let unbound_yet =
+                        wait_until_unbound(kernel, &journal.record, &undone.interface);
+                    if let Err(error) = unbound_yet {
                         failed.push(error.to_string());
                         break;
                     }
                     unbound = true;
+                }
+                // It goes with the last of our rules.
+                let is_ours = |change: &Change| matches!(change, Change::Rule { .. });
+                if change.is_for_rules() && journal.record.changes.iter().any(is_ours) {
+                    continue;
                 }
                 one(kernel, journal.record.key.index, change)
             }
@@ -114,6 +122,9 @@ pub(crate) fn one(kernel: &Kernel, index: u32, change: &Change) -> Result<Outcom
         }
         Standing::After => {}
     }
+    if change.is_for_rules() && has_rules(kernel, index).map_err(doing())? {
+        return Ok(Outcome::Left(format!("{subject} stays on for rules of somebody else")));
+    }
     change.undo(kernel, index).map_err(doing())?;
     match change.standing(kernel, index).map_err(doing())? {
         Standing::Before => Ok(Outcome::PutBack(subject)),
@@ -121,13 +132,22 @@ pub(crate) fn one(kernel: &Kernel, index: u32, change: &Change) -> Result<Outcom
     }
 }
 
-fn wait_until_unbound(kernel: &Kernel, record: &Record) -> Result<(), Error> {
+fn has_rules(kernel: &Kernel, index: u32) -> Result<bool, Refusal> {
+    Ok(kernel.rules(index)?.is_some_and(|rules| !rules.rules.is_empty()))
+}
+
+fn wait_until_unbound(kernel: &Kernel, record: &Record, name: &str) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let is_last = Instant::now() > deadline;
         let queues = kernel
             .queues(record.key.index)
-            .map_err(Error::doing(format!("reading the queues of {}", record.name)))?;
+            .map_err(Error::doing(format!("reading the queues of {name}")))?;
+        if queues.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::failed(format!(
+                "it is down, and nobody can tell who has bound its queues: ip link set {name} up"
+            )));
+        }
         let bound: Vec<u32> = queues
             .iter()
             .flatten()

@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 
 use super::numbers;
+use crate::net::nic::{Card, put_back};
 use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
@@ -155,10 +156,11 @@ pub(super) fn hold(
     if !context.json {
         output::print_aside(text.trim_end());
     }
-    let ended = attend(&mut command, context);
-    let undone = prepared.undo();
-    let status = ended?;
-    let undone = undone?;
+    let status = match attend(&mut command, context) {
+        Ok(status) => status,
+        Err(failure) => return put_back(Card::Prepared(prepared), Err(failure)),
+    };
+    let undone = prepared.undo()?;
     for left in &undone.left {
         output::print_aside(format_args!("{name}: left as it is: {left}"));
     }

@@ -6,6 +6,7 @@ use handoff_nic::{Directory, Error, Nic, restore_all};
 
 use super::card::{Card, plan, wait_until};
 use super::fixture;
+use crate::zcrx::Receiver;
 
 #[test]
 fn a_killed_process_leaves_what_restore_needs() {
@@ -67,12 +68,51 @@ fn a_renamed_interface_is_found_by_both_names() {
         let name = card.name();
         let before = card.settings();
         card.prepare(&plan(1)).expect("is fit").keep().expect("is written down");
-        card.sh(&format!("ip link set {name} down; ip link set {name} name other0"));
+        card.sh(&format!(
+            "ip link set {name} down; ip link set {name} name other0; ip link set other0 up"
+        ));
         let undone = card.restore(if by_old_name { name } else { "other0" }).expect("comes back");
         assert_eq!(undone.interface, "other0");
-        card.sh(&format!("ip link set other0 name {name}; ip link set {name} up"));
+        card.sh(&format!(
+            "ip link set other0 down; ip link set other0 name {name}; ip link set {name} up"
+        ));
         assert_eq!(card.settings(), before);
     }
+}
+
+/// While it is down, the kernel names no queues, and one of them may be bound.
+#[test]
+fn an_interface_that_is_down_keeps_its_settings() {
+    let card = Card::new();
+    let name = card.name();
+    let before = card.settings();
+    card.prepare(&plan(1)).expect("is fit").keep().expect("is written down");
+    let set_aside = card.settings();
+    let bound = card.inside(|| Receiver::bind(card.look().index, 3, 512, 4_096)).expect("binds");
+    card.sh(&format!("ip link set {name} down"));
+    let error = card.restore(name).expect_err("nobody knows").to_string();
+    assert!(error.contains(&format!("ip link set {name} up")), "{error}");
+    assert_eq!(card.settings(), set_aside);
+    card.sh(&format!("ip link set {name} up"));
+    drop(bound);
+    card.restore(name).expect("comes back");
+    assert_eq!(card.settings(), before);
+    card.nothing_is_written_down();
+}
+
+#[test]
+fn rules_that_somebody_else_has_added_stay() {
+    let card = Card::new();
+    let name = card.name();
+    card.sh(&format!("ethtool -K {name} ntuple off"));
+    card.prepare(&plan(1)).expect("is fit").keep().expect("is written down");
+    card.sh(&format!("ethtool -N {name} flow-type udp4 dst-port 53 action 0"));
+    let undone = card.restore(name).expect("goes on");
+    assert_eq!(undone.left, ["rx-ntuple-filter stays on for rules of somebody else"]);
+    let nic = card.look();
+    assert_eq!(nic.rules.expect("has one").rules.len(), 1);
+    assert!(card.sh(&format!("ethtool -k {name}")).contains("ntuple-filters: on"));
+    card.nothing_is_written_down();
 }
 
 #[test]
