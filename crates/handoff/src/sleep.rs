@@ -5,11 +5,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::core::{Deadline, Then};
 use crate::error::Result;
 use crate::reactor::Reactor;
+
+/// How long to wait before looking for room again.
+const ROOM: Duration = Duration::from_millis(1);
 
 /// A future that ends at a point in time: see [`Driver::sleep`](crate::Driver::sleep).
 ///
@@ -31,6 +34,11 @@ pub struct Sleep {
 impl Sleep {
     pub(crate) fn new(driver: &Rc<Reactor>, due: Instant) -> Self {
         Self { driver: Rc::clone(driver), due, deadline: None }
+    }
+
+    /// Ends when it is time to look again whether the driver has room for an operation: nothing signals that.
+    pub(crate) fn for_room(driver: &Rc<Reactor>) -> Self {
+        Self::new(driver, Instant::now() + ROOM)
     }
 }
 

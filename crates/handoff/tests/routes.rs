@@ -9,9 +9,11 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use handoff::{
-    Buffer, Carried, Driver, Executor, Route, RouteEngine, RouteSink, RouteSource, Wait,
+    Buffer, Carried, Driver, Error, Executor, RingUse, Route, RouteEngine, RouteSink, RouteSource,
+    Wait,
 };
 use traffic::{drivers, narrow_tcp, pattern, read_all, tcp};
 
@@ -232,6 +234,62 @@ fn a_stream_goes_to_a_file() {
         sent.join().unwrap();
         assert!(content(sink) == pattern(1, LEN), "content differs");
     });
+}
+
+#[test]
+fn a_file_waits_for_room_at_the_driver() {
+    for ring in [RingUse::Prefer, RingUse::Avoid] {
+        for engine in [RouteEngine::Memory, RouteEngine::Copy] {
+            let driver = Driver::builder().ring(ring).in_flight(1).build().unwrap();
+            let (full, other) = narrow_tcp();
+            let full = driver.socket(full).unwrap();
+            drop(full.send(Buffer::from(pattern(2, 1 << 20))).unwrap());
+            let (near, far) = tcp("127.0.0.1");
+            let received = read_all(far);
+            let (file, socket) =
+                (driver.file(source_file()).unwrap(), driver.socket(near).unwrap());
+            let mut route = Route::new(&driver, (&file, 0..u64::MAX), &socket);
+            route = route.head(pattern(3, 1_000)).only(engine);
+            let mut carry = Box::pin(route.run());
+            let early = driver.timeout(Duration::from_millis(20), carry.as_mut());
+            let early = driver.block_on(early).unwrap();
+            assert!(matches!(early, Err(Error::TimedOut { .. })), "{early:?}");
+            let others = read_all(other);
+            let carried = driver.block_on(carry.as_mut()).unwrap();
+            drop(carry);
+            carried.result.unwrap();
+            assert_eq!(carried.bytes, LEN as u64);
+            drop((route, socket, full));
+            assert!(others.join().unwrap() == pattern(2, 1 << 20), "what arrived differs");
+            let all = [pattern(3, 1_000), pattern(1, LEN)].concat();
+            assert!(received.join().unwrap() == all, "what arrived differs");
+        }
+    }
+}
+
+#[test]
+fn a_stream_waits_for_the_room_of_its_own_pieces() {
+    for ring in [RingUse::Prefer, RingUse::Avoid] {
+        for engine in [RouteEngine::Memory, RouteEngine::Copy] {
+            let driver = Driver::builder().ring(ring).in_flight(2).build().unwrap();
+            let ((from, near), (out, far)) = (tcp("127.0.0.1"), narrow_tcp());
+            let sent = write_all(from);
+            let (source, sink) = (driver.socket(near).unwrap(), driver.socket(out).unwrap());
+            let mut route = Route::new(&driver, &source, &sink).only(engine);
+            let mut carry = Box::pin(route.run());
+            let early = driver.timeout(Duration::from_millis(20), carry.as_mut());
+            let early = driver.block_on(early).unwrap();
+            assert!(matches!(early, Err(Error::TimedOut { .. })), "{early:?}");
+            let received = read_all(far);
+            let carried = driver.block_on(carry.as_mut()).unwrap();
+            drop(carry);
+            carried.result.unwrap();
+            assert_eq!(carried.bytes, LEN as u64);
+            sent.join().unwrap();
+            drop((route, sink));
+            assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use super::RouteSink;
 use crate::error::{Error, Result};
-use crate::op::loan::Payload;
+use crate::op::loan::{Payload, Refused};
 use crate::outcome::Tally;
 use crate::socket::send::Finishing;
 use crate::transfer::Transfer;
@@ -34,16 +34,12 @@ pub(super) struct Given<B> {
 
 impl<B: Payload> Giving<B> {
     /// Hands on the piece, which begins at this offset of the whole.
-    pub(super) fn start(sink: &RouteSink, piece: B, position: u64) -> Result<Self> {
+    pub(super) fn start(sink: &RouteSink, piece: B, position: u64) -> Result<Self, Refused<B>> {
         let len = piece.extent().bytes;
         let taker = match sink {
-            RouteSink::Socket(socket) => {
-                let sending = socket.send(piece).map_err(|it| it.error)?;
-                Taker::Socket(sending.into_future())
-            }
+            RouteSink::Socket(socket) => Taker::Socket(socket.send(piece)?.into_future()),
             RouteSink::File(file, offset) => {
-                let writing = file.write_at(piece, offset + position);
-                Taker::File(writing.map_err(|it| it.error)?, file.is_direct())
+                Taker::File(file.write_at(piece, offset + position)?, file.is_direct())
             }
         };
         Ok(Self { len, taker })

@@ -7,6 +7,7 @@
 //!   copied on either side, as far as the kernel reports it;
 //! - a stream's first pieces to a socket are copied where several engines may serve, as long as they are few and small
 //!   ([`first`]);
+//! - where the driver has no room, a route waits for the sends of its sink, and for others unless it keeps room from them;
 //! - memory is bounded: at most [`PIECES`] pieces of [`PIECE`] bytes are on their way, so a slow sink slows
 //!   its source.
 //!
@@ -25,6 +26,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::mem;
 use std::ops::Range;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -41,6 +43,7 @@ use crate::mechanism::Engine;
 use crate::memory::Buffer;
 use crate::outcome::Tally;
 use crate::reactor::Reactor;
+use crate::sleep::Sleep;
 use crate::socket::Socket;
 use delivery::{Given, Giving};
 #[cfg(feature = "getbuf")]
@@ -348,6 +351,10 @@ impl Route {
 
     /// Carries all bytes. If you drop it midway, bytes on their way may arrive or not, and bytes taken from
     /// a stream are gone from there.
+    ///
+    /// While the driver has as many operations under way as it was built for, the route waits for room; results that
+    /// you have not taken keep theirs. Only a stream that is received into memory ends then, with [`Error::Busy`],
+    /// unless sends to its sink make room; what was received and not sent is lost.
     pub async fn run(&mut self) -> Carried {
         let result = self.serve().await;
         Carried {
@@ -414,7 +421,7 @@ impl Route {
         loop {
             let engine = self.engines[0];
             if engine != RouteEngine::Splice {
-                self.send_head()?;
+                self.send_head().await?;
             }
             let ended = match engine {
                 #[cfg(feature = "getbuf")]
@@ -457,17 +464,25 @@ impl Route {
     }
 
     /// Sends the head by itself.
-    fn send_head(&mut self) -> Result<()> {
+    async fn send_head(&mut self) -> Result<()> {
         let RouteSink::Socket(socket) = &self.sink else { return Ok(()) };
         if self.head.is_empty() {
             return Ok(());
         }
-        let head = Buffer::from(mem::take(&mut self.head));
-        let copied = head.len() as u64;
-        // It continues if nobody waits for it, and later bytes follow it.
-        drop(socket.send(head).map_err(|refused| refused.error)?);
-        self.given.copied += copied;
-        Ok(())
+        loop {
+            let head = Buffer::from(mem::take(&mut self.head));
+            let copied = head.len() as u64;
+            let Err(refused) = socket.send(head).map(drop) else {
+                // It continues though nobody waits for it, and later bytes follow it.
+                self.given.copied += copied;
+                return Ok(());
+            };
+            self.head = refused.buffer.to_vec();
+            match refused.error {
+                Error::Busy { .. } => Sleep::for_room(&self.driver).await?,
+                error => return Err(error),
+            }
+        }
     }
 
     #[cfg(feature = "getbuf")]
@@ -568,6 +583,9 @@ impl Route {
     async fn carry<S: Supply>(&mut self, supply: &mut S) -> Result<()> {
         let mut out: VecDeque<Giving<S::Piece>> = VecDeque::new();
         let mut ended = None;
+        // A piece for which the driver had no room.
+        let mut kept = None;
+        let mut pause: Option<Sleep> = None;
         let driver = &self.driver;
         let taken = &mut self.taken;
         let supply = Counting { what: supply, count: |supply| *taken += supply.taken() };
@@ -596,18 +614,45 @@ impl Route {
                     None if out.len() >= PIECES => return Poll::Pending,
                     None => {}
                 }
-                let lent: usize = out.iter().map(Giving::bytes).sum();
-                match supply.what.poll_next(context) {
-                    Poll::Ready(Some(Ok(piece))) => {
-                        let position = self.moved.get() + lent as u64;
-                        match Giving::start(&self.sink, piece, position) {
-                            Ok(giving) => out.push_back(giving),
-                            Err(error) => ended = Some(Err(error)),
-                        }
+                if let Some(waiting) = &mut pause {
+                    let Poll::Ready(waited) = Pin::new(waiting).poll(context) else {
+                        return Poll::Pending;
+                    };
+                    pause = None;
+                    if let Err(error) = waited {
+                        ended = Some(Err(error));
+                        continue;
                     }
-                    Poll::Ready(Some(Err(error))) => ended = Some(Err(error)),
-                    Poll::Ready(None) => ended = Some(Ok(())),
+                }
+                let next = match kept.take() {
+                    Some(piece) => Poll::Ready(Some(Ok(piece))),
+                    None => supply.what.poll_next(context),
+                };
+                let started = match next {
+                    Poll::Ready(Some(Ok(piece))) => {
+                        let lent: usize = out.iter().map(Giving::bytes).sum();
+                        let position = self.moved.get() + lent as u64;
+                        let started = Giving::start(&self.sink, piece, position);
+                        started.map(|giving| out.push_back(giving)).map_err(|refused| {
+                            kept = Some(refused.buffer);
+                            refused.error
+                        })
+                    }
+                    Poll::Ready(Some(Err(error))) => Err(error),
+                    Poll::Ready(None) => {
+                        ended = Some(Ok(()));
+                        Ok(())
+                    }
                     Poll::Pending => return Poll::Pending,
+                };
+                match started {
+                    Ok(()) => {}
+                    // One that is back makes room.
+                    Err(Error::Busy { .. }) if !out.is_empty() => return Poll::Pending,
+                    Err(Error::Busy { .. }) if !S::KEEPS_ROOM || self.sink.is_sending() => {
+                        pause = Some(Sleep::for_room(driver));
+                    }
+                    Err(error) => ended = Some(Err(error)),
                 }
             }
             // Also for callers that poll after each turn and have no waker: the next turn does not sleep.
@@ -657,6 +702,11 @@ fn cannot_serve(error: &Error) -> Option<String> {
 }
 
 impl RouteSink {
+    /// Whether sends before the route's pieces are under way, such as its head.
+    fn is_sending(&self) -> bool {
+        matches!(self, Self::Socket(socket) if !socket.shared.queue.borrow().is_idle())
+    }
+
     /// Pieces are written at their places, in any order; on a stream nothing overtakes a lane.
     fn check(&self) -> Result<()> {
         let file = match self {

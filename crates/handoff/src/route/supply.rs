@@ -24,6 +24,10 @@ pub(super) const CHUNK: usize = 64 << 10;
 pub(super) trait Supply {
     type Piece: Payload;
 
+    /// Whether it has an operation under way all the time: then it must not wait for the room of others, who may wait
+    /// for its room.
+    const KEEPS_ROOM: bool = false;
+
     /// The next piece; `None` at the end. If all memory is in use, it is pending until a piece is put back,
     /// and is then asked again.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Piece>>>;
@@ -75,7 +79,10 @@ impl Supply for FromFile {
             });
             match self.file.read_at(buffer, self.range.start) {
                 Ok(reading) => self.reading = Some(reading),
-                Err(refused) => return Poll::Ready(Some(Err(refused.error))),
+                Err(refused) => {
+                    self.free.push(refused.buffer);
+                    return Poll::Ready(Some(Err(refused.error)));
+                }
             }
         }
         let reading = self.reading.as_mut().expect("was just started");
@@ -137,6 +144,8 @@ impl FromStream {
 
 impl Supply for FromStream {
     type Piece = Vec<lease::Span>;
+
+    const KEEPS_ROOM: bool = true;
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Self::Piece>>> {
         if let Some(error) = self.failure.take() {

@@ -5,7 +5,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 
 use ::tokio::task::coop::poll_proceed;
 use futures_sink::Sink;
@@ -15,9 +14,6 @@ use crate::op::loan::{Payload, Refused};
 use crate::sleep::Sleep;
 use crate::socket::Socket;
 use crate::socket::send::{Sending, Sent};
-
-/// How long an item waits before it looks for room again; nothing signals room.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// What a [`SendSink`] accepts: any payload, alone or with its destination.
 pub trait Outgoing: sealed::Outgoing {}
@@ -154,7 +150,7 @@ impl<I: Outgoing> SendSink<I> {
             Ok(sending) => sending.split().0,
             Err((item, Error::Busy { .. })) => {
                 self.kept = Some(item);
-                self.pause = Some(Sleep::new(&self.socket.driver, Instant::now() + PAUSE));
+                self.pause = Some(Sleep::for_room(&self.socket.driver));
                 return Ok(());
             }
             Err((_, error)) => return Err(self.fail(error)),
