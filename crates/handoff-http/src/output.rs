@@ -80,8 +80,8 @@ impl Loan {
 }
 
 impl Loans {
-    /// Takes back finished sends; returns whether that is all.
-    pub(crate) fn look(&self, context: &mut Context<'_>) -> bool {
+    /// Takes back finished sends.
+    pub(crate) fn look(&self, context: &mut Context<'_>) {
         self.untaken.borrow_mut().retain_mut(|sent| match Pin::new(sent).poll(context) {
             Poll::Ready(Ok(_)) => false,
             Poll::Ready(Err(error)) => {
@@ -90,15 +90,18 @@ impl Loans {
             }
             Poll::Pending => true,
         });
-        let mut on_loan = self.on_loan.borrow_mut();
-        on_loan.retain_mut(|loan| match loan.poll(context) {
+        self.on_loan.borrow_mut().retain_mut(|loan| match loan.poll(context) {
             Poll::Ready(receipt) => {
                 self.book.write(|served| served.sent += loan.tally(&receipt));
                 false
             }
             Poll::Pending => true,
         });
-        on_loan.is_empty()
+    }
+
+    /// What the kernel has not taken or not given back.
+    fn held(&self) -> usize {
+        self.untaken.borrow().len() + self.on_loan.borrow().len()
     }
 }
 
@@ -318,23 +321,12 @@ impl Output {
     /// Waits until the kernel has taken everything.
     pub(crate) async fn finish(&mut self) -> Result<(), Cut> {
         self.flush().await?;
-        loop {
-            // Also if all was taken: one of them may have failed.
-            let untaken = self.loans.untaken.borrow().len();
-            self.until(|loans| loans.untaken.borrow().len() < untaken.max(1)).await?;
-            if self.loans.untaken.borrow().is_empty() {
-                return Ok(());
-            }
-        }
+        self.until(|loans| loans.untaken.borrow().is_empty()).await
     }
 
     /// Waits until every lent buffer is back.
     pub(crate) async fn give_back(&mut self) -> Result<(), Cut> {
-        let back = poll_fn(|context| match self.loans.look(context) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        });
-        Ok(self.driver.timeout(self.stall, back).await?)
+        self.until(|loans| loans.on_loan.borrow().is_empty()).await
     }
 
     async fn send<B: Lend>(&mut self, buffer: B) -> Result<(), Cut> {
@@ -374,20 +366,26 @@ impl Output {
         }
     }
 
-    /// Waits until that holds, and fails if a send has.
+    /// Waits until that holds. Fails if a send has, or if the client takes nothing for too long.
     async fn until(&self, is_so: impl Fn(&Loans) -> bool) -> Result<(), Cut> {
         let loans = &self.loans;
-        let so = poll_fn(|context| {
-            loans.look(context);
-            match loans.failure.take() {
-                Some(error) => Poll::Ready(Err(Cut::from(error))),
-                None if is_so(loans) => Poll::Ready(Ok(())),
-                None => Poll::Pending,
+        loop {
+            let held = loans.held();
+            let so = poll_fn(|context| {
+                loans.look(context);
+                if let Some(error) = loans.failure.take() {
+                    return Poll::Ready(Err(Cut::from(error)));
+                }
+                let is_so = is_so(loans);
+                if is_so || loans.held() < held { Poll::Ready(Ok(is_so)) } else { Poll::Pending }
+            });
+            match self.driver.timeout(self.stall, so).await {
+                Err(Error::TimedOut { .. }) => return Err(Cut::Stalled),
+                waited => match waited?? {
+                    true => return Ok(()),
+                    false => continue,
+                },
             }
-        });
-        match self.driver.timeout(self.stall, so).await {
-            Err(Error::TimedOut { .. }) => Err(Cut::Stalled),
-            waited => waited?,
         }
     }
 }

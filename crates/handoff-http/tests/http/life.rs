@@ -1,6 +1,7 @@
 //! Crowds, clients that stall or leave, and the end of a server.
 
 use std::future::poll_fn;
+use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::pin::pin;
 use std::slice;
@@ -14,6 +15,7 @@ use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Error, Wait};
 use handoff_http::{LentBody, Limits, Server};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::serving::{Client, PATIENCE, RINGS, Serving, content, until_full};
@@ -247,6 +249,42 @@ fn who_stands_still_is_disconnected() {
         }
         assert_eq!(serving.stop().cut_short, 2);
         assert!(lent.try_unfreeze().is_ok());
+    }
+}
+
+/// Each piece of 256 KiB in time, but not two. Several are under way when others come and take the driver's room to spare.
+#[test]
+fn who_takes_every_piece_in_time_gets_all() {
+    const LEN: usize = 4 << 20;
+    let stall = Duration::from_millis(200);
+    for ring in RINGS {
+        let lent = Buffer::from(content(LEN)).freeze();
+        let router = Router::new().route("/", get(async move || Extension(LentBody::from(lent))));
+        let limits = Limits { connections: 8, stall, ..Limits::default() };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        // Connections inherit it.
+        sockopt::set_socket_send_buffer_size(&listener, 64 << 10).expect("set");
+        let driver = Driver::builder().ring(ring).in_flight(24);
+        let serving = Serving::start_at(listener, driver, limits, move || router);
+        // Again where this side was too slow.
+        let gets_all = |_| {
+            let mut client = serving.connect();
+            sockopt::set_socket_recv_buffer_size(&client.stream, 256 << 10).expect("set");
+            client.send(HELLO);
+            let (mut came, mut piece) = (0, vec![0; 64 << 10]);
+            let mut others = Vec::new();
+            while came <= LEN
+                && let Ok(len @ 1..) = client.stream.read(&mut piece)
+            {
+                came += len;
+                others.resize_with(7, || serving.connect());
+                // A quarter of a piece in less than a quarter of the time.
+                std::thread::sleep(stall * len as u32 * 3 / 20 / (64 << 10));
+            }
+            came > LEN
+        };
+        assert!((0..10).any(gets_all));
+        serving.stop();
     }
 }
 
