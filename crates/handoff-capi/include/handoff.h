@@ -503,8 +503,9 @@ const char *handoff_version(void);
 int handoff_driver_new(const struct handoff_driver_options *options, handoff_driver *driver);
 
 /*
- A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. It does not
- become so by calls of yours: turn the driver after those, before you wait. It stays the driver's: don't close it.
+ A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. Then turn the
+ driver until it returns 0. The descriptor does not become readable by calls of yours: turn the driver after those,
+ too, before you wait. It stays the driver's: don't close it.
 
  Returns the descriptor, or a negative error number.
  */
@@ -665,7 +666,8 @@ int handoff_lane_length(handoff_lane lane);
 
 /*
  Attaches a listening TCP socket to a driver, which closes `fd` from then on, also if this fails, and begins to accept:
- `HANDOFF_EVENT_ACCEPTED` for each connection. Closing the listener ends that, and so does closing the driver.
+ `HANDOFF_EVENT_ACCEPTED` for each connection. If you take few events, connections wait in the kernel's queue. Closing
+ the listener ends that, and so does closing the driver.
 
  Returns 0, or a negative error number.
 

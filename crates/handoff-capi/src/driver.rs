@@ -351,8 +351,9 @@ pub(crate) unsafe fn sized<T: Copy + Default>(
     Ok(known)
 }
 
-/// A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. It does not
-/// become so by calls of yours: turn the driver after those, before you wait. It stays the driver's: don't close it.
+/// A descriptor that is readable when `handoff_turn` has something to do: for epoll and other loops. Then turn the
+/// driver until it returns 0. The descriptor does not become readable by calls of yours: turn the driver after those,
+/// too, before you wait. It stays the driver's: don't close it.
 ///
 /// Returns the descriptor, or a negative error number.
 #[unsafe(no_mangle)]

@@ -1,12 +1,14 @@
 //! What the numbers that C holds stand for.
 //!
 //! A handle is a number of this thread, the use of a place in the thread's table, and the place. So one that
-//! was closed, one of another thread, and one that was never given are told apart.
+//! was closed, one of another thread, and one that was never given are told apart. Of 65,535 threads: after those, the
+//! numbers of ended threads are used again.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::boundary::{Failure, check, enter, put};
 
@@ -59,8 +61,32 @@ struct Slot {
     object: Option<Object>,
 }
 
+/// Numbers for threads. Those of ended threads come last, the oldest first, so that their handles are told apart for as
+/// long as possible.
+struct Numbers {
+    new: std::ops::RangeInclusive<u16>,
+    ended: VecDeque<u16>,
+}
+
+impl Numbers {
+    const fn new() -> Self {
+        Self { new: 1..=u16::MAX, ended: VecDeque::new() }
+    }
+
+    fn take(&mut self) -> Option<u16> {
+        self.new.next().or_else(|| self.ended.pop_front())
+    }
+
+    fn put_back(&mut self, number: u16) {
+        self.ended.push_back(number);
+    }
+}
+
+static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers::new());
+
 pub(crate) struct Table {
-    thread: u16,
+    /// `None` if all numbers are those of other threads.
+    thread: Option<u16>,
     slots: Vec<Slot>,
     free: Vec<u32>,
 }
@@ -68,11 +94,9 @@ pub(crate) struct Table {
 const PLACE_BITS: u32 = 24;
 const USE_BITS: u32 = 24;
 
-static THREADS: AtomicU16 = AtomicU16::new(1);
-
 thread_local! {
     static TABLE: RefCell<Table> = RefCell::new(Table {
-        thread: THREADS.fetch_add(1, Ordering::Relaxed).max(1),
+        thread: NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).take(),
         slots: Vec::new(),
         free: Vec::new(),
     });
@@ -103,6 +127,9 @@ pub(crate) fn insert<T: Kind>(it: T) -> Result<handoff_handle, Failure> {
     // One that gets none goes after the table is free again: its drop may use it.
     let mut object = Some(Object { it: Box::new(it), name: T::NAME });
     with_table(|table| {
+        let Some(thread) = table.thread else {
+            return Err(Failure::new(libc::EAGAIN, "too many threads have handles"));
+        };
         let place = match table.free.pop() {
             Some(place) => place,
             None if table.slots.len() < 1 << PLACE_BITS => {
@@ -113,7 +140,7 @@ pub(crate) fn insert<T: Kind>(it: T) -> Result<handoff_handle, Failure> {
                 return Err(Failure::new(libc::EMFILE, "this thread has too many handles open"));
             }
         };
-        let thread = u64::from(table.thread);
+        let thread = u64::from(thread);
         let slot = &mut table.slots[place as usize];
         slot.uses = slot.uses.wrapping_add(1);
         let uses = u64::from(slot.uses) & ((1 << USE_BITS) - 1);
@@ -197,12 +224,20 @@ impl Table {
     }
 }
 
+impl Drop for Table {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread {
+            NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).put_back(thread);
+        }
+    }
+}
+
 /// Why a handle stands for nothing.
 #[cold]
-fn unknown(handle: handoff_handle, thread: u16, was_given: bool) -> Failure {
+fn unknown(handle: handoff_handle, thread: Option<u16>, was_given: bool) -> Failure {
     let text = if handle == 0 {
         "the handle is 0, which is none"
-    } else if (handle >> (PLACE_BITS + USE_BITS)) as u16 != thread {
+    } else if Some((handle >> (PLACE_BITS + USE_BITS)) as u16) != thread {
         "the handle was made by another thread: use it there, or make one here"
     } else if was_given {
         "the handle was closed"
@@ -232,4 +267,27 @@ pub extern "C" fn handoff_close(handle: handoff_handle) -> c_int {
         drop(take(handle)?);
         Ok(0)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn living_threads_have_numbers_of_their_own() {
+        let mut numbers = Numbers::new();
+        let all: Vec<_> = std::iter::from_fn(|| numbers.take()).collect();
+        assert_eq!(all, (1..=u16::MAX).collect::<Vec<_>>());
+        numbers.put_back(7);
+        numbers.put_back(3);
+        assert_eq!([numbers.take(), numbers.take(), numbers.take()], [Some(7), Some(3), None]);
+    }
+
+    #[test]
+    fn a_thread_that_ends_gives_its_number_back() {
+        let number = || TABLE.with_borrow(|table| table.thread);
+        let ended = std::thread::spawn(number).join().expect("ends").expect("has one");
+        let numbers = NUMBERS.lock().expect("nobody panicked");
+        assert!(numbers.ended.contains(&ended));
+    }
 }

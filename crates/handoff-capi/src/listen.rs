@@ -1,8 +1,11 @@
 //! Accepting connections.
 
+use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
+use std::future::poll_fn;
 use std::net::TcpListener;
 use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
 
 use handoff::{Error, Listener};
 use socket2::{Domain, SockRef};
@@ -20,8 +23,50 @@ impl Kind for Listening {
     const NAME: &'static str = "a listener";
 }
 
+/// When C was not told of so many connections, the listener asks for no more: they wait in the kernel's queue.
+const UNTOLD: usize = 64;
+
+#[derive(Default)]
+struct Untold {
+    count: Cell<usize>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Untold {
+    fn has_room(&self) -> bool {
+        self.count.get() < UNTOLD
+    }
+
+    fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.has_room() {
+            return Poll::Ready(());
+        }
+        *self.waker.borrow_mut() = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// One of them, until C is told of it.
+struct Counted(Rc<Untold>);
+
+impl Counted {
+    fn new(untold: &Rc<Untold>) -> Self {
+        untold.count.update(|count| count + 1);
+        Self(Rc::clone(untold))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.count.update(|count| count - 1);
+        let waker = self.0.waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
 /// Attaches a listening TCP socket to a driver, which closes `fd` from then on, also if this fails, and begins to accept:
-/// `HANDOFF_EVENT_ACCEPTED` for each connection. Closing the listener ends that, and so does closing the driver.
+/// `HANDOFF_EVENT_ACCEPTED` for each connection. If you take few events, connections wait in the kernel's queue. Closing
+/// the listener ends that, and so does closing the driver.
 ///
 /// Returns 0, or a negative error number.
 ///
@@ -56,13 +101,20 @@ pub unsafe extern "C" fn handoff_listen(
 }
 
 async fn follow(state: Weak<State>, mut listener: Listener, user_data: u64) {
+    let untold = Rc::<Untold>::default();
     loop {
+        if !untold.has_room() {
+            listener.pause();
+            poll_fn(|context| untold.poll_room(context)).await;
+        }
         match listener.accept().await {
             Ok((socket, _peer)) => {
                 let Some(state) = state.upgrade() else { return };
                 let event = handoff_event::new(HANDOFF_EVENT_ACCEPTED, user_data);
+                let counted = Counted::new(&untold);
                 // It has a handle when C is told of it, so that nobody has to close what C never saw.
                 state.tell_with_handle(event, |state| {
+                    drop(counted);
                     handles::insert(Rc::new(Socket { socket, state: Rc::clone(state) }))
                 });
             }

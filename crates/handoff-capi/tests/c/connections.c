@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -123,6 +124,47 @@ static void cancelled(uint32_t ring)
 		close(fillers[number]);
 }
 
+static int descriptors(void)
+{
+	DIR *directory = opendir("/proc/self/fd");
+	int count = 0;
+
+	CHECK(directory);
+	while (readdir(directory))
+		count++;
+	closedir(directory);
+	return count;
+}
+
+/* As long as no events are taken, most of a crowd stays in the kernel's queue. */
+static void crowd(uint32_t ring)
+{
+	handoff_driver driver = driver_with(ring);
+	struct sockaddr_in address;
+	handoff_listener listener;
+	int fd = bound(&address), clients[300], before;
+	const int count = sizeof(clients) / sizeof(clients[0]);
+
+	CHECK(listen(fd, count) == 0);
+	CHECK(handoff_listen(driver, fd, 5, &listener) == 0);
+	before = descriptors() + count;
+	for (int number = 0; number < count; number++) {
+		clients[number] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		CHECK(connect(clients[number], (struct sockaddr *)&address, sizeof(address)) == 0);
+		CHECK(handoff_turn(driver, 1000 * 1000, NULL, 0) == 0);
+	}
+	CHECK(descriptors() > before && descriptors() < before + count / 2);
+	for (int number = 0; number < count; number++) {
+		struct handoff_event event = next_event(driver);
+
+		CHECK(event.kind == HANDOFF_EVENT_ACCEPTED && event.error == 0);
+		CHECK(handoff_close(event.handle) == 0);
+		CHECK(close(clients[number]) == 0);
+	}
+	CHECK(handoff_close(listener) == 0);
+	CHECK(handoff_close(driver) == 0);
+}
+
 /* A connection that nobody was told of is closed with its driver. */
 static void untold(uint32_t ring)
 {
@@ -191,6 +233,7 @@ void connection_cases(uint32_t ring)
 {
 	both_ends(ring);
 	cancelled(ring);
+	crowd(ring);
 	untold(ring);
 	misused(ring);
 }
