@@ -139,6 +139,12 @@ impl Change {
         }
     }
 
+    /// Whether it is a rule that leads this flow to this queue.
+    pub(crate) fn leads(&self, flow: &Flow, queue: u32) -> bool {
+        let Self::Rule { flow: own, queue: to, context: None } = self else { return false };
+        own.covers(flow) && *to == queue
+    }
+
     /// Whether rules need it.
     pub(crate) fn is_for_rules(&self) -> bool {
         matches!(self, Self::Feature { name, on: true } if name == NTUPLE)

@@ -3,12 +3,13 @@
 //! They stay in the namespace of the thread that opened them, so any thread can put back what was
 //! prepared there. Interfaces are named by their index, which a renaming does not change.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff_sys::ethtool as abi;
 use handoff_sys::netdev;
 use handoff_sys::netlink::{Attributes, Generic, Netlink, Refusal};
+use handoff_sys::netns;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
@@ -31,7 +32,7 @@ pub(crate) struct Kernel {
     sockets: Mutex<Sockets>,
     plain: OwnedFd,
     pub(crate) namespace: Namespace,
-    /// Inode of the namespace, which identifies it.
+    /// Identifies the namespace, also beside those that are gone.
     pub(crate) netns: u64,
 }
 
@@ -51,7 +52,7 @@ impl Kernel {
             .map_err(|errno| Error::doing("opening a socket")(std::io::Error::from(errno)))?;
         let namespace =
             Namespace::here().map_err(Error::doing("looking at the network namespace"))?;
-        let netns = namespace.inode;
+        let netns = netns::cookie(plain.as_fd()).unwrap_or(namespace.inode);
         let sockets = Mutex::new(Sockets { route, generic, ethtool, netdev });
         Ok(Self { sockets, plain, namespace, netns })
     }

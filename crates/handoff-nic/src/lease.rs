@@ -74,7 +74,7 @@ impl Lease {
         queues: &[u32],
     ) -> Result<[Change; 2], Error> {
         let name = &nic.name;
-        if self.to.inode == kernel.netns {
+        if self.to.inode == kernel.namespace.inode {
             let cause = format!("{name} is in that network namespace itself: no lease is needed");
             return Err(Error::usage(cause));
         }

@@ -8,6 +8,7 @@ use crate::link::Link;
 use crate::queues::Queue;
 use crate::rules::{Rules, Target};
 use crate::settings::{Channels, HARDWARE_GRO, HASH, NTUPLE, Rings, Table, reading};
+use crate::state::Key;
 use crate::{Error, even};
 
 /// A feature of the card.
@@ -52,6 +53,8 @@ pub struct Nic {
     pub index: u32,
     /// Inode of the network namespace.
     pub netns: u64,
+    #[serde(skip)]
+    pub(crate) key: Key,
     /// Hardware address.
     pub address: String,
     /// The driver, if it tells its name.
@@ -138,7 +141,8 @@ impl Nic {
         Ok(Self {
             name: link.name.clone(),
             index,
-            netns: kernel.netns,
+            netns: kernel.namespace.inode,
+            key: Key { netns: kernel.netns, index },
             address: link.address.clone(),
             driver: kernel.driver(index),
             kind: link.kind.clone(),

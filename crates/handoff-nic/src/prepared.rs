@@ -10,7 +10,7 @@ use crate::change::Standing;
 use crate::kernel::Kernel;
 use crate::plan::leading;
 use crate::settings::Ring;
-use crate::state::{Directory, Journal, Key, Record};
+use crate::state::{Directory, Journal, Record};
 use crate::undo::{self, Outcome, Undone};
 use crate::{Change, Error, Flow, Lease, Nic, Plan, Step, Wanted};
 
@@ -21,7 +21,15 @@ struct Shared {
     index: u32,
     name: String,
     /// `None` once everything is put back, or kept.
-    journal: Mutex<Option<Journal>>,
+    ledger: Mutex<Option<Ledger>>,
+}
+
+/// What is to be put back.
+#[derive(Debug)]
+struct Ledger {
+    journal: Journal,
+    /// The rule of each [`Steered`]; a rule goes with the last one.
+    held: Vec<Change>,
 }
 
 /// A prepared interface. Dropping it puts everything back; what fails then is logged, and stays in the
@@ -49,13 +57,14 @@ pub struct Prepared {
     steps: Vec<Step>,
 }
 
-/// A flow that is steered to a queue. Dropping this, or the [`Prepared`] that made it, removes the rule.
+/// A flow that is steered to a queue. Dropping this removes the rule, unless another guard's flow needs it; dropping the
+/// [`Prepared`] that made it removes the rule in any case.
 ///
 /// [`Prepared::steer`] returns it.
 #[derive(Debug)]
 pub struct Steered {
     shared: Arc<Shared>,
-    /// `None` if another rule does it already.
+    /// `None` if a rule does it that is nobody's guard's.
     rule: Option<Change>,
     queue: u32,
 }
@@ -96,7 +105,7 @@ impl Prepared {
         let nic = Nic::look(name)?;
         Plan::possible(&nic)?;
         let kernel = Kernel::open()?;
-        let key = Key { netns: kernel.netns, index: nic.index };
+        let key = nic.key;
         let held = directory.lock(key)?;
         if let Some(record) = directory.read(key)?.filter(|record| !record.is_of_the_past()) {
             return Err(taken(&record, name, held.is_some()));
@@ -121,8 +130,9 @@ impl Prepared {
                 .map_err(Error::doing(format!("{name}: header/data split: on")))?;
         }
         let record = Record::new(key, name, &nic.address, &target.queues);
-        let journal = Mutex::new(Some(Journal::new(directory, record, lock)));
-        let shared = Shared { kernel, index: nic.index, name: name.to_owned(), journal };
+        let journal = Journal::new(directory, record, lock);
+        let ledger = Mutex::new(Some(Ledger { journal, held: Vec::new() }));
+        let shared = Shared { kernel, index: nic.index, name: name.to_owned(), ledger };
         let mut prepared =
             Self { shared: Arc::new(shared), queues: target.queues.clone(), steps: Vec::new() };
         // Read it again after each step: the remaining steps follow from the current settings.
@@ -152,7 +162,9 @@ impl Prepared {
     }
 
     fn take(&mut self, step: Step) -> Result<(), Error> {
-        self.shared.carry_out(&step.change)?;
+        let mut ledger = self.shared.ledger();
+        self.shared.carry_out(self.shared.open(&mut ledger)?, &step.change)?;
+        drop(ledger);
         tracing::info!("{}: {}", self.name(), step.text);
         self.steps.push(step);
         Ok(())
@@ -185,10 +197,17 @@ impl Prepared {
             let cause = format!("queue {queue} of {} was not set aside", self.name());
             return Err(Error::usage(cause));
         }
-        let rule = leading(&self.shared.look()?, &flow, queue, None)?;
-        if let Some(rule) = &rule {
-            self.shared.carry_out(rule).inspect_err(|_| self.shared.take_back(rule))?;
-        }
+        let mut ledger = self.shared.ledger();
+        let ledger = self.shared.open(&mut ledger)?;
+        let rule = match leading(&self.shared.look()?, &flow, queue, None)? {
+            Some(rule) => {
+                let made = self.shared.carry_out(ledger, &rule);
+                made.inspect_err(|_| self.shared.take_back(ledger, &rule))?;
+                Some(rule)
+            }
+            None => ledger.held.iter().find(|rule| rule.leads(&flow, queue)).cloned(),
+        };
+        ledger.held.extend(rule.clone());
         Ok(Steered { shared: Arc::clone(&self.shared), rule, queue })
     }
 
@@ -199,12 +218,12 @@ impl Prepared {
     ///
     /// If the record cannot be written; then everything is put back.
     pub fn keep(self) -> Result<PathBuf, Error> {
-        let mut journal = self.shared.journal();
-        let kept = journal.as_mut().expect("not put back yet");
-        kept.record.kept = true;
-        kept.write()?;
-        let path = kept.path();
-        *journal = None;
+        let mut ledger = self.shared.ledger();
+        let Ledger { journal, .. } = ledger.as_mut().expect("not put back yet");
+        journal.record.kept = true;
+        journal.write()?;
+        let path = journal.path();
+        *ledger = None;
         Ok(path)
     }
 
@@ -254,16 +273,27 @@ impl Steered {
 
 impl Drop for Steered {
     fn drop(&mut self) {
-        if let Some(rule) = &self.rule {
-            self.shared.take_back(rule);
+        let Some(rule) = &self.rule else { return };
+        let mut ledger = self.shared.ledger();
+        let Some(ledger) = ledger.as_mut() else { return };
+        if let Some(at) = ledger.held.iter().position(|other| other == rule) {
+            ledger.held.swap_remove(at);
+        }
+        if !ledger.held.contains(rule) {
+            self.shared.take_back(ledger, rule);
         }
     }
 }
 
 impl Shared {
-    fn journal(&self) -> MutexGuard<'_, Option<Journal>> {
+    fn ledger(&self) -> MutexGuard<'_, Option<Ledger>> {
         // The record is written before each change, so it is right after a panic too.
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open<'a>(&self, ledger: &'a mut Option<Ledger>) -> Result<&'a mut Ledger, Error> {
+        let closed = || Error::failed(format!("{} is not prepared any more", self.name));
+        ledger.as_mut().ok_or_else(closed)
     }
 
     fn look(&self) -> Result<Nic, Error> {
@@ -272,11 +302,8 @@ impl Shared {
     }
 
     /// Records a change, makes it, and checks it.
-    fn carry_out(&self, change: &Change) -> Result<(), Error> {
-        let mut journal = self.journal();
-        let Some(journal) = journal.as_mut() else {
-            return Err(Error::failed(format!("{} is not prepared any more", self.name)));
-        };
+    fn carry_out(&self, ledger: &mut Ledger, change: &Change) -> Result<(), Error> {
+        let Ledger { journal, .. } = ledger;
         journal.record.changes.push(change.clone());
         journal.write()?;
         change.make(&self.kernel, self.index).map_err(|refusal| self.refused(change, refusal))?;
@@ -322,9 +349,8 @@ impl Shared {
     }
 
     /// Undoes one change.
-    fn take_back(&self, change: &Change) {
-        let mut journal = self.journal();
-        let Some(journal) = journal.as_mut() else { return };
+    fn take_back(&self, ledger: &mut Ledger, change: &Change) {
+        let Ledger { journal, .. } = ledger;
         let Some(at) = journal.record.changes.iter().rposition(|other| other == change) else {
             return;
         };
@@ -345,7 +371,7 @@ impl Shared {
 
     /// Undoes everything, once.
     fn undo(&self) -> Option<Result<Undone, Error>> {
-        let mut journal = self.journal().take()?;
-        Some(undo::all(&self.kernel, &mut journal))
+        let mut ledger = self.ledger().take()?;
+        Some(undo::all(&self.kernel, &mut ledger.journal))
     }
 }

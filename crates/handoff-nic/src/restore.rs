@@ -1,7 +1,7 @@
 //! Puts back an interface whose guard is gone: kept on purpose, or left by a killed process.
 
 use crate::kernel::Kernel;
-use crate::state::{Directory, Journal, Key, Record};
+use crate::state::{Directory, Journal, Record};
 use crate::undo::{self, Undone};
 use crate::{Error, Nic};
 
@@ -55,7 +55,7 @@ impl Nic {
     ///
     /// If the record cannot be read; only root may.
     pub fn record(&self, directory: &Directory) -> Result<Option<Record>, Error> {
-        let record = directory.read(Key { netns: self.netns, index: self.index })?;
+        let record = directory.read(self.key)?;
         Ok(record.filter(|record| !record.is_of_the_past()))
     }
 }

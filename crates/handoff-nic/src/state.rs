@@ -1,6 +1,6 @@
 //! The record of a prepared interface, so that it can be put back after a kill.
 //!
-//! `/run/handoff/nic/<netns inode>-<ifindex>.json` says what was changed, and by whom. A change is
+//! `/run/handoff/nic/<netns cookie>-<ifindex>.json` says what was changed, and by whom. A change is
 //! recorded before it is made; the file is replaced as a whole. Beside it is a lock, held while a
 //! process changes the interface or keeps it prepared. So a record without a holder was left behind, or
 //! kept on purpose.
@@ -20,11 +20,12 @@ use crate::error::file;
 use crate::{Change, Error};
 
 /// Version of the file format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// Identifies an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Identifies an interface, also beside those of namespaces that are gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Key {
+    #[serde(rename = "cookie")]
     pub(crate) netns: u64,
     pub(crate) index: u32,
 }
@@ -288,7 +289,7 @@ mod tests {
     use super::*;
     use crate::{Flow, Ip};
 
-    const KEY: Key = Key { netns: 4026531840, index: 7 };
+    const KEY: Key = Key { netns: 4_711, index: 7 };
 
     fn record() -> Record {
         let mut record = Record::new(KEY, "eth7", "02:00:00:00:00:07", &[3]);
@@ -304,7 +305,7 @@ mod tests {
         let mut journal = Journal::new(&directory, record(), lock);
         journal.write().expect("writes");
         let path = journal.path();
-        assert_eq!(path.file_name().expect("has one"), "4026531840-7.json");
+        assert_eq!(path.file_name().expect("has one"), "4711-7.json");
         let mode = fs::metadata(&path).expect("is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(directory.read(KEY).expect("reads"), Some(record()));
@@ -355,8 +356,8 @@ mod tests {
         let directory = Directory::at(place.path());
         for (text, said) in [
             ("{", "cannot be read"),
-            ("{\"version\": 2}", "another version"),
-            ("{\"version\": 1}", "missing field"),
+            ("{\"version\": 1}", "another version"),
+            ("{\"version\": 2}", "missing field"),
         ] {
             fs::write(directory.record_path(KEY), text).expect("writes");
             let error = directory.read(KEY).expect_err("wrong").to_string();

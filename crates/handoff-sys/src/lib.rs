@@ -11,6 +11,7 @@ pub mod getbuf;
 pub mod hangup;
 pub mod netdev;
 pub mod netlink;
+pub mod netns;
 pub mod pagemap;
 pub mod query;
 pub mod rds;

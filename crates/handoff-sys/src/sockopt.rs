@@ -1,4 +1,4 @@
-//! Socket options with an int value that no crate sets.
+//! Socket options that no crate sets or gets.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -26,11 +26,23 @@ pub(crate) fn set(
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The int value of the option of this level and name.
-pub(crate) fn get(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
-    let mut value: c_int = 0;
+/// A plain number.
+///
+/// # Safety
+///
+/// Any bytes are a value of the type.
+pub(crate) unsafe trait Number: Default {}
+
+// SAFETY: any bytes are an integer.
+unsafe impl Number for c_int {}
+// SAFETY: any bytes are an integer.
+unsafe impl Number for u64 {}
+
+/// The value of the option of this level and name, which the kernel gives as such a number.
+pub(crate) fn get<T: Number>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
+    let mut value = T::default();
     let mut len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel writes at most the given number of bytes, which `value` has.
+    // SAFETY: the kernel writes at most the given number of bytes, which `value` has, and any bytes are a value.
     let answer = unsafe {
         libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
     };

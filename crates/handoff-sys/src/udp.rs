@@ -21,7 +21,7 @@ pub fn path_mtu(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<usize> {
     } else {
         sockopt::get(socket, libc::IPPROTO_IP, libc::IP_MTU)
     };
-    mtu.map(|mtu| mtu.max(0) as usize)
+    mtu.map(|mtu: i32| mtu.max(0) as usize)
 }
 
 /// Whether the socket sends datagrams without a checksum.
@@ -36,5 +36,5 @@ pub fn sends_without_checksum(socket: BorrowedFd<'_>, ipv6: bool) -> io::Result<
     } else {
         (libc::SOL_SOCKET, libc::SO_NO_CHECK)
     };
-    sockopt::get(socket, level, option).map(|set| set != 0)
+    sockopt::get(socket, level, option).map(|set: i32| set != 0)
 }

@@ -52,7 +52,7 @@ pub fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
 ///
 /// Those of `getsockopt`.
 pub fn is_enabled(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    sockopt::get(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY).map(|value| value != 0)
+    sockopt::get(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY).map(|value: i32| value != 0)
 }
 
 /// Clears `SO_ZEROCOPY`.

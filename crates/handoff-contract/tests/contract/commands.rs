@@ -29,11 +29,12 @@ const ROWS: [(&str, &str, &[&str]); 3] = [
     ("bench", "bench/src/report/latency.rs", &["Latency"]),
 ];
 
-/// Whether a field is not a key itself: it is flattened, or removed before anything is printed.
+/// Whether a field is not a key itself: it is flattened, skipped, or removed before anything is printed.
 fn is_taken_apart(field: &Field) -> bool {
     let serde = field.attrs.iter().filter(|attribute| attribute.path().is_ident("serde"));
-    let flattened = serde.filter_map(|attribute| attribute.meta.require_list().ok());
-    flattened.into_iter().any(|list| list.tokens.to_string().contains("flatten"))
+    let said = serde.filter_map(|attribute| attribute.meta.require_list().ok());
+    let mut said = said.map(|list| list.tokens.to_string());
+    said.any(|text| text.contains("flatten") || text == "skip")
         || field.ident.as_ref().is_some_and(|name| name == "disagreement")
 }
 

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use handoff_lab::helpers::eventually;
+use handoff_lab::topology::Pair;
 use handoff_nic::{Directory, Error, Nic, restore_all};
 
 use super::card::{Card, plan, wait_until};
@@ -150,6 +152,32 @@ fn another_interface_of_the_same_number_is_left_alone() {
     fs::write(&record, other).expect("is another's");
     assert!(card.restore("eth9").expect("is gone").gone);
     assert_eq!(card.settings(), set_aside);
+}
+
+/// A new namespace gets the lowest free inode.
+#[test]
+fn a_namespace_that_is_gone_leaves_nothing_to_the_next() {
+    let card = Card::new();
+    let inode = card.look().netns;
+    card.prepare(&plan(1)).expect("is fit").keep().expect("is written down");
+    let Card { pair, place } = card;
+    drop(pair);
+    let (mut place, mut others) = (Some(place), Vec::new());
+    let card = eventually("a namespace gets the inode", || {
+        let card = Card { pair: Pair::wire(1_500).expect("a pair"), place: place.take()? };
+        if card.look().netns == inode {
+            return Some(card);
+        }
+        // These take the inodes below it, and one of theirs may be it.
+        if others.len() == 4 {
+            others.clear();
+        }
+        others.push(card.pair);
+        place = Some(card.place);
+        None
+    });
+    assert!(card.inside(|| restore_all(&card.directory())).expect("reads").is_empty());
+    card.prepare(&plan(1)).expect("is fit").undo().expect("comes back");
 }
 
 #[test]

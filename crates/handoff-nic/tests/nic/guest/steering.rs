@@ -6,7 +6,7 @@ use std::mem::replace;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-use handoff_nic::{Error, Flow, Nic, Plan};
+use handoff_nic::{Error, Flow, Ip, Nic, Plan};
 use socket2::{Domain, Socket, Type};
 
 use super::card::{Card, PORT, plan, wait_until};
@@ -193,13 +193,23 @@ fn one_connection_is_led_to_its_queue_while_its_guard_lives() {
     let arrived_at = arrived(&count, &card.counters());
     assert!(arrived_at[3] > MIB as u64, "{arrived_at:?}");
 
-    drop(again);
-    assert_ne!(card.settings(), set_aside, "the rule goes with the guard that has made it");
     drop(steered);
+    assert_ne!(card.settings(), set_aside, "the rule goes with the last guard of the flow");
+    drop(again);
     assert_eq!(card.settings(), set_aside);
     let count = card.counters();
     carry(&left, &right);
     assert_eq!(arrived(&count, &card.counters())[2..4], [0, 0]);
+
+    // A connection that the rule of its port leads.
+    let port = prepared.steer(Flow::port(Ip::V4, ends[0].port()), 3).expect("has room");
+    let one = prepared.steer(flow, 3).expect("is so already");
+    drop(port);
+    let count = card.counters();
+    carry(&left, &right);
+    assert!(arrived(&count, &card.counters())[3] > MIB as u64);
+    drop(one);
+    assert_eq!(card.settings(), set_aside);
 
     // One that outlives the guard of the whole.
     let late = prepared.steer(flow, 3).expect("has room");
