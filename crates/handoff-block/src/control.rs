@@ -79,6 +79,8 @@ pub struct Found {
     /// Bytes of the largest request.
     pub max_request: u32,
     pub(crate) flags: u64,
+    /// Tells it from later devices of its number; 0 of those that others have made.
+    pub(crate) made: u64,
 }
 
 impl Found {
@@ -103,6 +105,7 @@ impl From<DeviceInfo> for Found {
             depth: info.queue_depth,
             max_request: info.max_io_buf_bytes,
             flags: info.flags,
+            made: info.ublksrv_flags,
         }
     }
 }

@@ -36,26 +36,57 @@ const IO_OPT_SHIFT: u8 = 30;
 pub(crate) struct Device {
     pub(crate) control: Control,
     pub(crate) id: u32,
+    /// [`Found::made`].
+    pub(crate) made: u64,
     pub(crate) remove: bool,
+}
+
+impl Device {
+    /// Whether it is still there. If somebody else has removed it, another device may have its number.
+    fn is_there(&mut self) -> Result<bool, Error> {
+        Ok(self.control.find(self.id)?.is_some_and(|found| found.made == self.made))
+    }
+
+    /// Stops it if it is still there.
+    pub(crate) fn stop(&mut self) -> Result<(), Error> {
+        if self.is_there()? { self.control.stop(self.id) } else { Ok(()) }
+    }
+
+    /// Removes it with its state. Returns whether nobody holds the rest of it.
+    fn remove(&mut self) -> Result<bool, Error> {
+        let directory = Directory::of(self.id);
+        if !self.is_there()? {
+            if directory.read().is_ok_and(|record| record.made == self.made) {
+                directory.remove();
+            }
+            return Ok(true);
+        }
+        self.control.stop(self.id)?;
+        // Before the number is free, and another device's.
+        directory.remove();
+        self.control.remove(self.id)?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.is_there()? {
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(true)
+    }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if self.remove {
-            let (control, id) = (&mut self.control, self.id);
-            let gone = control.stop(id).and_then(|()| {
-                // Before the number is free, and another device's.
-                Directory::of(id).remove();
-                control.remove(id)?;
-                // Does not wait for whoever holds the rest of it.
-                control.is_gone(id, PATIENCE)
-            });
-            match gone {
-                Ok(true) => {}
-                Ok(false) => tracing::warn!("device {id} was removed while somebody had it open"),
-                // Whoever has removed it has removed its state, too, and another device may have the number.
-                Err(error) => tracing::error!("{error}"),
+        if !self.remove {
+            return;
+        }
+        match self.remove() {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!("device {} was removed while somebody had it open", self.id);
             }
+            Err(error) => tracing::error!("{error}"),
         }
     }
 }
@@ -70,6 +101,7 @@ pub(crate) fn add(
         | ublk::F_USER_RECOVERY
         | ublk::F_USER_RECOVERY_REISSUE
         | engine.flags();
+    let made = token().map_err(Error::doing("the kernel has no random number"))?;
     let mut info = DeviceInfo {
         nr_hw_queues: spec.queues,
         queue_depth: spec.depth,
@@ -77,6 +109,7 @@ pub(crate) fn add(
         dev_id: spec.id.unwrap_or(u32::MAX),
         ublksrv_pid: -1,
         flags: wanted & features,
+        ublksrv_flags: made,
         ..DeviceInfo::default()
     };
     control.add(&mut info).map_err(|error| match (error.raw_os_error(), spec.id) {
@@ -90,7 +123,7 @@ pub(crate) fn add(
         ),
         _ => Error::doing("the driver does not make a device")(error),
     })?;
-    let device = Device { control, id: info.dev_id, remove: true };
+    let device = Device { control, id: info.dev_id, made, remove: true };
     if info.nr_hw_queues != spec.queues || info.queue_depth != spec.depth {
         return Err(Error::usage(format!(
             "the driver has {} queues of depth {} at most here",
@@ -104,6 +137,13 @@ pub(crate) fn add(
         )));
     }
     Ok(device)
+}
+
+/// A value that no other device has.
+fn token() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// What is known about a device.

@@ -241,7 +241,7 @@ impl Server {
 
         let mut device = match found {
             None => add(control, spec, engine, features)?,
-            Some(found) => Device { control, id: found.id, remove: false },
+            Some(found) => Device { control, id: found.id, made: found.made, remove: false },
         };
         let (queues, depth, max_request) = match found {
             Some(found) => (found.queues, found.depth, found.max_request),
@@ -291,7 +291,7 @@ impl Server {
                 spec.max_segments = existing.record.spec.max_segments;
                 existing.record.made
             }
-            None => token().map_err(Error::doing("the kernel has no random number"))?,
+            None => device.made,
         };
         let record = Record { spec, made, engine, passed_over, size, memory, limits, parts };
         directory.write(&record).map_err(stateful)?;
@@ -346,7 +346,7 @@ impl Server {
             // queue that is slower to begin come later.
             self.crew.dismiss();
             loop {
-                let _ = self.device.control.stop(self.device.id);
+                let _ = self.device.stop();
                 if matches!(self.crew.next(PAUSE), Err(RecvTimeoutError::Disconnected)) {
                     break;
                 }
@@ -397,7 +397,7 @@ impl Server {
         while running > 0 {
             if stop.load(Ordering::Acquire) && !stopping {
                 stopping = true;
-                self.device.control.stop(self.device.id)?;
+                self.device.stop()?;
             }
             if let Some(request) = self.exchanges.as_ref().and_then(Exchanges::next) {
                 let exchanged = self.exchange(&request.policy);
@@ -414,7 +414,7 @@ impl Server {
                         )));
                         if !stopping {
                             stopping = true;
-                            self.device.control.stop(self.device.id)?;
+                            self.device.stop()?;
                         }
                     }
                 }
@@ -451,13 +451,6 @@ impl Server {
         pins::keep(id, &maps);
         Ok(())
     }
-}
-
-/// A value that no other device has.
-fn token() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 fn check(spec: &Spec) -> Result<(), Error> {

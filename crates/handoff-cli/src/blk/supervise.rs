@@ -353,9 +353,10 @@ pub(super) fn watch(
                 if !is_another(&directory, &record) {
                     let mut control = Control::open()?;
                     control.stop(id)?;
-                    control.remove(id)?;
+                    // Before the number is free, and another device's.
                     directory.remove();
                     log::forget(id);
+                    control.remove(id)?;
                 }
                 return Err(context.stop.failure());
             }

@@ -4,9 +4,9 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use handoff_block::Control;
+use handoff_block::{Control, Engine, Kind, OwnDevice, Spec};
 
-use super::device::driver_or_skip;
+use super::device::{Device, Files, MIB, driver_or_skip, spec, write_at};
 
 /// The highest number, which nobody has.
 const NOBODY: u32 = (1 << 20) - 1;
@@ -26,4 +26,20 @@ fn the_kernels_workers_stay_from_one_control_to_the_next() {
     assert!(is_there(), "no worker did it");
     thread::sleep(Duration::from_millis(100));
     assert!(is_there(), "the worker has ended");
+}
+
+#[test]
+fn a_device_that_somebody_else_has_removed_leaves_the_next_of_its_number() {
+    driver_or_skip!();
+    let id = Some(43);
+    let first = OwnDevice::new(MIB, &Spec { id, ..Spec::default() });
+    let first = first.unwrap_or_else(|error| panic!("{error}"));
+    let mut control = Control::open().expect("the driver");
+    control.remove(43).expect("removed");
+    assert!(control.is_gone(43, Duration::from_secs(10)).expect("asks"), "somebody has it open");
+    let files = Files::new(&[MIB]);
+    let next = Device::of(&Spec { id, ..spec(Kind::Loop, &files, Engine::UserAuto) });
+    drop(first);
+    write_at(&next.open(), 0, &[3; 4096]).expect("it is served");
+    next.end();
 }

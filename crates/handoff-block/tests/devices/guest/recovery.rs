@@ -65,8 +65,9 @@ fn a_server_that_follows_takes_no_other_disk_of_the_same_number() {
     let line = refused(&spec, id);
     assert!(line.contains("is another file or disk"), "{line}");
     let mut control = handoff_block::Control::open().expect("the driver");
-    control.stop(id).and_then(|()| control.remove(id)).expect("removed");
+    control.stop(id).expect("stopped");
     handoff_block::state::Directory::of(id).remove();
+    control.remove(id).expect("removed");
 }
 
 #[test]
