@@ -113,7 +113,12 @@ void wire_irq_free(struct wire_nic *nic)
 {
 	unsigned int i;
 
-	/* Interrupts raised on other CPUs are over then. */
+	/*
+	 * Interrupts raised on other CPUs are over then. A CPU answers the calls that somebody waits for before the
+	 * others in its queue, among them those that raise. So the first wait may end before these have run; the
+	 * second ends after them.
+	 */
+	kick_all_cpus_sync();
 	kick_all_cpus_sync();
 	for (i = 0; i < min(nic->dev->num_rx_queues, nic->dev->num_tx_queues); i++) {
 		struct wire_queue *queue = &nic->queue[i];
