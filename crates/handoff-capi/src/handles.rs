@@ -1,8 +1,8 @@
 //! What the numbers that C holds stand for.
 //!
 //! A handle is a number of this thread, the use of a place in the thread's table, and the place. So one that
-//! was closed, one of another thread, and one that was never given are told apart. Of 65,535 threads: after those, the
-//! numbers of ended threads are used again.
+//! was closed, one of another thread, and one that was never given are told apart. After 65,535 threads the numbers of
+//! ended ones are used again.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;

@@ -52,6 +52,7 @@ impl Kernel {
             .map_err(|errno| Error::doing("opening a socket")(std::io::Error::from(errno)))?;
         let namespace =
             Namespace::here().map_err(Error::doing("looking at the network namespace"))?;
+        // Linux before 5.14 has none.
         let netns = netns::cookie(plain.as_fd()).unwrap_or(namespace.inode);
         let sockets = Mutex::new(Sockets { route, generic, ethtool, netdev });
         Ok(Self { sockets, plain, namespace, netns })
