@@ -9,6 +9,7 @@ use crate::alarm::{AT_HAND, guarded};
 use crate::inflow::Inflow;
 use crate::lanes::Bulk;
 use crate::model::{Circumstances, check_stream};
+use crate::steps::Step;
 use crate::traffic::patience;
 use crate::transfers::Files;
 use crate::world::World;
@@ -56,6 +57,13 @@ impl World {
         self.take_datagrams();
         // Dropped or forgotten sends end like any others.
         let quiet = !self.is_gone() && self.forgotten.is_empty();
+        if !quiet && !self.is_gone() {
+            // Some of the forgotten may be under way, and the driver waits a moment only. What a peer does not read comes
+            // back when the peer goes.
+            for number in 0..self.outflows.len() {
+                self.act(&Step::PeerCloses(number));
+            }
+        }
         self.leave();
         for number in 0..self.outflows.len() {
             if let (true, Some(far)) = (quiet, &self.outflows[number].far) {
