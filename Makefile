@@ -46,7 +46,7 @@ test: setup ## Run the checks and all tests, in stages; the last line counts the
 	@setpriv --pdeathsig KILL $(CARGO) xtask test
 
 soak: setup ## Run the long forms of the tests, for hours, and add the result to docs/figures/long-runs.md
-	@status=0; $(CARGO) xtask test --soak || status=$$?; \
+	@status=0; $(CARGO) xtask test --soak $(if $(PART),--part $(PART)) || status=$$?; \
 	if [ -n "$(PEERS)" ]; then scripts/peers "$(PEERS)" || status=$$?; else \
 		echo "other people's suites were not run: make soak PEERS=DIRECTORY (docs/testing.md)"; fi; \
 	exit $$status

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use handoff_lab::testing::{Output, Report, Verdict};
+use handoff_lab::testing::{Output, Part, Report, Verdict};
 
 use self::changed::Packages;
 use self::soak::Soak;
@@ -79,6 +79,11 @@ pub(crate) struct Args {
     #[arg(long)]
     soak: bool,
 
+    /// Run only this one of so many parts, which are alike in their number of tests, for instance 2/3; what is no test
+    /// of a stage belongs to the first
+    #[arg(long, value_name = "NUMBER/PARTS", default_value_t = Part::WHOLE)]
+    part: Part,
+
     /// Minutes after which what still runs has failed; the long forms go on when you begin them again [default: 60,
     /// with --soak 720]
     #[arg(long, value_name = "MINUTES")]
@@ -100,9 +105,9 @@ enum Tier {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let limit = args.limit.unwrap_or(if args.soak { 720 } else { 60 });
     let tiers = if args.tier.is_empty() { Tier::value_variants() } else { &args.tier };
-    let parts = || format!("{tiers:?} {:?}", args.changed);
-    let soak = args.soak.then(|| Soak::begin(&parts())).transpose()?;
-    let mut session = Session::new(Duration::from_secs(limit * 60), soak)
+    let what = || format!("{tiers:?} {:?} {}", args.changed, args.part);
+    let soak = args.soak.then(|| Soak::begin(&what())).transpose()?;
+    let mut session = Session::new(Duration::from_secs(limit * 60), args.part, soak)
         .map_err(|error| format!("{LOG}: {error}"))?;
     if let Some(soak) = &session.soak {
         println!(
@@ -116,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     if let Some(packages) = &packages {
         println!("{packages}\n");
     }
-    if tiers.contains(&Tier::Checks) {
+    if tiers.contains(&Tier::Checks) && args.part.is_first() {
         session.checks();
     }
     let stages = stages::of(tiers, args.soak);
@@ -125,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             packages.as_ref().is_none_or(|packages| packages.has(manifest, program))
         };
         if session.build(wanted) {
-            if tiers.contains(&Tier::Hermetic) {
+            if tiers.contains(&Tier::Hermetic) && args.part.is_first() {
                 session.documentation(packages.as_ref().map(Packages::documented));
                 if args.soak && packages.is_none() {
                     session.sanitized();
@@ -146,6 +151,7 @@ struct Session {
     begin: Instant,
     deadline: Instant,
     stop: Arc<AtomicBool>,
+    part: Part,
     log: File,
     soak: Option<Soak>,
     passed: usize,
@@ -159,7 +165,7 @@ struct Session {
 }
 
 impl Session {
-    fn new(limit: Duration, soak: Option<Soak>) -> io::Result<Self> {
+    fn new(limit: Duration, part: Part, soak: Option<Soak>) -> io::Result<Self> {
         fs::create_dir_all("target")?;
         // Leftovers of an interrupted run must not pass for a result.
         for file in [SUMMARY, REPORT] {
@@ -170,6 +176,7 @@ impl Session {
             begin: Instant::now(),
             deadline: Instant::now() + limit,
             stop: run::stop_flag()?,
+            part,
             log: File::create(LOG)?,
             passed: 0,
             skips: Vec::new(),
@@ -364,6 +371,7 @@ impl Session {
         } else {
             lab.arg(FAILURES);
         }
+        lab.arg("--part").arg(self.part.to_string());
         lab.args(stages.iter().flat_map(|stage| ["--stage", stage]));
         match File::open(PROGRAMS) {
             Ok(programs) => lab.stdin(Stdio::from(programs)),
@@ -458,7 +466,8 @@ impl Session {
                     "\nNot all has run. The next make soak goes on, if nothing changes outside docs."
                 );
             }
-            Some(soak) => soak.end(&line)?,
+            Some(soak) if self.part == Part::WHOLE => soak.end(&line)?,
+            Some(soak) => soak.end(&format!("part {}: {line}", self.part))?,
             None => {}
         }
         let took = Duration::from_secs(self.begin.elapsed().as_secs());

@@ -132,6 +132,55 @@ impl Stage {
     }
 }
 
+/// One of several parts of each stage's tests, which are alike in number.
+///
+/// ```
+/// use handoff_lab::testing::Part;
+///
+/// let part: Part = "2/3".parse().unwrap();
+/// assert_eq!(part.to_string(), "2/3");
+/// assert!(!part.is_first());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    number: usize,
+    of: usize,
+}
+
+impl Part {
+    /// All tests.
+    pub const WHOLE: Self = Self { number: 1, of: 1 };
+
+    /// Whether it is the first; exactly one of the parts is.
+    pub fn is_first(self) -> bool {
+        self.number == 1
+    }
+
+    /// Whether a stage's test is in it. Neighbours, which may be alike, are in different parts.
+    fn has(self, index: usize) -> bool {
+        index % self.of + 1 == self.number
+    }
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    /// `NUMBER/PARTS`, such as `2/3`.
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(number, of)| {
+            Some(Self { number: number.parse().ok()?, of: of.parse().ok()? })
+        });
+        let is_one = |part: &Self| (1..=part.of).contains(&part.number);
+        numbers.filter(is_one).ok_or("expected NUMBER/PARTS, such as 2/3".to_owned())
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.number, self.of)
+    }
+}
+
 /// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", rename_all = "lowercase")]
@@ -215,6 +264,8 @@ pub struct Plan {
     pub companions: Vec<PathBuf>,
     /// Where to run which tests.
     pub stages: Vec<Stage>,
+    /// Which of their tests.
+    pub part: Part,
     /// The skips that are foreseen.
     pub may_skip: MaySkip,
     /// How long one test may take.
@@ -282,6 +333,19 @@ mod tests {
         assert!(!old.selects("handoff", "native::send::other"));
         assert!(!old.selects("send", "native::lab::plain"));
         assert!(!old.selects("send", "plain"));
+    }
+
+    #[test]
+    fn each_test_is_in_one_part() {
+        let parts = ["1/3", "2/3", "3/3"].map(|text| text.parse::<Part>().expect("a part"));
+        for index in 0..10 {
+            assert_eq!(parts.iter().filter(|part| part.has(index)).count(), 1);
+        }
+        assert_eq!(parts.map(Part::is_first), [true, false, false]);
+        assert!(Part::WHOLE.has(0) && Part::WHOLE.has(7) && Part::WHOLE.is_first());
+        for wrong in ["", "2", "0/3", "4/3", "1/0", "a/b", "1/2/3"] {
+            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -38,9 +38,9 @@ struct State {
 }
 
 impl Soak {
-    /// Goes on with an interrupted run of these parts of the tree, or begins one.
-    pub(super) fn begin(parts: &str) -> Result<Self, String> {
-        let run = tree().map(|tree| format!("{tree} {parts}"));
+    /// Goes on with an interrupted run of `what` of the tree, or begins one.
+    pub(super) fn begin(what: &str) -> Result<Self, String> {
+        let run = tree().map(|tree| format!("{tree} {what}"));
         let state = || serde_json::from_slice::<State>(&fs::read(file(STATE)).ok()?).ok();
         let earlier = state().filter(|state| state.run.is_some() && state.run == run);
         if earlier.is_none() {

@@ -13,7 +13,7 @@ use super::guest_options::GuestOptions;
 use super::run;
 use crate::error::{Error, Result, Trying};
 use crate::machine::Put;
-use crate::testing::{self, MaySkip, Plan, Program, Stage, TestResult, Verdict};
+use crate::testing::{self, MaySkip, Part, Plan, Program, Stage, TestResult, Verdict};
 use crate::tool::StopFlag;
 
 const AFTER_HELP: &str = "\
@@ -36,6 +36,9 @@ pub struct TestArgs {
     /// Where tests run, and which, as described below; may be repeated
     #[arg(long, required = true, value_name = "WHERE:NEEDS[:NAMES]")]
     pub stage: Vec<Stage>,
+    /// Run only this one of so many parts of each stage's tests, for instance 2/3
+    #[arg(long, value_name = "NUMBER/PARTS", default_value_t = Part::WHOLE)]
+    pub part: Part,
     /// File of the skips that are foreseen; any other skip is a failure
     #[arg(long, value_name = "FILE")]
     pub may_skip: Option<PathBuf>,
@@ -109,6 +112,7 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
         programs,
         companions,
         stages: args.stage.clone(),
+        part: args.part,
         may_skip,
         timeout: Duration::from_secs(args.timeout),
         repeat: args.repeat,

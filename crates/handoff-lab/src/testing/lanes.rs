@@ -83,7 +83,9 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
         let programs = selected.iter().map(|(program, _)| *program).collect();
         let of_program =
             |(program, tests): (_, Vec<_>)| tests.into_iter().map(move |test| (program, test));
-        let mut tests: Vec<Test<'_>> = selected.into_iter().flat_map(of_program).collect();
+        let tests = selected.into_iter().flat_map(of_program).enumerate();
+        let of_part = tests.filter(|(index, _)| plan.part.has(*index));
+        let mut tests: Vec<Test<'_>> = of_part.map(|(_, test)| test).collect();
         tests.retain(|(program, test)| {
             let result = known.get(name(program, test).as_str());
             result.into_iter().for_each(|test| report.add((*test).clone()));

@@ -80,7 +80,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::super::{MaySkip, Report, TestResult, Verdict, run};
+    use super::super::{MaySkip, Part, Report, TestResult, Verdict, run};
     use super::*;
     use crate::machine::Machine;
 
@@ -137,6 +137,7 @@ mod tests {
             stages: vec![format!("host:fixture:{FIXTURES}{names}").parse().expect("a stage")],
             may_skip: MaySkip::parse(&format!("host {FIXTURES}skips on purpose")).expect("a rule"),
             timeout: Duration::from_secs(seconds),
+            part: Part::WHOLE,
             repeat: 1,
             known: Vec::new(),
             keep: Some(keep.to_owned()),

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use handoff_lab::testing::{self, MaySkip, Plan, Program, Verdict};
+use handoff_lab::testing::{self, MaySkip, Part, Plan, Program, Verdict};
 use handoff_lab::{
     Acceleration, Cache, Ending, Error, Guest, Job, KernelChoice, Machine, Put, StopFlag, Userland,
     module,
@@ -87,6 +87,7 @@ fn each_ending_is_reported_rightly() {
         )
         .expect("a rule"),
         timeout: Duration::from_secs(12),
+        part: Part::WHOLE,
         repeat: 1,
         known: Vec::new(),
         keep: Some(kept.path().to_owned()),
