@@ -2,10 +2,12 @@
 //!
 //! Contracts:
 //! - a gathered thread has its ring, and waits for a device; it ends if no order comes;
-//! - a thread runs on the processors from which the driver sends it requests.
+//! - a thread runs on the processors from which the driver sends it requests;
+//! - each thread reports its end, also when it panics.
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -113,11 +115,8 @@ impl Crew {
 
     pub(crate) fn join(&mut self) {
         self.dismiss();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a queue's thread panicked");
-            }
-        }
+        // A panic has been reported.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 
     /// Leaves the threads to the end of the process.
@@ -144,8 +143,7 @@ impl Thread {
         thread::Builder::new()
             .name(name)
             .spawn(move || {
-                let ended = self.serve();
-                self.tell(Step::Ended(ended));
+                self.tell(Step::Ended(end_of(|| self.serve())));
             })
             .map_err(|error| match error.raw_os_error() {
                 // The limit of threads is reached.
@@ -181,5 +179,24 @@ impl Thread {
             region,
         })?;
         engine::run(self.shape.engine, &mut queue, &program, || self.tell(Step::Ready))
+    }
+}
+
+/// How it ended. What it panicked with, the hook has printed.
+fn end_of(serve: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // What it used goes with it.
+    catch_unwind(AssertUnwindSafe(serve))
+        .unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_end() {
+        assert!(end_of(|| Ok(())).is_ok());
+        let ended = end_of(|| panic!("on purpose"));
+        assert_eq!(ended.expect_err("no end").to_string(), "its thread panicked");
     }
 }

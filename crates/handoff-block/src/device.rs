@@ -15,7 +15,7 @@ use crate::control::{Control, DeviceState, Found};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::spec::{Engine, Kind, Spec};
-use crate::state::Directory;
+use crate::state::{Directory, Record};
 
 /// How often the driver is asked again.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -52,7 +52,7 @@ impl Device {
         if self.is_there()? { self.control.stop(self.id) } else { Ok(()) }
     }
 
-    /// Removes it with its state. Returns whether nobody holds the rest of it.
+    /// Removes it with its state. Returns whether its number is free.
     fn remove(&mut self) -> Result<bool, Error> {
         let directory = Directory::of(self.id);
         if !self.is_there()? {
@@ -89,6 +89,17 @@ impl Drop for Device {
             Err(error) => tracing::error!("{error}"),
         }
     }
+}
+
+/// Removes the device of this record with its state, unless it is gone, and perhaps another has its number. Returns
+/// whether the number is free: it is once its server and all who had the block device open have let go of it.
+///
+/// # Errors
+///
+/// The driver's errors.
+pub fn remove(record: &Record) -> Result<bool, Error> {
+    let id = record.spec.id.ok_or_else(|| Error::usage("this is no device's record".to_owned()))?;
+    Device { control: Control::open()?, id, made: record.made, remove: false }.remove()
 }
 
 pub(crate) fn add(

@@ -55,6 +55,7 @@ pub mod state;
 pub mod target;
 
 pub use control::{CONTROL, Control, DeviceState, Found};
+pub use device::remove;
 pub use error::Error;
 pub use limits::Limits;
 pub use own_device::OwnDevice;

@@ -5,7 +5,8 @@
 //!   little memory when the last server is gone;
 //! - [`Server::start`] returns when the block device exists, or leaves nothing behind; if it fails to take
 //!   over a device whose server is gone, the device is left as it was;
-//! - a queue whose thread fails stops the device, with the reason, so no request stays unanswered.
+//! - a server one of whose queues fails gives its device up, with the reason: the driver gets back what it has
+//!   brought there only when nobody has the device's files open, at the end of the process.
 
 use std::fs::File;
 use std::io;
@@ -389,10 +390,11 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// A queue that failed.
+    /// A queue that failed. Then the device stays, and requests may wait in it until this process has ended; end it
+    /// soon. Afterwards another server can take the device over ([`Start::Recover`]), or [`remove`](crate::remove)
+    /// removes it.
     pub fn wait(mut self, stop: &AtomicBool) -> Result<(), Error> {
         let mut running = usize::from(self.record.spec.queues);
-        let mut failure = None;
         let mut stopping = false;
         while running > 0 {
             if stop.load(Ordering::Acquire) && !stopping {
@@ -405,24 +407,21 @@ impl Server {
             }
             match self.crew.next(PAUSE) {
                 Ok((_, Step::Gathered(_) | Step::Ready)) | Err(RecvTimeoutError::Timeout) => {}
-                Ok((queue, Step::Ended(ended))) => {
-                    running -= 1;
-                    if let Err(cause) = ended {
-                        failure.get_or_insert(Error::failed(format!(
-                            "queue {queue} of device {} failed: {cause}",
-                            self.device.id
-                        )));
-                        if !stopping {
-                            stopping = true;
-                            self.device.stop()?;
-                        }
-                    }
+                Ok((_, Step::Ended(Ok(())))) => running -= 1,
+                Ok((queue, Step::Ended(Err(cause)))) => {
+                    // Stopping the device would wait for the requests that the queue had.
+                    self.device.remove = false;
+                    self.crew.leave();
+                    return Err(Error::failed(format!(
+                        "queue {queue} of device {} failed: {cause}",
+                        self.device.id
+                    )));
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         self.crew.join();
-        failure.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Replaces the device's policy, or leaves it unchanged.

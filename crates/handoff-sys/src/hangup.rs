@@ -1,4 +1,4 @@
-//! The end of a session, and of those who read the output: SIGHUP, a terminal that is gone, a pipe that
+//! The end of a session, and of those who read the output: SIGHUP, a terminal that is gone or another's, a pipe that
 //! nobody reads.
 //!
 //! Kernel interface: `sigaction(2)`, `poll(2)`. A terminal is gone before the signal comes; from then on
@@ -36,8 +36,21 @@ pub fn is_ignored() -> bool {
 ///
 /// Those of `sigaction(2)`; none is known.
 pub fn ignore() -> io::Result<()> {
+    ignored(libc::SIGHUP)
+}
+
+/// Lets this process write to its terminal while it is in the background. After `stty tostop` a write would stop it.
+///
+/// # Errors
+///
+/// Those of `sigaction(2)`; none is known.
+pub fn write_in_background() -> io::Result<()> {
+    ignored(libc::SIGTTOU)
+}
+
+fn ignored(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: ignoring a signal runs no code.
-    let before = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
+    let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
     if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

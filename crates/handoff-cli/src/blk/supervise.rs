@@ -2,7 +2,7 @@
 //!
 //! Contracts:
 //! - each prints one line on its stdout: that the device is there, or why not, with the exit code;
-//! - a server that ends by itself has removed its device, and its supervisor ends with it; a killed server
+//! - a server that ends by itself has removed its device, or its supervisor does, and ends with it; a killed server
 //!   is replaced by another, which takes the device over;
 //! - beside a server another one waits, prepared and in memory: without a server there may be no memory for
 //!   a new process, because the kernel would first have to write to the device. A waiting server that ends
@@ -124,6 +124,8 @@ impl ServeArgs {
 /// `handoff blk serve`.
 pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let task = args.task()?;
+    // What it logs may go to the terminal of those in the foreground.
+    handoff_sys::hangup::write_in_background().map_err(Failure::failed)?;
     pressure::stand();
     pressure::stay_in_memory();
     let start = task.recover.map_or(Start::New, Start::Recover);
@@ -317,8 +319,10 @@ pub(super) fn watch(
         .read()
         .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
     if let Err(failure) = ready(id, &record) {
-        // Nobody would watch it: it removes its device.
-        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        // Nobody would watch it. It removes a device that it has made; one that was taken over has its users, and waits
+        // again.
+        let signal = if task.recover.is_none() { Signal::TERM } else { Signal::KILL };
+        let _ = kill_process(Pid::from_child(&child), signal);
         let _ = child.wait();
         log::forget(id);
         return Err(failure);
@@ -336,6 +340,10 @@ pub(super) fn watch(
                 }
                 return context.stop.check();
             }
+            // Its log stays.
+            if let Err(error) = handoff_block::remove(&record) {
+                log.say(&error.to_string());
+            }
             return Err(Failure::failed(format!("the server of device {id} failed: {status}")));
         };
         let mut killed = Some(format!("the server of device {id} was killed by signal {signal}"));
@@ -351,12 +359,9 @@ pub(super) fn watch(
             if context.stop.requested() {
                 spare.dismiss();
                 if !is_another(&directory, &record) {
-                    let mut control = Control::open()?;
-                    control.stop(id)?;
                     // Before the number is free, and another device's.
-                    directory.remove();
                     log::forget(id);
-                    control.remove(id)?;
+                    handoff_block::remove(&record)?;
                 }
                 return Err(context.stop.failure());
             }

@@ -20,3 +20,6 @@ mod native {
 }
 
 mod soak;
+#[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../terminal/mod.rs"]
+mod terminal;

@@ -1,19 +1,25 @@
-//! Servers that are killed, devices that are removed under load, backings that fail.
+//! Servers that are killed, queues that fail, devices that are removed under load, backings that fail.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use handoff_lab::helpers::eventually;
 use handoff_lab::topology::{Disk as _, Fault, Flaky, LoopDisk, NullDisk, Schedule};
-use rustix::process::{Pid, Signal, kill_process};
+use io_uring::{IoUring, opcode, types};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
+};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::command::{
-    Added, ENGINES, Files, blk, driver_or_skip, kill, nothing_is_left, parent, read_block,
+    Added, ENGINES, Files, blk, driver_or_skip, kill, nothing_is_left, parent, read_block, tell,
     verified, verifier, write_block,
 };
+use super::processes::log;
 
 /// Rounds of killing, at moments that differ.
 fn killed_under_load(arguments: &[&str]) {
@@ -86,6 +92,68 @@ fn a_server_of_batches_that_was_held_up_finds_all_requests() {
     nothing_is_left();
 }
 
+/// The ring of one of a server's queues: the device is among its files.
+fn ring_of_a_queue(server: i32) -> OwnedFd {
+    let process = format!("/proc/{server}");
+    let number = eventually("a queue has its ring", || {
+        let all = fs::read_dir(format!("{process}/fdinfo")).expect("it lives");
+        let numbers =
+            all.map(|entry| entry.expect("one").file_name().into_string().expect("digits"));
+        numbers.into_iter().find(|number| {
+            let link = fs::read_link(format!("{process}/fd/{number}")).unwrap_or_default();
+            let about = fs::read_to_string(format!("{process}/fdinfo/{number}"));
+            link.to_string_lossy().contains("io_uring")
+                && about.is_ok_and(|about| about.contains("ublkc"))
+        })
+    });
+    let server = Pid::from_raw(server).expect("a process");
+    let server = pidfd_open(server, PidfdFlags::empty()).expect("it lives");
+    let number = number.parse().expect("digits");
+    pidfd_getfd(server, number, PidfdGetfdFlags::empty()).expect("we may")
+}
+
+/// Puts a completion into another's ring, as if its first command had failed.
+fn post_a_failure(ring: &OwnedFd) {
+    let mut ours = IoUring::new(1).expect("a ring");
+    let message =
+        opcode::MsgRingData::new(types::Fd(ring.as_raw_fd()), -libc::EIO, 0, None).build();
+    // SAFETY: it points to nothing.
+    unsafe { ours.submission().push(&message) }.expect("it is empty");
+    ours.submit_and_wait(1).expect("submitted");
+    let sent = ours.completion().next().expect("completed").result();
+    assert_eq!(sent, 0, "{}", io::Error::from_raw_os_error(-sent));
+}
+
+/// Its requests are nobody's then, and the driver gets them back when the server is gone.
+#[test]
+fn a_queue_that_fails_beside_another_ends_the_device() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let device = Added::new(&["loop", files.name(0), "--engine", "user-auto", "--queues", "2"]);
+    let server = device.server(None);
+    tell(server, Signal::STOP);
+    let node = &device.node();
+    std::thread::scope(|scope| {
+        let writers = [0, 1].map(|cpu| {
+            scope.spawn(move || {
+                let mut cpus = CpuSet::new();
+                cpus.set(cpu);
+                sched_setaffinity(None, &cpus).expect("two processors");
+                write_block(node, 1, cpu as u64)
+            })
+        });
+        eventually("each queue has a request", || (device.under_way() == 2).then_some(()));
+        post_a_failure(&ring_of_a_queue(server));
+        tell(server, Signal::CONT);
+        let written = writers.map(|writer| writer.join().expect("no panic"));
+        assert!(written.iter().any(Result::is_err), "{written:?}");
+    });
+    nothing_is_left();
+    let log = log(&device);
+    assert!(log.contains(" failed: Input/output error"), "{log}");
+    fs::remove_file(format!("/run/handoff/blk/{}.log", device.id)).expect("it was kept");
+}
+
 #[test]
 fn a_device_without_server_and_supervisor_is_recovered_by_hand() {
     driver_or_skip!();
@@ -100,7 +168,7 @@ fn a_device_without_server_and_supervisor_is_recovered_by_hand() {
     let written = {
         let node = device.node();
         std::thread::spawn(move || {
-            let disk = fs::File::options().write(true).open(node).expect("opens");
+            let disk = File::options().write(true).open(node).expect("opens");
             disk.write_all_at(&[9; 4096], 8192).and_then(|()| disk.sync_all())
         })
     };
@@ -134,9 +202,9 @@ fn a_backing_that_shrinks_gives_errors_and_keeps_the_rest() {
     for engine in ENGINES {
         let files = Files::new(1, 8 << 20);
         let device = Added::new(&["loop", files.name(0), "--engine", engine]);
-        let disk = fs::File::options().read(true).write(true).open(device.node()).expect("opens");
+        let disk = File::options().read(true).write(true).open(device.node()).expect("opens");
         disk.write_all_at(&[5; 1 << 20], 0).and_then(|()| disk.sync_all()).expect("written");
-        let backing = fs::File::options().write(true).open(&files.paths[0]).expect("opens");
+        let backing = File::options().write(true).open(&files.paths[0]).expect("opens");
         backing.set_len(1 << 20).expect("shrunk");
         let mut bytes = vec![0; 4096];
         let error = disk.read_exact_at(&mut bytes, 4 << 20).expect_err("nothing is there");
@@ -162,7 +230,7 @@ fn a_full_file_system_reaches_the_caller() {
     run("mount", &["-t", "tmpfs", "-o", "size=2m", "none", &path]);
     for engine in ENGINES {
         let backing = format!("{path}/backing");
-        fs::File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file");
+        File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file");
         let device = Added::new(&["loop", &backing, "--engine", engine, "--buffered"]);
         // The page cache would say EIO for all errors.
         let zeroes = "if=/dev/zero bs=1M count=4 oflag=direct conv=nocreat".split(' ');
@@ -185,10 +253,10 @@ fn a_mirror_goes_on_without_a_leg_and_keeps_it_out() {
         let files = Files::new(3, 8 << 20);
         let mirror = ["mirror", files.name(0), files.name(1), files.name(2), "--queues", "2"];
         let device = Added::new(&[&mirror[..], &["--engine", engine]].concat());
-        let disk = fs::File::options().read(true).write(true).open(device.node()).expect("opens");
+        let disk = File::options().read(true).write(true).open(device.node()).expect("opens");
         disk.write_all_at(&[1; 8 << 20], 0).and_then(|()| disk.sync_all()).expect("written");
         assert_eq!(device.show()["failed_legs"], serde_json::json!([]));
-        let backing = fs::File::options().write(true).open(&files.paths[1]).expect("opens");
+        let backing = File::options().write(true).open(&files.paths[1]).expect("opens");
         backing.set_len(0).expect("shrunk");
         let read_all = || {
             // From the files, not from the page cache.
@@ -233,13 +301,13 @@ fn the_last_leg_of_a_mirror_stays_and_its_errors_are_the_callers() {
         let files = Files::new(2, 4 << 20);
         let device = Added::new(&["mirror", files.name(0), files.name(1), "--engine", engine]);
         for path in &files.paths {
-            fs::File::options()
+            File::options()
                 .write(true)
                 .open(path)
                 .and_then(|file| file.set_len(0))
                 .expect("shrunk");
         }
-        let disk = fs::File::options().read(true).open(device.node()).expect("opens");
+        let disk = File::options().read(true).open(device.node()).expect("opens");
         let error = disk.read_exact_at(&mut [0; 4096], 1 << 20).expect_err("nothing is there");
         assert_eq!(error.raw_os_error(), Some(libc::EIO), "{engine}");
         assert_eq!(device.show()["failed_legs"].as_array().expect("a list").len(), 1);

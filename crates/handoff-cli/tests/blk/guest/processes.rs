@@ -1,7 +1,7 @@
 //! The processes behind a device: what they have, and who follows whom.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -9,11 +9,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use super::command::{
     Added, ENGINES, Files, driver_or_skip, kill, nothing_is_left, parent, read_block, tell,
     write_block,
 };
+use crate::terminal::Terminal;
 
 #[test]
 fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
@@ -69,6 +71,41 @@ fn an_interrupt_by_the_terminal_removes_a_device_in_the_foreground() {
     assert!(line.contains("/dev/ublkb"), "{line}");
     kill_process_group(Pid::from_child(&child), Signal::INT).expect("told");
     assert_eq!(child.wait().expect("ends").code(), Some(130));
+    nothing_is_left();
+}
+
+/// The server is not among the terminal's programs in the foreground, and such a terminal stops others that write.
+#[test]
+fn a_server_logs_to_a_terminal_that_stops_writers_in_the_background() {
+    driver_or_skip!();
+    let mut terminal = Terminal::new();
+    let mut settings = tcgetattr(&terminal.theirs).expect("a terminal");
+    settings.local_modes |= LocalModes::TOSTOP;
+    tcsetattr(&terminal.theirs, OptionalActions::Now, &settings).expect("set");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    command.args(["blk", "add", "null", "--foreground"]).env("HANDOFF_LOG", "debug");
+    command.stdin(terminal.output()).stdout(terminal.output()).stderr(terminal.output());
+    // SAFETY: both calls are safe between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            match libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+    }
+    let mut child = command.spawn().expect("handoff starts");
+    let mut written = String::new();
+    eventually(|| {
+        written.push_str(&terminal.read());
+        (written.contains("DEBUG") && written.contains("/dev/ublkb")).then_some(())
+    });
+    kill_process_group(Pid::from_child(&child), Signal::INT).expect("told");
+    eventually(|| {
+        terminal.read();
+        child.try_wait().expect("a child")
+    });
     nothing_is_left();
 }
 
