@@ -5,7 +5,6 @@
 # disks themselves, to compare), a file system (xfs or ext4), and tests or groups as ./check takes them. Without any:
 # the quick group on both file systems and both targets.
 . /root/peers/lib.sh
-export LD_LIBRARY_PATH=/root/programs/libs
 disk() {
 	echo "/dev/disk/by-id/virtio-$1"
 }
@@ -14,8 +13,8 @@ for name in fsgqa fsgqa2 123456-fsgqa; do
 	echo "$name:x:$id:$id::/:/bin/bash" >>/etc/passwd
 	echo "$name:x:$id:" >>/etc/group
 done
-# A setuid program looks for its library here only.
-cp /root/programs/libs/liburing.so.2 /usr/lib/x86_64-linux-gnu/
+# The libraries that are missing here. Its own programs, such as e2fsck, want its own.
+cp -n /root/programs/libs/*.so* /usr/lib/x86_64-linux-gnu/
 # Ordinary users run programs, some of which lie here.
 chmod 755 /root
 for part in auth account password session; do
