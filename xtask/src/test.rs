@@ -18,6 +18,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -197,6 +198,7 @@ impl Session {
         let bare = ["clippy", "--package=handoff-io"];
         self.check("lints without features", &[&bare[..], &HOW].concat());
         if self.soak.is_some() {
+            self.failures.extend(forget_archives().err());
             // Each builds from its archive, with the archives of the packages that it uses.
             let mut packages = vec!["package", "--workspace", "--allow-dirty", "--quiet"];
             packages.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
@@ -502,6 +504,22 @@ impl Progress {
             self.told = Some(Instant::now());
         }
     }
+}
+
+/// Removes what Cargo has unpacked of our archives: it takes what lies there for the archive of the same version, also
+/// when that has changed since. It keeps them with registries that have no host in their name.
+fn forget_archives() -> Result<(), String> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    let sources = home.ok_or("no home directory")?.join("registry/src");
+    let Ok(registries) = fs::read_dir(&sources) else { return Ok(()) };
+    for registry in registries.flatten() {
+        if registry.file_name().as_encoded_bytes().starts_with(b"-") {
+            gone(fs::remove_dir_all(registry.path()))
+                .map_err(|error| format!("{}: {error}", registry.path().display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// The error of a removal, unless nothing was there.
