@@ -51,6 +51,8 @@ const MAY_SKIP: &str = "lab/may-skip.txt";
 pub(crate) const NOT_PUBLISHED: [&str; 3] = ["handoff-contract", "handoff-examples", "xtask"];
 /// If set, tests run their long form.
 const SOAK: &str = "HANDOFF_SOAK";
+/// Where the packages are built.
+const ARCHIVES: &str = "target/archives";
 /// Installs the command from the packages of the registry, and uses it.
 const INSTALLED: &str = "scripts/installed";
 /// Cases of each property test in the long form; proptest's default is 256.
@@ -197,15 +199,19 @@ impl Session {
         // The one package with features.
         let bare = ["clippy", "--package=handoff-io"];
         self.check("lints without features", &[&bare[..], &HOW].concat());
-        if self.soak.is_some() {
-            self.failures.extend(forget_archives().err());
+        if let Some(soak) = &self.soak {
+            if soak.passed("packages").is_none() {
+                self.failures.extend(forget_archives().err());
+            }
             // Each builds from its archive, with the archives of the packages that it uses.
             let mut packages = vec!["package", "--workspace", "--allow-dirty", "--quiet"];
+            packages.extend(["--target-dir", ARCHIVES]);
             packages.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
             if self.long_step("packages", &mut cargo(&packages)).is_some() {
                 self.passed += 1;
-                let installed = &mut sandboxed(&["--network"], INSTALLED);
-                let installed = self.long_step("installed command", installed);
+                let mut installed = sandboxed(&["--network"], INSTALLED);
+                installed.arg(format!("{ARCHIVES}/package"));
+                let installed = self.long_step("installed command", &mut installed);
                 self.passed += usize::from(installed.is_some());
             }
         }
@@ -506,18 +512,19 @@ impl Progress {
     }
 }
 
-/// Removes what Cargo has unpacked of our archives: it takes what lies there for the archive of the same version, also
-/// when that has changed since. It keeps them with registries that have no host in their name.
+/// Removes what Cargo has unpacked and built of our archives: it takes that for the next archive of the same version.
+/// It unpacks them in the directory of a registry that has no host, so the directory's name begins with a hyphen.
 fn forget_archives() -> Result<(), String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
     let sources = home.ok_or("no home directory")?.join("registry/src");
-    let Ok(registries) = fs::read_dir(&sources) else { return Ok(()) };
-    for registry in registries.flatten() {
-        if registry.file_name().as_encoded_bytes().starts_with(b"-") {
-            gone(fs::remove_dir_all(registry.path()))
-                .map_err(|error| format!("{}: {error}", registry.path().display()))?;
-        }
+    let registries = fs::read_dir(sources).into_iter().flatten().flatten();
+    let unpacked = registries.map(|it| it.path()).filter(|path| {
+        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"-"))
+    });
+    for directory in unpacked.chain([PathBuf::from(ARCHIVES)]) {
+        gone(fs::remove_dir_all(&directory))
+            .map_err(|error| format!("{}: {error}", directory.display()))?;
     }
     Ok(())
 }
