@@ -123,13 +123,17 @@ fn explain(limit: Option<u64>, privileged: bool) -> Answer {
 const RAISE: &str =
     "ulimit -l KIB, LimitMEMLOCK= in a systemd unit, or CAP_IPC_LOCK outside of user namespaces";
 
-/// The answer when the kernel refused to lock another page.
-pub(super) fn over_the_limit() -> Answer {
-    let limit = match getrlimit(Resource::Memlock).current {
-        Some(bytes) => format!("{bytes} bytes"),
-        None => "unlimited".to_owned(),
-    };
-    Answer::no(format!("ENOMEM: locked memory is used up (RLIMIT_MEMLOCK {limit})")).remedy(RAISE)
+/// The answer when the kernel had no memory for a ring, or refused to lock another page; with the limit, if there is
+/// one.
+pub(super) fn without_memory(limit: Option<u64>) -> Answer {
+    match limit {
+        Some(bytes) => {
+            Answer::no(format!("ENOMEM: locked memory is used up (RLIMIT_MEMLOCK {bytes} bytes)"))
+                .remedy(RAISE)
+        }
+        None => Answer::no("ENOMEM: the kernel found no memory, or none in one piece")
+            .remedy("sysctl vm.compact_memory=1"),
+    }
 }
 
 pub(super) fn huge_pages() -> Finding {
@@ -174,5 +178,7 @@ mod tests {
         assert_eq!(answer.state, State::Yes);
         assert!(answer.reason.expect("detail").contains("8.5 MiB"));
         assert!(answer.remedy.expect("remedy").contains("ulimit -l"));
+        assert!(without_memory(Some(4096)).reason.expect("why").contains("4096 bytes"));
+        assert!(without_memory(None).reason.expect("why").contains("in one piece"));
     }
 }

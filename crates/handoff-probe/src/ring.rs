@@ -9,7 +9,7 @@ use std::io;
 use io_uring::{IoUring, Probe, cqueue, squeue, types};
 
 use super::answer::{Answer, Finding};
-use super::memory::Scratch;
+use super::memory::{Scratch, lock_limit, without_memory};
 
 /// How long a probe waits for a result that takes microseconds where it works.
 pub(super) const PATIENCE: types::Timespec = types::Timespec::new().sec(2);
@@ -44,7 +44,7 @@ pub(super) fn register(ring: &IoUring, page: &Scratch) -> Result<(), Answer> {
     // so unmapping it first would be harmless too.
     unsafe { ring.submitter().register_buffers(&[piece]) }.map_err(|error| {
         match error.raw_os_error() {
-            Some(libc::ENOMEM) => super::memory::over_the_limit(),
+            Some(libc::ENOMEM) => without_memory(lock_limit()),
             _ => Answer::no(format!("registering one page fails: {error}")),
         }
     })
@@ -145,7 +145,7 @@ fn explain(errno: i32, sysctl: Option<u8>, filtered: bool) -> Answer {
             Answer::no("the kernel refuses a ring with deferred task running: EINVAL")
                 .remedy("a kernel that has it: Linux 6.1 on")
         }
-        (libc::ENOMEM, _, _) => super::memory::over_the_limit(),
+        (libc::ENOMEM, _, _) => without_memory(lock_limit()),
         (libc::EMFILE | libc::ENFILE, _, _) => {
             Answer::unknown("no file descriptor is left").remedy("ulimit -n")
         }

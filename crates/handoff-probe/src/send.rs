@@ -16,7 +16,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{SendFlags, send};
 
 use super::answer::{Answer, Finding};
-use super::memory::Scratch;
+use super::memory::{Scratch, lock_limit, without_memory};
 use super::ring;
 
 pub(super) fn send_zc() -> Finding {
@@ -114,7 +114,7 @@ fn explain(errno: i32) -> Answer {
     match errno {
         libc::EINVAL => Answer::no("the kernel refuses the request: EINVAL"),
         libc::EOPNOTSUPP => Answer::no("not for this kind of socket: EOPNOTSUPP"),
-        libc::ENOMEM | libc::ENOBUFS => super::memory::over_the_limit(),
+        libc::ENOMEM | libc::ENOBUFS => without_memory(lock_limit()),
         libc::EPERM | libc::EACCES => {
             Answer::no(format!("not allowed: {}", std::io::Error::from_raw_os_error(errno)))
                 .remedy("see the firewall and the security module of this machine")

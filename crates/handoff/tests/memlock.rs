@@ -14,6 +14,7 @@ use traffic::{attached, pattern, read_all, tcp};
 /// Users with much locked memory, which counts against the limits of all their processes.
 const ANOTHER: u32 = 65533;
 const A_THIRD: u32 = 65532;
+const A_FOURTH: u32 = 65531;
 
 fn become_nobody(test: &str, limit: u64) -> bool {
     become_user(65534, test, limit)
@@ -160,6 +161,24 @@ fn a_small_limit_is_named_and_small_sends_fit() {
         }
     }
     refuses_to_pin(LIMIT);
+}
+
+#[test]
+fn a_queue_that_the_limit_does_not_allow_is_smaller() {
+    const NAME: &str = "a_queue_that_the_limit_does_not_allow_is_smaller";
+    const LIMIT: u64 = 512 << 10;
+    if !traffic::alone(NAME) || !become_user(A_FOURTH, NAME, LIMIT) {
+        return;
+    }
+    if let Some(reason) = Driver::new().unwrap().ring_unavailable() {
+        return traffic::skip(NAME, reason);
+    }
+    for spans in [false, true] {
+        let driver = Driver::builder().completions(1 << 16).zero_copy_receive(spans);
+        let driver = driver.ring(RingUse::Require).build().unwrap();
+        let (finished, _socket) = send(&driver, Engine::Copy, b"", vec![Buffer::from(vec![1; 9])]);
+        assert_eq!(*finished[0].sent.as_ref().unwrap(), 9);
+    }
 }
 
 /// Streams skip the slots of huge pages, and pin for each send, where the limit allows it.

@@ -78,7 +78,8 @@ impl DriverBuilder {
     /// Places of the completion queue, at least: received spans, and completions in general, wait there for the next
     /// turn. Default: four times the [`entries`](Self::entries), and 8192 for
     /// [`zero_copy_receive`](Self::zero_copy_receive). Fewer than the entries are raised to that, and more than the
-    /// kernel's limit are lowered.
+    /// kernel's limit are lowered, and so are those for which the kernel has no memory: they lie in one piece, and some
+    /// kernels count them as locked memory of users without CAP_IPC_LOCK.
     pub fn completions(mut self, places: u32) -> Self {
         self.completions = places;
         self

@@ -29,6 +29,9 @@ pub(crate) type Batch = [MaybeUninit<Completion>; BATCH];
 /// completion, and a receive that finds no room ends.
 const SPANS: u32 = 8192;
 
+/// The most that the kernel has (`IORING_MAX_CQ_ENTRIES`).
+const MOST_PLACES: u32 = 1 << 16;
+
 /// A completion of either size, or a run of completions of spans.
 #[derive(Clone, Debug)]
 pub(crate) struct Completion {
@@ -147,21 +150,33 @@ macro_rules! any {
 }
 
 impl Queues {
-    /// Queues for one thread. 0 completions: as many places as the shape needs.
+    /// Queues for one thread. 0 completions: as many places as the shape needs. There are fewer where the kernel has no
+    /// memory for so many: it must lie in one piece, and may count as locked.
     pub(crate) fn new(entries: u32, completions: u32, shape: Shape) -> io::Result<Self> {
         workers::keep()?;
-        let places = match (completions, shape) {
+        // The kernel rounds the entries up, and refuses fewer places than that.
+        let least = entries.checked_next_power_of_two().unwrap_or(u32::MAX);
+        let wanted = match (completions, shape) {
             (0, Shape::Narrow) => entries.saturating_mul(4),
             (0, _) => entries.saturating_mul(4).max(SPANS),
-            // The kernel rounds the entries up, and refuses fewer places than that.
-            _ => completions.max(entries.checked_next_power_of_two().unwrap_or(u32::MAX)),
+            _ => completions,
         };
-        // The queue's indirection is useless here, and costs a look for each request (Linux 6.6).
-        let build = |no_indirection| Self::build((entries, places), shape, no_indirection);
-        build(true).or_else(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => build(false),
-            _ => Err(error),
-        })
+        let mut places = wanted.clamp(least, least.max(MOST_PLACES));
+        loop {
+            // The queue's indirection is useless here, and costs a look for each request (Linux 6.6).
+            let build = |no_indirection| Self::build((entries, places), shape, no_indirection);
+            let built = build(true).or_else(|error| match error.raw_os_error() {
+                Some(libc::EINVAL) => build(false),
+                _ => Err(error),
+            });
+            match built {
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && places > least => {
+                    tracing::info!(places, "no memory in one piece for so many completions");
+                    places = (places / 2).max(least);
+                }
+                built => return built,
+            }
+        }
     }
 
     fn build(sizes: (u32, u32), shape: Shape, no_indirection: bool) -> io::Result<Self> {
@@ -435,7 +450,8 @@ mod tests {
             assert_eq!(least, if shape == Shape::Narrow { 32 } else { SPANS });
             // Fewer than entries, and more than there are.
             assert_eq!([1, 1000].map(places), [Some(8), Some(1024)]);
-            assert!(places(u32::MAX) > Some(1 << 14));
+            // The kernel may have no memory in one piece for its limit.
+            assert!(places(u32::MAX) >= Some(1024));
         }
     }
 
