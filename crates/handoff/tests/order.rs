@@ -292,7 +292,10 @@ fn end_among_others(driver: &Driver, ends: Ends, others: usize, keeps_loan: bool
         };
     };
     match ends {
-        Ends::Reset => assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET), "{error}"),
+        // A request that had sent a part ends with that, though it was told of the reset, and the next hears of a pipe.
+        Ends::Reset => {
+            assert!(matches!(error.raw_os_error(), Some(libc::ECONNRESET | libc::EPIPE)), "{error}")
+        }
         Ends::Canceled => assert!(matches!(error, Error::Canceled { .. }), "{error}"),
     }
     for _ in 0..4 {
