@@ -108,8 +108,8 @@ enum Tier {
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     let limit = args.limit.unwrap_or(if args.soak { 720 } else { 60 });
     let tiers = if args.tier.is_empty() { Tier::value_variants() } else { &args.tier };
-    let what = || format!("{tiers:?} {:?} {}", args.changed, args.part);
-    let soak = args.soak.then(|| Soak::begin(&what())).transpose()?;
+    let what = || format!("{tiers:?} {:?}", args.changed);
+    let soak = args.soak.then(|| Soak::begin(args.part, &what())).transpose()?;
     let mut session = Session::new(Duration::from_secs(limit * 60), args.part, soak)
         .map_err(|error| format!("{LOG}: {error}"))?;
     if let Some(soak) = &session.soak {
@@ -471,7 +471,7 @@ impl Session {
             Some(soak) if self.cut => {
                 soak.save()?;
                 println!(
-                    "\nNot all has run. The next make soak goes on, if nothing changes outside docs."
+                    "\nNot all has run. The next make soak of the same part goes on, if nothing changes outside docs."
                 );
             }
             Some(soak) if self.part == Part::WHOLE => soak.end(&line)?,
@@ -513,16 +513,20 @@ impl Progress {
 }
 
 /// Removes what Cargo has unpacked and built of our archives: it takes that for the next archive of the same version.
-/// It unpacks them in the directory of a registry that has no host, so the directory's name begins with a hyphen.
+/// It unpacks them into the directory of a registry that has no host, so that directory's name begins with a hyphen.
 fn forget_archives() -> Result<(), String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
     let sources = home.ok_or("no home directory")?.join("registry/src");
-    let registries = fs::read_dir(sources).into_iter().flatten().flatten();
-    let unpacked = registries.map(|it| it.path()).filter(|path| {
-        path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"-"))
-    });
-    for directory in unpacked.chain([PathBuf::from(ARCHIVES)]) {
+    let inside = |directory: PathBuf, beginning: &'static str| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter(move |entry| {
+            entry.file_name().as_encoded_bytes().starts_with(beginning.as_bytes())
+        })
+    };
+    let registries = inside(sources, "-");
+    let unpacked = registries.flat_map(|registry| inside(registry.path(), "handoff-"));
+    for directory in unpacked.map(|entry| entry.path()).chain([PathBuf::from(ARCHIVES)]) {
         gone(fs::remove_dir_all(&directory))
             .map_err(|error| format!("{}: {error}", directory.display()))?;
     }

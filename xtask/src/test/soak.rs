@@ -1,8 +1,8 @@
 //! A long run: it may be interrupted and go on later, and its result is added to the figures.
 //!
 //! Contracts:
-//! - steps that have ended, and each test's result, are kept in `target/soak`; the next run does only what is left,
-//!   if nothing has changed outside `docs`;
+//! - steps that have ended, and each test's result, are kept below `target/soak`, apart for each part; the next run of
+//!   the same part does only what is left, if nothing has changed outside `docs`;
 //! - the result is one row, once all has ended: the last row of the last table in the file.
 
 use std::collections::BTreeMap;
@@ -13,6 +13,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use handoff_lab::testing::Part;
 use serde::{Deserialize, Serialize};
 
 pub(super) const FIGURES: &str = "docs/figures/long-runs.md";
@@ -21,6 +22,7 @@ const DIRECTORY: &str = "target/soak";
 const STATE: &str = "state.json";
 
 pub(super) struct Soak {
+    directory: PathBuf,
     begin: Instant,
     state: State,
 }
@@ -38,20 +40,29 @@ struct State {
 }
 
 impl Soak {
-    /// Goes on with an interrupted run of `what` of the tree, or begins one.
-    pub(super) fn begin(what: &str) -> Result<Self, String> {
+    /// Goes on with an interrupted run of this part of `what` of the tree, or begins one.
+    pub(super) fn begin(part: Part, what: &str) -> Result<Self, String> {
         let run = tree().map(|tree| format!("{tree} {what}"));
-        let state = || serde_json::from_slice::<State>(&fs::read(file(STATE)).ok()?).ok();
+        let directory = Path::new(DIRECTORY).join(part.to_string().replace('/', "-"));
+        let mut soak = Self { directory, begin: Instant::now(), state: State::default() };
+        let state = || serde_json::from_slice::<State>(&fs::read(soak.file(STATE)).ok()?).ok();
         let earlier = state().filter(|state| state.run.is_some() && state.run == run);
         if earlier.is_none() {
-            super::gone(fs::remove_dir_all(DIRECTORY))
-                .and_then(|()| fs::create_dir_all(DIRECTORY))
-                .map_err(in_directory)?;
+            super::gone(fs::remove_dir_all(&soak.directory))
+                .and_then(|()| fs::create_dir_all(&soak.directory))
+                .map_err(|error| soak.failed(error))?;
         }
-        let state = earlier.unwrap_or(State { run, ..State::default() });
-        let soak = Self { begin: Instant::now(), state };
+        soak.state = earlier.unwrap_or(State { run, ..State::default() });
         soak.save()?;
         Ok(soak)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn failed(&self, error: io::Error) -> String {
+        format!("{}: {error}", self.directory.display())
     }
 
     /// Tells the user whether it goes on, or can.
@@ -68,12 +79,12 @@ impl Soak {
 
     /// Where the tests' results are kept.
     pub(super) fn results(&self) -> PathBuf {
-        file("results")
+        self.file("results")
     }
 
     /// Where everything known about failed tests is kept.
     pub(super) fn kept(&self) -> PathBuf {
-        file("failures")
+        self.file("failures")
     }
 
     /// The lines of a step that has ended well.
@@ -111,7 +122,7 @@ impl Soak {
             result,
         );
         // Nobody goes on with it. What is known of its failures stays until the next begins.
-        fs::remove_file(file(STATE)).map_err(in_directory)?;
+        fs::remove_file(self.file(STATE)).map_err(|error| self.failed(error))?;
         OpenOptions::new()
             .append(true)
             .open(FIGURES)
@@ -126,20 +137,12 @@ impl Soak {
     /// Keeps the time until now, too. Whoever is killed meanwhile leaves the state before.
     pub(super) fn save(&self) -> Result<(), String> {
         let state = State { seconds: self.seconds(), ..self.state.clone() };
-        let new = file("state.new");
+        let new = self.file("state.new");
         let json = serde_json::to_vec(&state).map_err(io::Error::from);
         json.and_then(|json| fs::write(&new, json))
-            .and_then(|()| fs::rename(&new, file(STATE)))
-            .map_err(in_directory)
+            .and_then(|()| fs::rename(&new, self.file(STATE)))
+            .map_err(|error| self.failed(error))
     }
-}
-
-fn file(name: &str) -> PathBuf {
-    Path::new(DIRECTORY).join(name)
-}
-
-fn in_directory(error: io::Error) -> String {
-    format!("{DIRECTORY}: {error}")
 }
 
 fn row(date: &str, commit: &str, machine: &str, took: Duration, result: &str) -> String {

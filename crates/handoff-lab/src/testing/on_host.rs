@@ -145,6 +145,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn parts_have_each_test_once() {
+        let kept = tempfile::tempdir().expect("a directory");
+        let names = format!("passes,{FIXTURES}skips");
+        let ran = ["1/2", "2/2"].map(|part| {
+            let part = part.parse().expect("a part");
+            let plan = Plan { part, ..plan(&names, 60, kept.path()) };
+            let report = run(&plan, &StopFlag::default(), |_| {}).expect("runs");
+            report.tests.into_iter().map(|test| test.name).collect::<Vec<_>>()
+        });
+        assert_eq!(ran, ["passes", "skips"].map(|name| vec![format!("{FIXTURES}{name}")]));
+    }
+
     /// The results of the fixtures with these names, and the kept output.
     fn outcome(names: &str, seconds: u64) -> BTreeMap<String, (Verdict, String)> {
         let kept = tempfile::tempdir().expect("a directory");
