@@ -123,16 +123,17 @@ fn explain(limit: Option<u64>, privileged: bool) -> Answer {
 const RAISE: &str =
     "ulimit -l KIB, LimitMEMLOCK= in a systemd unit, or CAP_IPC_LOCK outside of user namespaces";
 
-/// The answer when the kernel had no memory for a ring, or refused to lock another page; with the limit, if there is
-/// one.
+/// The answer when the kernel had no memory for a ring, or refused to lock another page; with the limit on locked memory,
+/// if there is one.
 pub(super) fn without_memory(limit: Option<u64>) -> Answer {
+    let fragmented = "the kernel found no memory, or none in one piece";
+    let compact = "sysctl vm.compact_memory=1";
     match limit {
-        Some(bytes) => {
-            Answer::no(format!("ENOMEM: locked memory is used up (RLIMIT_MEMLOCK {bytes} bytes)"))
-                .remedy(RAISE)
-        }
-        None => Answer::no("ENOMEM: the kernel found no memory, or none in one piece")
-            .remedy("sysctl vm.compact_memory=1"),
+        Some(bytes) => Answer::no(format!(
+            "ENOMEM: locked memory is used up (RLIMIT_MEMLOCK {bytes} bytes), or {fragmented}"
+        ))
+        .remedy(format!("{RAISE}; or {compact}")),
+        None => Answer::no(format!("ENOMEM: {fragmented}")).remedy(compact),
     }
 }
 

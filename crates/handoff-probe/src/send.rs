@@ -114,7 +114,8 @@ fn explain(errno: i32) -> Answer {
     match errno {
         libc::EINVAL => Answer::no("the kernel refuses the request: EINVAL"),
         libc::EOPNOTSUPP => Answer::no("not for this kind of socket: EOPNOTSUPP"),
-        libc::ENOMEM | libc::ENOBUFS => without_memory(lock_limit()),
+        libc::ENOMEM => without_memory(lock_limit()),
+        libc::ENOBUFS => no_buffers(),
         libc::EPERM | libc::EACCES => {
             Answer::no(format!("not allowed: {}", std::io::Error::from_raw_os_error(errno)))
                 .remedy("see the firewall and the security module of this machine")
@@ -141,8 +142,7 @@ fn msg_zerocopy(socket: &(impl AsFd + AsRawFd)) -> Finding {
     let bytes = unsafe { std::slice::from_raw_parts(page.as_ptr(), page.len()) };
     let flags = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as u32);
     send(socket, bytes, flags).map_err(|error| match error {
-        rustix::io::Errno::NOBUFS => Answer::no("ENOBUFS: locked or option memory is used up")
-            .remedy("ulimit -l KIB, or sysctl net.core.optmem_max"),
+        rustix::io::Errno::NOBUFS => no_buffers(),
         error => Answer::no(format!("MSG_ZEROCOPY is refused: {error}")),
     })?;
     let patience = Timespec { tv_sec: 2, tv_nsec: 0 };
@@ -202,6 +202,11 @@ pub(super) fn tcp_pair() -> Result<(TcpStream, TcpStream), Answer> {
     open().map_err(|error: std::io::Error| no_loopback(&error))
 }
 
+fn no_buffers() -> Answer {
+    Answer::no("ENOBUFS: locked or option memory is used up")
+        .remedy("ulimit -l KIB, or sysctl net.core.optmem_max")
+}
+
 fn no_loopback(error: &std::io::Error) -> Answer {
     Answer::unknown(format!("no socket pair over loopback: {error}"))
         .remedy("ip link set lo up, and let loopback through the firewall")
@@ -218,6 +223,7 @@ mod tests {
         assert_eq!(explain(libc::EOPNOTSUPP).state, State::No);
         let memory = explain(libc::ENOMEM);
         assert!(memory.remedy.is_some() && memory.reason.expect("why").starts_with("ENOMEM: "));
+        assert!(explain(libc::ENOBUFS).remedy.expect("remedy").contains("optmem_max"));
         assert_eq!(explain(libc::ENETUNREACH).state, State::Unknown);
     }
 }

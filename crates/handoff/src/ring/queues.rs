@@ -25,8 +25,8 @@ pub(crate) const BATCH: usize = 64;
 /// Room for a batch of completions, outside of the ring so that handling them may use it.
 pub(crate) type Batch = [MaybeUninit<Completion>; BATCH];
 
-/// The least size of the completion queue of a ring that receives without copying: each span takes one
-/// completion, and a receive that finds no room ends.
+/// The size of the completion queue of a ring that receives without copying, unless another is asked for: each span takes
+/// one completion, and a receive that finds no room ends.
 const SPANS: u32 = 8192;
 
 /// The most that the kernel has (`IORING_MAX_CQ_ENTRIES`).
@@ -161,22 +161,15 @@ impl Queues {
             (0, _) => entries.saturating_mul(4).max(SPANS),
             _ => completions,
         };
-        let mut places = wanted.clamp(least, least.max(MOST_PLACES));
-        loop {
+        let wanted = wanted.clamp(least, least.max(MOST_PLACES));
+        with_fewer(wanted, least, |places| {
             // The queue's indirection is useless here, and costs a look for each request (Linux 6.6).
             let build = |no_indirection| Self::build((entries, places), shape, no_indirection);
-            let built = build(true).or_else(|error| match error.raw_os_error() {
+            build(true).or_else(|error| match error.raw_os_error() {
                 Some(libc::EINVAL) => build(false),
                 _ => Err(error),
-            });
-            match built {
-                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && places > least => {
-                    tracing::info!(places, "no memory in one piece for so many completions");
-                    places = (places / 2).max(least);
-                }
-                built => return built,
-            }
-        }
+            })
+        })
     }
 
     fn build(sizes: (u32, u32), shape: Shape, no_indirection: bool) -> io::Result<Self> {
@@ -293,6 +286,24 @@ impl Queues {
 impl AsRawFd for Queues {
     fn as_raw_fd(&self) -> RawFd {
         any!(self, io => io.as_raw_fd())
+    }
+}
+
+/// Builds something with as many places as there is memory for: `wanted`, or fewer, but `least`.
+fn with_fewer<T>(
+    wanted: u32,
+    least: u32,
+    mut build: impl FnMut(u32) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut places = wanted;
+    loop {
+        match build(places) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && places > least => {
+                tracing::info!(places, "no memory for so many completions");
+                places = (places / 2).max(least);
+            }
+            built => return built,
+        }
     }
 }
 
@@ -451,8 +462,28 @@ mod tests {
             // Fewer than entries, and more than there are.
             assert_eq!([1, 1000].map(places), [Some(8), Some(1024)]);
             // The kernel may have no memory in one piece for its limit.
-            assert!(places(u32::MAX) >= Some(1024));
+            assert!(places(u32::MAX) > Some(1024));
         }
+    }
+
+    #[test]
+    fn there_are_fewer_places_where_memory_is_short() {
+        let built = |most: u32, wanted, least| {
+            with_fewer(wanted, least, |places| match places {
+                _ if places <= most => Ok(places),
+                _ => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+            })
+        };
+        assert_eq!(built(100, 64, 8).unwrap(), 64);
+        assert_eq!(built(100, 1000, 8).unwrap(), 62);
+        assert_eq!(built(8, 1000, 8).unwrap(), 8);
+        assert_eq!(built(7, 1000, 8).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        let mut tries = 0;
+        let other = with_fewer(64, 8, |_| {
+            tries += 1;
+            Err::<(), _>(io::Error::from_raw_os_error(libc::EPERM))
+        });
+        assert_eq!((other.unwrap_err().raw_os_error(), tries), (Some(libc::EPERM), 1));
     }
 
     /// Posts no completion of 32 bytes, but the queues wrap many times.
