@@ -52,14 +52,14 @@ impl Device {
         if self.is_there()? { self.control.stop(self.id) } else { Ok(()) }
     }
 
-    /// Removes it with its state. Returns whether its number is free.
-    fn remove(&mut self) -> Result<bool, Error> {
+    /// Removes it with its state. Warns if somebody holds the rest of it.
+    fn remove(&mut self) -> Result<(), Error> {
         let directory = Directory::of(self.id);
         if !self.is_there()? {
             if directory.read().is_ok_and(|record| record.made == self.made) {
                 directory.remove();
             }
-            return Ok(true);
+            return Ok(());
         }
         self.control.stop(self.id)?;
         // Before the number is free, and another device's.
@@ -68,11 +68,12 @@ impl Device {
         let deadline = Instant::now() + PATIENCE;
         while self.is_there()? {
             if Instant::now() > deadline {
-                return Ok(false);
+                tracing::warn!("device {} was removed while somebody had it open", self.id);
+                break;
             }
             thread::sleep(PAUSE);
         }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -81,23 +82,19 @@ impl Drop for Device {
         if !self.remove {
             return;
         }
-        match self.remove() {
-            Ok(true) => {}
-            Ok(false) => {
-                tracing::warn!("device {} was removed while somebody had it open", self.id);
-            }
-            Err(error) => tracing::error!("{error}"),
+        if let Err(error) = self.remove() {
+            tracing::error!("{error}");
         }
     }
 }
 
-/// Removes the device of this record with its state, unless it is gone, and perhaps another has its number. Returns
-/// whether the number is free: it is once its server and all who had the block device open have let go of it.
+/// Removes the device of this record with its state, unless it is gone; another device of its number stays. The number is
+/// free once the device's server and all who had the block device open have let go of it.
 ///
 /// # Errors
 ///
 /// The driver's errors.
-pub fn remove(record: &Record) -> Result<bool, Error> {
+pub fn remove(record: &Record) -> Result<(), Error> {
     let id = record.spec.id.ok_or_else(|| Error::usage("this is no device's record".to_owned()))?;
     Device { control: Control::open()?, id, made: record.made, remove: false }.remove()
 }

@@ -5,8 +5,9 @@
 //!   little memory when the last server is gone;
 //! - [`Server::start`] returns when the block device exists, or leaves nothing behind; if it fails to take
 //!   over a device whose server is gone, the device is left as it was;
-//! - a server one of whose queues fails gives its device up, with the reason: the driver gets back what it has
-//!   brought there only when nobody has the device's files open, at the end of the process.
+//! - a server one of whose queues fails gives its device up, with the reason: requests that the queue held return to
+//!   the driver only once nobody has the char device open, at the end of the process. While the driver starts or stops
+//!   the device, such a failure is not seen.
 
 use std::fs::File;
 use std::io;
@@ -397,16 +398,19 @@ impl Server {
         let mut running = usize::from(self.record.spec.queues);
         let mut stopping = false;
         while running > 0 {
-            if stop.load(Ordering::Acquire) && !stopping {
-                stopping = true;
-                self.device.stop()?;
-            }
             if let Some(request) = self.exchanges.as_ref().and_then(Exchanges::next) {
                 let exchanged = self.exchange(&request.policy);
                 request.answer(&exchanged);
             }
             match self.crew.next(PAUSE) {
-                Ok((_, Step::Gathered(_) | Step::Ready)) | Err(RecvTimeoutError::Timeout) => {}
+                // After the ends of queues: the driver would wait for one that has failed.
+                Err(RecvTimeoutError::Timeout) => {
+                    if stop.load(Ordering::Acquire) && !stopping {
+                        stopping = true;
+                        self.device.stop()?;
+                    }
+                }
+                Ok((_, Step::Gathered(_) | Step::Ready)) => {}
                 Ok((_, Step::Ended(Ok(())))) => running -= 1,
                 Ok((queue, Step::Ended(Err(cause)))) => {
                     // Stopping the device would wait for the requests that the queue had.

@@ -36,7 +36,7 @@ pub fn is_ignored() -> bool {
 ///
 /// Those of `sigaction(2)`; none is known.
 pub fn ignore() -> io::Result<()> {
-    ignored(libc::SIGHUP)
+    ignore_signal(libc::SIGHUP)
 }
 
 /// Lets this process write to its terminal while it is in the background. After `stty tostop` a write would stop it.
@@ -45,10 +45,10 @@ pub fn ignore() -> io::Result<()> {
 ///
 /// Those of `sigaction(2)`; none is known.
 pub fn write_in_background() -> io::Result<()> {
-    ignored(libc::SIGTTOU)
+    ignore_signal(libc::SIGTTOU)
 }
 
-fn ignored(signal: libc::c_int) -> io::Result<()> {
+fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: ignoring a signal runs no code.
     let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
     if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }

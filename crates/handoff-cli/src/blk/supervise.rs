@@ -124,7 +124,7 @@ impl ServeArgs {
 /// `handoff blk serve`.
 pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let task = args.task()?;
-    // What it logs may go to the terminal of those in the foreground.
+    // It runs in the background of the terminal to which its log may go.
     handoff_sys::hangup::write_in_background().map_err(Failure::failed)?;
     pressure::stand();
     pressure::stay_in_memory();
@@ -341,8 +341,13 @@ pub(super) fn watch(
                 return context.stop.check();
             }
             // Its log stays.
-            if let Err(error) = handoff_block::remove(&record) {
+            while let Err(error) = handoff_block::remove(&record) {
                 log.say(&error.to_string());
+                let starved = matches!(error, handoff_block::Error::Starved(_));
+                if !starved || context.stop.requested() {
+                    break;
+                }
+                rest(PAUSE, context)?;
             }
             return Err(Failure::failed(format!("the server of device {id} failed: {status}")));
         };

@@ -124,6 +124,22 @@ fn post_a_failure(ring: &OwnedFd) {
     assert_eq!(sent, 0, "{}", io::Error::from_raw_os_error(-sent));
 }
 
+/// A process that is held up.
+struct Stopped(i32);
+
+impl Stopped {
+    fn new(pid: i32) -> Self {
+        tell(pid, Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        tell(self.0, Signal::CONT);
+    }
+}
+
 /// Its requests are nobody's then, and the driver gets them back when the server is gone.
 #[test]
 fn a_queue_that_fails_beside_another_ends_the_device() {
@@ -131,9 +147,9 @@ fn a_queue_that_fails_beside_another_ends_the_device() {
     let files = Files::new(1, 8 << 20);
     let device = Added::new(&["loop", files.name(0), "--engine", "user-auto", "--queues", "2"]);
     let server = device.server(None);
-    tell(server, Signal::STOP);
     let node = &device.node();
     std::thread::scope(|scope| {
+        let stopped = Stopped::new(server);
         let writers = [0, 1].map(|cpu| {
             scope.spawn(move || {
                 let mut cpus = CpuSet::new();
@@ -144,7 +160,7 @@ fn a_queue_that_fails_beside_another_ends_the_device() {
         });
         eventually("each queue has a request", || (device.under_way() == 2).then_some(()));
         post_a_failure(&ring_of_a_queue(server));
-        tell(server, Signal::CONT);
+        drop(stopped);
         let written = writers.map(|writer| writer.join().expect("no panic"));
         assert!(written.iter().any(Result::is_err), "{written:?}");
     });
