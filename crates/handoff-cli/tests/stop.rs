@@ -1,7 +1,7 @@
 //! Signals: the first asks, the second ends. Signals belong to the process, so each case runs in a
 //! copy of this program.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::raise;
 
-use terminal::Terminal;
+use terminal::{Terminal, in_its_own_session};
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod terminal;
@@ -44,16 +44,7 @@ fn a_terminal_that_is_gone_is_survived() {
     // What the test program itself has to say goes elsewhere.
     command.stderr(theirs.try_clone().expect("duplicates"));
     command.arg("--nocapture").stdin(theirs);
-    // SAFETY: between fork and exec only system calls.
-    unsafe {
-        command.pre_exec(|| {
-            rustix::process::setsid()?;
-            match libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        });
-    }
+    in_its_own_session(&mut command);
     let mut child = command.spawn().expect("the copy starts");
     drop(command);
     // It has its handlers once it says so.

@@ -2,8 +2,8 @@
 //!
 //! Contracts:
 //! - each prints one line on its stdout: that the device is there, or why not, with the exit code;
-//! - a server that ends by itself has removed its device, or its supervisor does, and ends with it; a killed server
-//!   is replaced by another, which takes the device over;
+//! - a server that ends by itself has removed its device; after a server that failed, its supervisor removes it. The
+//!   supervisor ends with either. A killed server is replaced by another, which takes the device over;
 //! - beside a server another one waits, prepared and in memory: without a server there may be no memory for
 //!   a new process, because the kernel would first have to write to the device. A waiting server that ends
 //!   is replaced, also one whose device has another policy by now; all end with the supervisor;

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{FromRawFd as _, OwnedFd};
-use std::process::Stdio;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const ROWS: u16 = 20;
 pub(crate) const COLUMNS: u16 = 90;
+
+/// Gives the program a session of its own, whose terminal is its standard input.
+pub(crate) fn in_its_own_session(command: &mut Command) {
+    // SAFETY: between fork and exec only system calls.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            match libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+    }
+}
 
 /// Both ends of a terminal.
 pub(crate) struct Terminal {

@@ -1,7 +1,7 @@
 //! The processes behind a device: what they have, and who follows whom.
 
 use std::fs;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::command::{
     Added, ENGINES, Files, driver_or_skip, kill, nothing_is_left, parent, read_block, tell,
     write_block,
 };
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, in_its_own_session};
 
 #[test]
 fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
@@ -85,16 +85,7 @@ fn a_server_logs_to_a_terminal_that_stops_writers_in_the_background() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
     command.args(["blk", "add", "null", "--foreground"]).env("HANDOFF_LOG", "debug");
     command.stdin(terminal.output()).stdout(terminal.output()).stderr(terminal.output());
-    // SAFETY: both calls are safe between fork and exec.
-    unsafe {
-        command.pre_exec(|| {
-            rustix::process::setsid()?;
-            match libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        });
-    }
+    in_its_own_session(&mut command);
     let mut child = command.spawn().expect("handoff starts");
     let mut written = String::new();
     eventually(|| {
