@@ -112,7 +112,7 @@ impl Soak {
     pub(super) fn end(self, result: &str) -> Result<(), String> {
         let row = row(
             &humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-            &git(&["describe", "--always", "--dirty"]).unwrap_or("unknown".to_owned()),
+            &commit(),
             &format!(
                 "{} processors, Linux {}",
                 thread::available_parallelism().map_or(1, usize::from),
@@ -148,6 +148,12 @@ impl Soak {
 fn row(date: &str, commit: &str, machine: &str, took: Duration, result: &str) -> String {
     let minutes = took.as_secs().div_ceil(60);
     format!("| {date} | {commit} | {machine} | {minutes} min | {result} |\n")
+}
+
+/// What ran, as a row names it. A row of another part leaves `docs` changed.
+fn commit() -> String {
+    let known = tree().and_then(|commit| git(&["rev-parse", "--short", &commit]));
+    known.or_else(|| git(&["describe", "--always", "--dirty"])).unwrap_or("unknown".to_owned())
 }
 
 /// The last commit that changed something outside `docs`; `None` where files differ from it.
