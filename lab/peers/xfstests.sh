@@ -30,6 +30,9 @@ for node in /dev/mapper/*; do
 done
 END
 chmod +x /usr/local/bin/udevadm
+export KCONFIG_PATH=/lib/modules/$(uname -r)/config
+# Who logs in has a keyring for all programs of the session. They want their own libraries.
+session=$(command -v keyctl >/dev/null && echo "keyctl session - env -u LD_LIBRARY_PATH")
 modprobe -a ublk_drv loop
 mkdir -p /mnt/test /mnt/scratch
 
@@ -45,7 +48,7 @@ run() {
 	cat >/root/xfstests/local.config <<-END
 	export FSTYP=$fs TEST_DEV=$test TEST_DIR=/mnt/test SCRATCH_DEV=$scratch SCRATCH_MNT=/mnt/scratch
 	END
-	(cd /root/xfstests && ./check "$@") 2>&1 |
+	(cd /root/xfstests && $session ./check "$@") 2>&1 |
 		sed -n -u -e 's/^\([a-z0-9]*\/[0-9]\{3\}\).* \[not run\] \(.*\)/skip \1 (\2)/p;t' \
 			-e 's/^\([a-z0-9]*\/[0-9]\{3\}\).* \[expunged\].*/skip \1 (expunged)/p;t' \
 			-e 's/^\([a-z0-9]*\/[0-9]\{3\}\).*\(- output mismatch\|\[failed\).*/fail \1/p;t' \

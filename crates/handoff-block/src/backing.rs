@@ -26,6 +26,8 @@ pub(crate) struct Backing {
     pub(crate) part: Part,
     /// Whether ranges of it can be given back.
     pub(crate) discards: bool,
+    /// Whether it lies on a disk that rotates.
+    pub(crate) rotates: bool,
     /// Its limits for memory that goes straight to it.
     pub(crate) limits: Limits,
 }
@@ -74,7 +76,13 @@ pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<B
 fn stand_in() -> Result<Backing, Error> {
     let file = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(Error::doing("/dev/null cannot be opened"))?;
-    Ok(Backing { file, part: Part::default(), discards: false, limits: Limits::NONE })
+    Ok(Backing {
+        file,
+        part: Part::default(),
+        discards: false,
+        rotates: false,
+        limits: Limits::NONE,
+    })
 }
 
 /// The backing, if it is the known one.
@@ -170,13 +178,14 @@ fn open(
         ))
         .into());
     }
+    // Of a file: of the disk below its file system.
+    let rotates = queue_limit(part.device, "rotational") == Some(1);
     let mut limits = Limits::NONE;
     if spec.direct {
-        // Of a file: the limits of the disk below its file system.
         limits = Limits::of_disk(part.device);
         limits.memory_alignment = direct_alignment(&file, path, spec)?;
     }
-    Ok(Backing { file, part, discards: discards && !spec.read_only, limits })
+    Ok(Backing { file, part, discards: discards && !spec.read_only, rotates, limits })
 }
 
 /// The number that the kernel gave a disk when it appeared or got another medium; the kernel reuses device

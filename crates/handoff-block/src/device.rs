@@ -277,6 +277,9 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
     if spec.read_only {
         attrs |= ublk::ATTR_READ_ONLY;
     }
+    if backings.iter().any(|backing| backing.rotates) {
+        attrs |= ublk::ATTR_ROTATIONAL;
+    }
     let mut parameters = Parameters {
         types: ublk::PARAM_TYPE_BASIC,
         attrs,

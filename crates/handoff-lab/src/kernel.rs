@@ -22,7 +22,7 @@ use crate::unpack::unpack;
 /// Modules that the initramfs loads before it can mount a disk, where they are not built in.
 const BOOT_MODULES: &str = include_str!("../lab/image/modules.boot");
 /// Changed when the build itself changes, which the other inputs do not show.
-const REVISION: &str = "2";
+const REVISION: &str = "3";
 /// The kernel unpacked.
 const UNPACKED: &str = "vmlinux";
 const FLAVOUR: &str = "cloud-amd64";
@@ -177,6 +177,9 @@ fn fetch(
     if config.lines().any(|line| line == "CONFIG_PVH=y") {
         unpack(&work.join("vmlinuz"), &work.join(UNPACKED), stop)?;
     }
+    // Where programs in a guest look for it; Debian's newer packages have it there.
+    let found = modules.join(&release).join("config");
+    fs::copy(work.join("config"), &found).trying(found.display())?;
     install_modules(&modules, &release, work, stop, progress)?;
     for scratch in [tree, work.join("apt")] {
         fs::remove_dir_all(&scratch).trying(scratch.display())?;

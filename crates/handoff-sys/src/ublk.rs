@@ -113,6 +113,8 @@ pub struct DeviceInfo {
 
 /// `UBLK_ATTR_READ_ONLY`.
 pub const ATTR_READ_ONLY: u32 = 1 << 0;
+/// `UBLK_ATTR_ROTATIONAL`: neighbouring blocks are read faster than distant ones.
+pub const ATTR_ROTATIONAL: u32 = 1 << 1;
 /// `UBLK_ATTR_VOLATILE_CACHE`: the device wants flushes.
 pub const ATTR_VOLATILE_CACHE: u32 = 1 << 2;
 /// `UBLK_ATTR_FUA`: the device takes writes that are durable by themselves.

@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use handoff_block::state::Directory;
@@ -28,11 +29,16 @@ fn rounds() -> usize {
     if std::env::var_os("HANDOFF_SOAK").is_some() { 20_000 } else { 150 }
 }
 
+/// Where a disk announces something.
+fn queue_file(disk: &Path, name: &str) -> PathBuf {
+    let node = fs::canonicalize(disk).expect("a disk");
+    let kernel_name = node.file_name().expect("a name");
+    Path::new("/sys/class/block").join(kernel_name).join("queue").join(name)
+}
+
 /// What a disk announces.
 fn limit(disk: &Path, name: &str) -> u64 {
-    let node = fs::canonicalize(disk).expect("a disk");
-    let kernel_name = node.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
-    let text = fs::read_to_string(format!("/sys/class/block/{kernel_name}/queue/{name}"));
+    let text = fs::read_to_string(queue_file(disk, name));
     text.expect("a limit").trim().parse().expect("a number")
 }
 
@@ -304,6 +310,37 @@ fn what_a_backing_refuses_is_refused_before_it_comes_to_the_server() {
             device.end();
         }
     }
+}
+
+#[test]
+fn a_device_over_a_disk_that_rotates_says_so() {
+    driver_or_skip!();
+    let disks = [(); 2].map(|()| NullDisk::new(4, 512, 1).expect("a disk"));
+    for (disk, rotates) in disks.iter().zip(["0", "1"]) {
+        fs::write(queue_file(disk.path(), "rotational"), rotates).expect("told");
+    }
+    let [still, rotating] = disks.each_ref().map(|disk| disk.path().to_owned());
+    let says = |target, engine, paths: &[&PathBuf]| {
+        let paths = paths.iter().map(|&path| path.clone()).collect();
+        let of = Files { directory: tempfile::tempdir().expect("one"), paths };
+        let device = Device::of(&spec(target, &of, engine));
+        let says = limit(&device.path(), "rotational");
+        device.end();
+        says
+    };
+    for engine in [Engine::Bpf, Engine::UserAuto, Engine::UserCopy] {
+        assert_eq!(says(Kind::Loop, engine, &[&still]), 0, "{engine}");
+        assert_eq!(says(Kind::Loop, engine, &[&rotating]), 1, "{engine}");
+        assert_eq!(says(Kind::Mirror, engine, &[&still, &rotating]), 1, "{engine}");
+    }
+    // A file says what the disk below it says.
+    let files = Files::new(&[4 * MIB]);
+    let file = &files.paths[0];
+    let device = fs::metadata(file).expect("a file").dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let below = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/queue/rotational"));
+    let below: u64 = below.expect("a disk").trim().parse().expect("a number");
+    assert_eq!(says(Kind::Loop, Engine::UserAuto, &[file]), below);
 }
 
 #[test]
