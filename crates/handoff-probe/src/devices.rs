@@ -8,10 +8,10 @@ use std::thread;
 
 use netlink_packet_route::link::InfoKind;
 use rustix::io::Errno;
-use rustix::thread::{CapabilitySet, UnshareFlags, unshare_unsafe};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, unshare_unsafe};
 
 use super::answer::{Answer, Finding};
-use super::kernel_module;
+use super::kernel_module::{self, Module};
 use super::memory::{holds, without_net_admin};
 use super::netlink;
 
@@ -24,11 +24,24 @@ pub(super) fn veth() -> Finding {
 }
 
 pub(super) fn dummy() -> Finding {
-    in_namespace(|| made(netlink::make_link("probe0", InfoKind::Dummy), "dummy", "CONFIG_DUMMY"))
+    in_namespace(|| known_or_made(InfoKind::Dummy, "dummy", "CONFIG_DUMMY"))
 }
 
 pub(super) fn ifb() -> Finding {
-    in_namespace(|| made(netlink::make_link("probe0", InfoKind::Ifb), "ifb", "CONFIG_IFB"))
+    in_namespace(|| known_or_made(InfoKind::Ifb, "ifb", "CONFIG_IFB"))
+}
+
+/// For modules that make devices in the machine's own namespace when they are loaded: those are not loaded.
+fn known_or_made(kind: InfoKind, module: &str, config: &str) -> Finding {
+    let is_permitted =
+        || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
+    match kernel_module::look(module, &format!("rtnl-link-{module}")) {
+        Module::Installed if is_permitted() => {
+            Ok(Answer::yes().detail(format!("module {module} is loaded when it is needed")))
+        }
+        Module::Installed => made(Err(Errno::PERM.into()), module, config),
+        _ => made(netlink::make_link("probe0", kind), module, config),
+    }
 }
 
 /// Whether the kernel lends queues of a card to netkit devices. It checks the device before the card, which does not

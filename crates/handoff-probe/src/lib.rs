@@ -7,8 +7,8 @@
 //! - a probe puts back what it sets up: sockets, rings and mappings are closed, test devices live
 //!   in a network namespace of a thread that ends;
 //! - a probe does not disturb the machine: it causes no traffic but on loopback, restarts no rx queue,
-//!   and does not load the RDS module, which many systems block for safety (the kernel may load `dummy`
-//!   and `ifb`, as on any later use);
+//!   and loads neither the RDS module, which many systems block for safety, nor `dummy` and `ifb`, which make
+//!   devices when they are loaded;
 //! - no probe needs privileges to run; if the user may not do something, that is an answer.
 //!
 //! [`all`] takes well under a second. Minimum kernel: none.

@@ -7,12 +7,13 @@
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::Path,
 };
 
 use netlink_packet_route::link::{InfoKind, LinkAttribute};
 
 use super::{
-    Namespace, Netem, TopologyError,
+    Namespace, Netem, TopologyError, load,
     rtnetlink::{NewLink, Rtnetlink, enable_zero_copy_offloads},
 };
 
@@ -123,9 +124,18 @@ fn make_device() -> Result<DiscardKind, TopologyError> {
             attributes: vec![LinkAttribute::Mtu(MTU)],
         })
     };
+    // Loaded by the kernel, these would make devices in the machine's own namespace.
+    let load_bare = |driver: &str, none: &str| {
+        if !Path::new("/sys/module").join(driver).exists() {
+            // The kernel says why there is none.
+            let _ = load(driver, &[none]);
+        }
+    };
+    load_bare("dummy", "numdummies=0");
     let kind = match add(InfoKind::Dummy) {
         Ok(()) => DiscardKind::Dummy,
         Err(TopologyError::Unavailable { .. }) => {
+            load_bare("ifb", "numifbs=0");
             add(InfoKind::Ifb)?;
             DiscardKind::Ifb
         }

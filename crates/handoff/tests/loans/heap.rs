@@ -1,15 +1,15 @@
 //! An allocator that finds writes to freed memory, also by the kernel, and leaks.
 //!
-//! While a thread is watched, memory that it frees is filled with [`POISON`] and kept; when the watch ends,
-//! the filling must be untouched. An address sanitizer sees only the program's own code, not the kernel;
+//! While a thread is watched, memory that it frees is filled with [`POISON`] and kept, so no address comes twice; when
+//! the watch ends, the filling must be untouched. An address sanitizer sees only the program's own code, not the kernel;
 //! where one is built in, this allocator steps aside.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 const POISON: u8 = 0xd7;
-/// Set where an address sanitizer is built in.
-const SANITIZED: &str = "HANDOFF_ADDRESS_SANITIZER";
+/// Whether an address sanitizer is built in.
+const IS_SANITIZED: bool = option_env!("HANDOFF_ADDRESS_SANITIZER").is_some();
 
 /// Watches the threads that ask for it.
 pub(crate) struct Watching;
@@ -18,7 +18,17 @@ pub(crate) struct Watching;
 #[repr(C)]
 struct Freed {
     before: *mut Freed,
+    /// What the system gave.
     layout: Layout,
+}
+
+/// The layout with room for a [`Freed`].
+fn padded(layout: Layout) -> Layout {
+    if IS_SANITIZED {
+        return layout;
+    }
+    let size = layout.size().max(size_of::<Freed>());
+    Layout::from_size_align(size, layout.align()).expect("less than all addresses")
 }
 
 thread_local! {
@@ -38,24 +48,18 @@ unsafe impl GlobalAlloc for Watching {
         if is_watched() {
             LIVE.set(LIVE.get() + layout.size() as isize);
         }
-        // SAFETY: the caller's duty.
-        unsafe { System.alloc(layout) }
+        // SAFETY: the caller's duty; as large at least.
+        unsafe { System.alloc(padded(layout)) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         if !is_watched() {
-            // SAFETY: the caller's duty.
-            return unsafe { System.dealloc(start, layout) };
+            // SAFETY: the caller's duty; `alloc` asked for this layout.
+            return unsafe { System.dealloc(start, padded(layout)) };
         }
         LIVE.set(LIVE.get() - layout.size() as isize);
-        if layout.size() < size_of::<Freed>() {
-            // SAFETY: the caller frees all of it, and it goes to the system right after.
-            return unsafe {
-                start.write_bytes(POISON, layout.size());
-                System.dealloc(start, layout);
-            };
-        }
-        // SAFETY: the caller frees the block, which is large enough, and only this list has it.
+        let layout = padded(layout);
+        // SAFETY: the caller frees the block, `alloc` made it large enough, and only this list has it.
         unsafe {
             start.write_bytes(POISON, layout.size());
             start.cast::<Freed>().write_unaligned(Freed { before: LAST.get(), layout });
@@ -86,7 +90,7 @@ pub(crate) fn watched<T>(act: impl FnOnce() -> T) -> (T, Found) {
     take_kept();
     LIVE.set(0);
     let end = End;
-    WATCHED.set(std::env::var_os(SANITIZED).is_none());
+    WATCHED.set(!IS_SANITIZED);
     let value = act();
     drop(end);
     (value, Found { live: LIVE.get(), overwritten: take_kept() })
@@ -112,4 +116,16 @@ fn take_kept() -> Vec<(usize, usize)> {
         }
     }
     overwritten
+}
+
+#[test]
+fn no_address_comes_twice() {
+    for len in 1..=2 * size_of::<Freed>() {
+        let address = || {
+            let block = vec![0u8; len];
+            block.as_ptr().addr()
+        };
+        let (addresses, _) = watched(|| [address(), address()]);
+        assert_ne!(addresses[0], addresses[1], "{len} bytes");
+    }
 }
