@@ -31,7 +31,8 @@ done
 END
 chmod +x /usr/local/bin/udevadm
 export KCONFIG_PATH=/lib/modules/$(uname -r)/config
-# Who logs in has a keyring for all programs of the session. They want their own libraries.
+# Who logs in has a keyring for all programs of the session. keyctl has brought its libraries; what it starts has the
+# guest's.
 session=$(command -v keyctl >/dev/null && echo "keyctl session - env -u LD_LIBRARY_PATH")
 modprobe -a ublk_drv loop
 mkdir -p /mnt/test /mnt/scratch

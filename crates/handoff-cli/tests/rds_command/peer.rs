@@ -51,9 +51,19 @@ pub(crate) fn play<T: Send + 'static>(
 impl Peer {
     /// Says this, until it is acknowledged.
     pub(crate) async fn say(&self, to: SocketAddr, bytes: &[u8]) {
-        let message = Buffer::from(bytes.to_vec());
-        self.socket.send_when_possible(to, message, 0).await.expect("can be sent");
-        self.socket.completions(1, &mut Vec::new()).await;
+        self.say_again(to, bytes, 1).await;
+    }
+
+    /// Says this so many times, until all are acknowledged.
+    pub(crate) async fn say_again(&self, to: SocketAddr, bytes: &[u8], times: usize) {
+        for _ in 0..times {
+            let message = Buffer::from(bytes.to_vec());
+            self.socket.send_when_possible(to, message, 0).await.expect("can be sent");
+        }
+        let mut acknowledged = Vec::new();
+        while acknowledged.len() < times {
+            self.socket.completions(times, &mut acknowledged).await;
+        }
     }
 
     /// The next message; none if the other side has ended.

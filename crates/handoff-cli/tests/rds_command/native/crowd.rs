@@ -128,9 +128,7 @@ fn a_stranger_that_says_hello_again_and_again_hears_so_many_answers() {
     input.write_all(begin).expect("is read");
     let (tell, told) = mpsc::channel();
     let stranger = play(&pair.left, stranger_at(&pair.left, 0), async move |peer| {
-        for _ in 0..3_000 {
-            peer.say((to, peer::PORT).into(), &sends(0).encode()).await;
-        }
+        peer.say_again((to, peer::PORT).into(), &sends(0).encode(), 3_000).await;
         let mut answers = 0;
         while peer.hear().await.is_some() {
             answers += 1;
