@@ -1,7 +1,8 @@
 //! The threads of a server, one for each queue.
 //!
 //! Contracts:
-//! - a gathered thread has its ring, and waits for a device; it ends if no order comes;
+//! - a gathered thread has its ring and, where the loop is in the kernel, its program, and waits for a device; it ends
+//!   if no order comes;
 //! - a thread runs on the processors from which the driver sends it requests;
 //! - each thread reports its end, also when it panics.
 
@@ -17,7 +18,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::Error;
 use crate::engine::{self, Program};
-use crate::queue::{Parts, Queue};
+use crate::queue::{Place, Queue};
 use crate::ring::Shape;
 use crate::state::Mapping;
 
@@ -52,10 +53,11 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// Starts a thread for each queue; returns when all have their rings.
+    /// Starts a thread for each queue; returns when all are gathered. [`Order`] may bring another program.
     pub(crate) fn gather(
         queues: u16,
         shape: Shape,
+        program: &Arc<Program>,
         mut cpus: impl FnMut(u16) -> Vec<usize>,
     ) -> Result<Self, Error> {
         let (sender, ends) = mpsc::channel();
@@ -63,8 +65,8 @@ impl Crew {
             Self { threads: Vec::new(), thread_ids: Vec::new(), orders: Vec::new(), ends };
         for queue in 0..queues {
             let (order, orders) = mpsc::channel();
-            let (sender, cpus) = (sender.clone(), cpus(queue));
-            let thread = Thread { queue, shape, cpus, orders, sender };
+            let (sender, program, cpus) = (sender.clone(), Arc::clone(program), cpus(queue));
+            let thread = Thread { queue, shape, program, cpus, orders, sender };
             crew.threads.push(thread.spawn()?);
             crew.orders.push(order);
         }
@@ -129,6 +131,7 @@ impl Crew {
 struct Thread {
     queue: u16,
     shape: Shape,
+    program: Arc<Program>,
     cpus: Vec<usize>,
     orders: Receiver<Order>,
     sender: Sender<End>,
@@ -168,17 +171,12 @@ impl Thread {
         if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
             tracing::debug!(%error, "the thread counts as one that may wait for itself");
         }
-        let ring = engine::ring(self.shape)?;
+        let place = Place::new(self.queue, self.shape, engine::ring(self.shape)?)?;
+        let loaded = engine::load(self.shape.engine, &place, &self.program)?;
         self.tell(Step::Gathered(rustix::thread::gettid().as_raw_nonzero().get()));
         let Ok(Order { files, program, region }) = self.orders.recv() else { return Ok(()) };
-        let mut queue = Queue::new(Parts {
-            queue: self.queue,
-            shape: self.shape,
-            ring,
-            files: &files,
-            region,
-        })?;
-        engine::run(self.shape.engine, &mut queue, &program, || self.tell(Step::Ready))
+        let mut queue = Queue::new(place, &files, region)?;
+        engine::run(self.shape.engine, &mut queue, (&program, loaded), || self.tell(Step::Ready))
     }
 }
 

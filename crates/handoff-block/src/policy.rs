@@ -308,7 +308,7 @@ mod tests {
 
     /// Checks an object, joins it and opens the result: everything that happens before the kernel has it.
     fn opened(object: &[u8]) -> io::Result<()> {
-        engine::open(&Program::of_policy(joined(object)?, None)).map(drop)
+        engine::open(&Program::of_policy(joined(object)?)).map(drop)
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //!   requests are never freed.
 
 use std::io;
+use std::mem;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 
@@ -19,19 +20,41 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use crate::life::{Config, Descriptor, Entries, Life};
 use crate::ring::{self, Shape};
 use crate::spec::Engine;
-use crate::state::Mapping;
+use crate::state::{self, Mapping};
 
 pub(crate) const PAGE: usize = 4096;
 
-/// What queues are made of.
-pub(crate) struct Parts<'a> {
-    pub(crate) queue: u16,
-    pub(crate) shape: Shape,
-    /// From [`ring::make`], of this shape.
+/// What a queue has before it has a device.
+pub(crate) struct Place {
+    shape: Shape,
     pub(crate) ring: IoUring,
-    /// The device's char device, then its backings.
-    pub(crate) files: &'a [OwnedFd],
-    pub(crate) region: Mapping,
+    /// As it will be, but for buffers of our own.
+    pub(crate) config: Config,
+    /// Addresses for the driver's descriptions.
+    descriptors: Pages,
+}
+
+impl Place {
+    /// With a ring of this shape, from [`ring::make`].
+    pub(crate) fn new(queue: u16, shape: Shape, ring: IoUring) -> io::Result<Self> {
+        let descriptors = Pages::reserved(usize::from(shape.depth) * ublk::DESCRIPTOR_BYTES)?;
+        let (sq, cq) = (ring.params().sq_entries(), ring.params().cq_entries());
+        let config = Config {
+            queue: queue.into(),
+            depth: shape.depth.into(),
+            tag_mask: ring::tags(shape.depth) - 1,
+            sq_mask: sq - 1,
+            cq_mask: cq - 1,
+            // Before the completions lie the queues' heads and tails; the kernel has whole pages.
+            rings_size: (cq * 16 + 64).next_multiple_of(PAGE as u32),
+            entries_size: sq * size_of::<squeue::Entry>() as u32,
+            region_size: state::region_bytes(shape.depth) as u32,
+            descriptors: descriptors.address.as_ptr() as u64,
+            buffers: 0,
+            buffer_size: (shape.max_request as usize).next_multiple_of(PAGE) as u64,
+        };
+        Ok(Self { shape, ring, config, descriptors })
+    }
 }
 
 pub(crate) struct Queue {
@@ -47,49 +70,25 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(parts: Parts<'_>) -> io::Result<Self> {
-        let Shape { engine, depth, max_request, .. } = parts.shape;
-        let tags = ring::tags(depth);
-        let ring = parts.ring;
-        let files: Vec<RawFd> = parts.files.iter().map(|file| file.as_raw_fd()).collect();
-        ring.submitter().register_files_update(0, &files)?;
-        let buffer_size = (max_request as usize).next_multiple_of(PAGE);
-        let buffers = if engine.lends() {
-            None
-        } else {
-            Some(Pages::anonymous(buffer_size * usize::from(depth))?)
-        };
+    /// With the device's char device and its backings, and the state of this queue of the device.
+    pub(crate) fn new(place: Place, files: &[OwnedFd], region: Mapping) -> io::Result<Self> {
+        let Place { shape, ring, mut config, mut descriptors } = place;
+        let numbers: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
+        ring.submitter().register_files_update(0, &numbers)?;
+        let mut buffers = None;
+        if !shape.engine.lends() {
+            let all = Pages::anonymous(config.buffer_size as usize * usize::from(shape.depth))?;
+            config.buffers = all.address.as_ptr() as u64;
+            buffers = Some(all);
+        }
         // SAFETY: the descriptor is the ring's, which is open.
         let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
         let ring_fd = RingFd::register(fd).ok();
-        let descriptors = Pages::of_requests(&parts.files[0], parts.queue, depth)?;
-        let (sq, cq) = (ring.params().sq_entries(), ring.params().cq_entries());
-        let config = Config {
-            queue: parts.queue.into(),
-            depth: depth.into(),
-            tag_mask: tags - 1,
-            sq_mask: sq - 1,
-            cq_mask: cq - 1,
-            // Before the completions lie the queues' heads and tails; the kernel has whole pages.
-            rings_size: (cq * 16 + 64).next_multiple_of(PAGE as u32),
-            entries_size: sq * size_of::<squeue::Entry>() as u32,
-            region_size: parts.region.len() as u32,
-            descriptors: descriptors.address.as_ptr() as u64,
-            buffers: buffers.as_ref().map_or(0, |pages| pages.address.as_ptr() as u64),
-            buffer_size: buffer_size as u64,
-        };
+        descriptors.become_requests(&files[0], config.queue)?;
+        assert_eq!(region.len(), config.region_size as usize, "made for this depth");
         // SAFETY: the region is made for this depth, and goes with this queue.
-        let life = unsafe { Life::new(config, parts.region.as_ptr()) };
-        Ok(Self {
-            ring_fd,
-            ring,
-            config,
-            life,
-            region: parts.region,
-            descriptors,
-            buffers,
-            gone: 0,
-        })
+        let life = unsafe { Life::new(config, region.as_ptr()) };
+        Ok(Self { ring_fd, ring, config, life, region, descriptors, buffers, gone: 0 })
     }
 
     /// Bytes of memory of a queue: its buffers, ring and descriptions.
@@ -191,7 +190,7 @@ impl Drop for Queue {
     fn drop(&mut self) {
         // The kernel may still read or write an unanswered request.
         if self.gone < self.config.depth {
-            std::mem::forget(self.buffers.take());
+            mem::forget(self.buffers.take());
         }
     }
 }
@@ -221,16 +220,26 @@ impl Pages {
         Ok(pages)
     }
 
-    /// The driver's descriptions of a queue's requests.
-    fn of_requests(device: &OwnedFd, queue: u16, depth: u16) -> io::Result<Self> {
-        let room =
-            |depth: u16| (usize::from(depth) * ublk::DESCRIPTOR_BYTES).next_multiple_of(PAGE);
-        let offset = usize::from(queue) * room(ublk::MAX_QUEUE_DEPTH);
-        let (len, flags) = (room(depth), MapFlags::SHARED | MapFlags::POPULATE);
+    /// Addresses that nobody else gets.
+    fn reserved(len: usize) -> io::Result<Self> {
+        let (len, nothing) = (len.next_multiple_of(PAGE), ProtFlags::empty());
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let address =
-            unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, flags, device, offset as u64)? };
+        let address = unsafe { mmap_anonymous(ptr::null_mut(), len, nothing, MapFlags::PRIVATE)? };
         Ok(Self { address: NonNull::new(address.cast()).expect("not null"), len })
+    }
+
+    /// The driver's descriptions of a queue's requests take the place of reserved pages.
+    fn become_requests(&mut self, device: &OwnedFd, queue: u32) -> io::Result<()> {
+        let room = usize::from(ublk::MAX_QUEUE_DEPTH) * ublk::DESCRIPTOR_BYTES;
+        let offset = queue as usize * room.next_multiple_of(PAGE);
+        let flags = MapFlags::SHARED | MapFlags::POPULATE | MapFlags::FIXED;
+        let (address, access) = (self.address.as_ptr().cast(), ProtFlags::READ);
+        // If that fails, the addresses may be another's.
+        let len = mem::take(&mut self.len);
+        // SAFETY: in place of our own mapping, which nobody looks at yet.
+        unsafe { mmap(address, len, access, flags, device, offset as u64)? };
+        self.len = len;
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
 //! One device and the threads that serve it.
 //!
 //! Contracts:
-//! - a server prepared to take a device over ([`Prepared`]) has its threads and their rings, so it needs
-//!   little memory when the last server is gone;
+//! - a server prepared to take a device over ([`Prepared`]) has its threads, their rings and their programs in the
+//!   kernel, so it needs little memory when the last server is gone;
 //! - [`Server::start`] returns when the block device exists, or leaves nothing behind; if it fails to take
 //!   over a device whose server is gone, the device is left as it was;
 //! - a server one of whose queues fails gives its device up, with the reason: requests that the queue held return to
@@ -100,7 +100,7 @@ pub struct Prepared {
     features: u64,
     /// The device to take over, as it was found.
     found: Option<Found>,
-    program: Program,
+    program: Arc<Program>,
     policy: Option<Policy>,
     engine: Engine,
     passed_over: Vec<PassedOver>,
@@ -128,9 +128,13 @@ impl Prepared {
             // Taken when the device was made, even if the file has changed since.
             let kept = found.map(|found| Directory::of(found.id).policy_path());
             let (read, joined) = Policy::read(kept.as_ref().unwrap_or(path))?;
-            program = Program::of_policy(joined, None);
+            program = Program::of_policy(joined);
+            if let Some(found) = found {
+                program.pins = pins::pins(found.id).into();
+            }
             policy = Some(read);
         }
+        let program = Arc::new(program);
         let device_flags = found.map(|found| found.flags);
         let (engine, passed_over) = engine::choose(spec, features, device_flags, &program)?;
         let mut spec = spec.clone();
@@ -138,7 +142,7 @@ impl Prepared {
         if let Some(Found { id, queues, depth, max_request, .. }) = found {
             spec = Spec { queues, depth, max_request, ..spec };
             let cpus = |queue| control.affinity(id, queue).unwrap_or_default();
-            crew = Some(Crew::gather(queues, Shape::of(engine, &spec), cpus)?);
+            crew = Some(Crew::gather(queues, Shape::of(engine, &spec), &program, cpus)?);
         }
         Ok(Self { spec, control, features, found, program, policy, engine, passed_over, crew })
     }
@@ -204,7 +208,7 @@ impl Server {
             if !lies_there {
                 // It was exchanged since.
                 let (_, joined) = Policy::read(&kept)?;
-                program = Program::of_policy(joined, None);
+                program = Arc::new(Program::of_policy(joined));
             }
         }
         // The last server may let go of them a little later than of the device.
@@ -276,7 +280,8 @@ impl Server {
                     .and_then(|()| directory.keep_policy())
                     .map_err(stateful)?;
             }
-            program.pins = Some(pins::make(id, found.is_none())?);
+            let pins = pins::make(id, found.is_none())?;
+            program.pins.get_or_init(|| pins);
             exchanges = Some(Exchanges::listen(&directory).map_err(stateful)?);
         }
         let state = match found {
@@ -299,11 +304,10 @@ impl Server {
         directory.write(&record).map_err(stateful)?;
 
         let files = Arc::new(files(id, backings)?);
-        let program = Arc::new(program);
         let cpus = |queue| device.control.affinity(id, queue).unwrap_or_default();
         let crew = match prepared.crew {
             Some(crew) => crew,
-            None => Crew::gather(queues, Shape::of(engine, &record.spec), cpus)?,
+            None => Crew::gather(queues, Shape::of(engine, &record.spec), &program, cpus)?,
         };
         tracing::debug!(?map, "device {id}");
         let mut server = Self { device, crew, record, program, exchanges };
@@ -435,7 +439,7 @@ impl Server {
             Error::failed(format!("the policy of device {id} cannot be kept in /run: {error}"))
         };
         let (Policy { object, .. }, joined) = Policy::read(path)?;
-        let mut next = Program::of_policy(joined, None);
+        let mut next = Program::of_policy(joined);
         engine::try_out(&next).map_err(|cause| {
             Error::NotPossible(format!("a policy is not possible: {cause}")).caused_by(&cause)
         })?;

@@ -421,6 +421,11 @@ impl From<&Statistics> for QueueCounters {
 }
 
 /// Bytes of one queue's part of the file.
+/// Bytes of a queue's [`Mapping`].
+pub(crate) fn region_bytes(depth: u16) -> usize {
+    MAP_SPACE + queue_bytes(depth)
+}
+
 fn queue_bytes(depth: u16) -> usize {
     let requests = usize::from(depth).next_power_of_two() * life::request_bytes();
     (QUEUE_SPACE + requests).next_multiple_of(PAGE)
@@ -482,7 +487,7 @@ impl State {
 
     /// Maps what one queue's engine works in.
     pub(crate) fn map(&self, queue: u16) -> io::Result<Mapping> {
-        let len = MAP_SPACE + queue_bytes(self.depth);
+        let len = region_bytes(self.depth);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let address =

@@ -19,7 +19,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use handoff_sys::region;
 use io_uring::IoUring;
@@ -27,7 +27,7 @@ use libbpf_rs::{Link, MapCore as _, MapHandle, Object, ObjectBuilder, OpenMap, O
 
 use crate::error::{is_lack, worded};
 use crate::life::Config;
-use crate::queue::Queue;
+use crate::queue::{Place, Queue};
 use crate::said::{explained, listen};
 
 /// An ELF file is read in place, as structures.
@@ -47,8 +47,8 @@ const RING_FD: std::ops::Range<usize> = 8..12;
 pub(crate) struct Program {
     /// The loop joined with a policy.
     pub(crate) joined: Option<Vec<u8>>,
-    /// Where the policy's maps are kept.
-    pub(crate) pins: Option<PathBuf>,
+    /// Where the policy's maps are kept, once it has a device.
+    pub(crate) pins: OnceLock<PathBuf>,
     /// The loops of queues that are being served.
     loops: Mutex<BTreeMap<u32, Seat>>,
 }
@@ -58,9 +58,8 @@ impl Program {
         self.joined.is_some()
     }
 
-    /// A policy whose maps are kept.
-    pub(crate) fn of_policy(joined: Vec<u8>, pins: Option<PathBuf>) -> Self {
-        Self { joined: Some(joined), pins, ..Self::default() }
+    pub(crate) fn of_policy(joined: Vec<u8>) -> Self {
+        Self { joined: Some(joined), ..Self::default() }
     }
 
     /// Puts another program in the place of all loops, or leaves them unchanged. Returns the names of its
@@ -69,7 +68,7 @@ impl Program {
         let mut loops = self.loops();
         let mut objects = Vec::new();
         for seat in loops.values() {
-            objects.push(load(seat.ring, &seat.config, next)?);
+            objects.push(load(open(next)?, seat.ring, &seat.config, next)?);
         }
         let maps = objects.first().map(maps_of).unwrap_or_default();
         let mut pairs: Vec<_> = loops.values_mut().zip(&mut objects).collect();
@@ -100,6 +99,27 @@ pub(crate) fn loop_object() -> &'static [u8] {
     &OBJECT.0
 }
 
+/// A program that the kernel has taken, and can make the loop of its ring with little memory.
+pub(crate) struct Loaded {
+    of: Arc<Program>,
+    object: Object,
+}
+
+impl Loaded {
+    /// `None` if the policy has maps that are not kept yet.
+    pub(crate) fn before(place: &Place, program: &Arc<Program>) -> io::Result<Option<Self>> {
+        let open = open(program)?;
+        let kept = |map: &OsStr| program.pins.get().is_some_and(|pins| pins.join(map).exists());
+        if !open.maps().all(|map| !is_policys(map.name()) || kept(map.name())) {
+            return Ok(None);
+        }
+        let mut object = load(open, place.ring.as_raw_fd(), &place.config, program)?;
+        // The kernel keeps what that takes for the next time.
+        drop(attach(&mut object)?);
+        Ok(Some(Self { of: Arc::clone(program), object }))
+    }
+}
+
 /// The program that is the loop of a ring. The ring is open as long as this is in [`Program::loops`].
 #[derive(Debug)]
 struct Seat {
@@ -112,8 +132,7 @@ struct Seat {
 }
 
 impl Seat {
-    fn take(ring: &IoUring, config: &Config, program: &Program) -> io::Result<Self> {
-        let mut object = load(ring.as_raw_fd(), config, program)?;
+    fn take(ring: &IoUring, config: &Config, mut object: Object) -> io::Result<Self> {
         let link = Some(attach(&mut object)?);
         Ok(Self { ring: ring.as_raw_fd(), config: *config, link, object, exchanges: 0 })
     }
@@ -135,8 +154,12 @@ struct Seated<'a> {
 }
 
 impl<'a> Seated<'a> {
-    fn new(queue: &Queue, program: &'a Program) -> io::Result<Self> {
-        let seat = Seat::take(&queue.ring, &queue.config, program)?;
+    fn new(queue: &Queue, program: &'a Arc<Program>, loaded: Option<Loaded>) -> io::Result<Self> {
+        let object = match loaded {
+            Some(Loaded { of, object }) if Arc::ptr_eq(&of, program) => object,
+            _ => load(open(program)?, queue.ring.as_raw_fd(), &queue.config, program)?,
+        };
+        let seat = Seat::take(&queue.ring, &queue.config, object)?;
         program.loops().insert(queue.config.queue, seat);
         Ok(Self { program, queue: queue.config.queue })
     }
@@ -158,13 +181,18 @@ impl Drop for Seated<'_> {
     }
 }
 
-pub(super) fn run(queue: &mut Queue, program: &Program, started: impl FnOnce()) -> io::Result<()> {
+pub(super) fn run(
+    queue: &mut Queue,
+    program: &Arc<Program>,
+    loaded: Option<Loaded>,
+    started: impl FnOnce(),
+) -> io::Result<()> {
     // SAFETY: the mapping goes after the ring, and only the program and `ending` look at it.
     unsafe {
         region::register(queue.ring.as_raw_fd(), queue.region.as_ptr(), queue.region.len())?;
     }
     queue.fetch_all()?;
-    let seated = Seated::new(queue, program)?;
+    let seated = Seated::new(queue, program, loaded)?;
     started();
     let mut exchanges = 0;
     loop {
@@ -204,11 +232,14 @@ pub(crate) fn try_out(program: &Program) -> io::Result<()> {
         region_size: 16384,
         ..Config::default()
     };
-    let Err(error) = Seat::take(&ring, &config, program) else { return Ok(()) };
+    let take = |program: &Program| {
+        Seat::take(&ring, &config, load(open(program)?, ring.as_raw_fd(), &config, program)?)
+    };
+    let Err(error) = take(program) else { return Ok(()) };
     if is_lack(&error) {
         return Err(error);
     }
-    if program.is_policy() && Seat::take(&ring, &config, &Program::default()).is_ok() {
+    if program.is_policy() && take(&Program::default()).is_ok() {
         let cause = format!("the kernel's verifier refuses the policy: {error}");
         return Err(io::Error::other(cause));
     }
@@ -224,8 +255,12 @@ pub(crate) fn open(program: &Program) -> io::Result<OpenObject> {
     ObjectBuilder::default().open_memory(program.object()).map_err(|error| explained(&error))
 }
 
-fn load(ring: RawFd, config: &Config, program: &Program) -> io::Result<Object> {
-    let mut open = open(program)?;
+fn load(
+    mut open: OpenObject,
+    ring: RawFd,
+    config: &Config,
+    program: &Program,
+) -> io::Result<Object> {
     for mut map in open.maps_mut() {
         if map.name() == OsStr::new(".rodata.config") {
             let place = map
@@ -244,7 +279,7 @@ fn load(ring: RawFd, config: &Config, program: &Program) -> io::Result<Object> {
                 .initial_value_mut()
                 .ok_or_else(|| io::Error::other("it has a map of the loop's name"))?;
             place[RING_FD].copy_from_slice(&ring.to_ne_bytes());
-        } else if let Some(pins) = &program.pins
+        } else if let Some(pins) = program.pins.get()
             && is_policys(map.name())
         {
             // The first queue makes it, and all use it.

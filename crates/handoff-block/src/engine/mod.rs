@@ -1,6 +1,7 @@
 //! How a queue's requests, completions and results travel.
 
 use std::io;
+use std::sync::Arc;
 
 use handoff_sys::ublk;
 use io_uring::IoUring;
@@ -8,7 +9,7 @@ use io_uring::IoUring;
 use self::batch::Batch;
 use self::single::Single;
 use crate::error::{Error, is_lack};
-use crate::queue::Queue;
+use crate::queue::{Place, Queue};
 use crate::ring::{self, Shape};
 use crate::spec::{Engine, PassedOver, Spec};
 
@@ -19,7 +20,7 @@ mod user_loop;
 
 #[cfg(test)]
 pub(crate) use kernel_loop::open;
-pub(crate) use kernel_loop::{Program, loop_object, try_out};
+pub(crate) use kernel_loop::{Loaded, Program, loop_object, try_out};
 
 /// Entries of a ring for commands beside the pieces of requests.
 fn commands_beside(engine: Engine) -> u32 {
@@ -60,15 +61,28 @@ pub(crate) fn ring(shape: Shape) -> io::Result<IoUring> {
     ring::make(shape, commands_beside(shape.engine))
 }
 
-/// Serves a queue until its device is stopped. Calls `started` when the driver has been asked for requests.
+/// What an engine loads for a queue before it has a device, if it can.
+pub(crate) fn load(
+    engine: Engine,
+    place: &Place,
+    program: &Arc<Program>,
+) -> io::Result<Option<Loaded>> {
+    match engine {
+        Engine::Bpf => Loaded::before(place, program),
+        Engine::UserAuto | Engine::BatchAuto | Engine::UserCopy => Ok(None),
+    }
+}
+
+/// Serves a queue until its device is stopped. Calls `started` when the driver has been asked for requests. What was
+/// loaded is used if it is of this program.
 pub(crate) fn run(
     engine: Engine,
     queue: &mut Queue,
-    program: &Program,
+    (program, loaded): (&Arc<Program>, Option<Loaded>),
     started: impl FnOnce(),
 ) -> io::Result<()> {
     match engine {
-        Engine::Bpf => kernel_loop::run(queue, program, started),
+        Engine::Bpf => kernel_loop::run(queue, program, loaded, started),
         Engine::UserAuto | Engine::UserCopy => user_loop::run(queue, Single::new(), started),
         Engine::BatchAuto => {
             let batch = Batch::new(queue.config.depth);

@@ -12,7 +12,9 @@ use std::time::Duration;
 use handoff_lab::topology::{Disk as _, NullDisk};
 use rustix::process::Signal;
 
-use super::command::{Added, driver_or_skip, kill, nothing_is_left, tell};
+use super::command::{Added, Files, driver_or_skip, kill, nothing_is_left, parent, tell};
+use super::policies::sparse;
+use super::processes::waiting;
 
 const TRACING: &str = "/sys/kernel/tracing";
 /// Events of memory that the kernel takes, and `__GFP_DIRECT_RECLAIM`: of that for which it would wait.
@@ -178,5 +180,31 @@ fn a_server_takes_no_memory_that_it_would_wait_for() {
     let by = taken(&more, more.server(None));
     assert!(by.keys().any(|stack| stack.contains("io_buffer_register_bvec")), "{by:#?}");
     more.del();
+    nothing_is_left();
+}
+
+/// The kernel's verifier takes most of all that a server needs.
+#[test]
+fn a_server_that_waits_has_its_program() {
+    driver_or_skip!();
+    let files = Files::new(1, 8 << 20);
+    let plain = || Added::new(&["loop", files.name(0), "--engine", "bpf"]);
+    for add in [&plain as &dyn Fn() -> Added, &|| sparse(&files).0] {
+        let device = add();
+        let server = device.server(None);
+        let taken = Taken::by(waiting(parent(server), server, None));
+        kill(server);
+        device.server(Some(server));
+        let by = taken.all();
+        let is_attached = |stack: &String| stack.contains("bpf_struct_ops_link_create");
+        assert!(by.keys().any(is_attached), "{by:#?}");
+        // The verifier's, and that of the code by which the kernel calls the program.
+        let is_loaded = |stack: &&String| {
+            stack.contains("bpf_prog_load") || stack.contains("bpf_struct_ops_prepare_trampoline")
+        };
+        let by: Vec<_> = by.keys().filter(is_loaded).collect();
+        assert!(by.is_empty(), "{by:#?}");
+        device.del();
+    }
     nothing_is_left();
 }

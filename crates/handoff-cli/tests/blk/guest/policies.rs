@@ -19,7 +19,7 @@ fn is_refused<T>(tried: io::Result<T>) -> bool {
 }
 
 /// A device with the policy, and the path of that.
-fn sparse(files: &Files) -> (Added, String) {
+pub(super) fn sparse(files: &Files) -> (Added, String) {
     let object = files.directory.path().join("sparse.bpf.o");
     fs::write(&object, SPARSE).expect("a file");
     let object = object.to_str().expect("UTF-8").to_owned();
