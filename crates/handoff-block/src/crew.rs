@@ -1,8 +1,8 @@
 //! The threads of a server, one for each queue.
 //!
 //! Contracts:
-//! - a gathered thread has its ring and, where the loop is in the kernel, its program, and waits for a device; it ends
-//!   if no order comes;
+//! - a gathered thread has its ring and what its engine loads before ([`engine::load`]), and waits for a device; it
+//!   ends if no order comes;
 //! - a thread runs on the processors from which the driver sends it requests;
 //! - each thread reports its end, also when it panics.
 

@@ -47,9 +47,13 @@ pub(crate) fn keep(id: u32, maps: &[OsString]) {
     }
 }
 
+pub(crate) fn are_ours(id: u32) -> bool {
+    is_ours(&pins(id)).is_ok_and(|ours| ours)
+}
+
 /// Removes the pins, if they are our own.
 pub(crate) fn remove(id: u32) {
-    if is_ours(&pins(id)).is_ok_and(|ours| ours) {
+    if are_ours(id) {
         keep(id, &[]);
         let _ = fs::remove_dir(pins(id));
     }

@@ -2,7 +2,8 @@
 //!
 //! Contracts:
 //! - a server prepared to take a device over ([`Prepared`]) has its threads, their rings and their programs in the
-//!   kernel, so it needs little memory when the last server is gone;
+//!   kernel, so it needs little memory when the last server is gone. It has no programs if its policy has maps that
+//!   are not kept;
 //! - [`Server::start`] returns when the block device exists, or leaves nothing behind; if it fails to take
 //!   over a device whose server is gone, the device is left as it was;
 //! - a server one of whose queues fails gives its device up, with the reason: requests that the queue held return to
@@ -129,7 +130,7 @@ impl Prepared {
             let kept = found.map(|found| Directory::of(found.id).policy_path());
             let (read, joined) = Policy::read(kept.as_ref().unwrap_or(path))?;
             program = Program::of_policy(joined);
-            if let Some(found) = found {
+            if let Some(found) = found.filter(|found| pins::are_ours(found.id)) {
                 program.pins = pins::pins(found.id).into();
             }
             policy = Some(read);

@@ -420,12 +420,12 @@ impl From<&Statistics> for QueueCounters {
     }
 }
 
-/// Bytes of one queue's part of the file.
 /// Bytes of a queue's [`Mapping`].
 pub(crate) fn region_bytes(depth: u16) -> usize {
     MAP_SPACE + queue_bytes(depth)
 }
 
+/// Bytes of one queue's part of the file.
 fn queue_bytes(depth: u16) -> usize {
     let requests = usize::from(depth).next_power_of_two() * life::request_bytes();
     (QUEUE_SPACE + requests).next_multiple_of(PAGE)

@@ -23,7 +23,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use handoff_sys::region;
 use io_uring::IoUring;
-use libbpf_rs::{Link, MapCore as _, MapHandle, Object, ObjectBuilder, OpenMap, OpenObject};
+use libbpf_rs::{
+    Link, MapCore as _, MapHandle, Object, ObjectBuilder, OpenMap, OpenMapMut, OpenObject,
+};
 
 use crate::error::{is_lack, worded};
 use crate::life::Config;
@@ -68,7 +70,7 @@ impl Program {
         let mut loops = self.loops();
         let mut objects = Vec::new();
         for seat in loops.values() {
-            objects.push(load(open(next)?, seat.ring, &seat.config, next)?);
+            objects.push(load(seat.ring, &seat.config, next)?);
         }
         let maps = objects.first().map(maps_of).unwrap_or_default();
         let mut pairs: Vec<_> = loops.values_mut().zip(&mut objects).collect();
@@ -99,7 +101,7 @@ pub(crate) fn loop_object() -> &'static [u8] {
     &OBJECT.0
 }
 
-/// A program that the kernel has taken, and can make the loop of its ring with little memory.
+/// A program that the kernel has verified, and makes the loop of its ring with little memory.
 pub(crate) struct Loaded {
     of: Arc<Program>,
     object: Object,
@@ -108,13 +110,16 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// `None` if the policy has maps that are not kept yet.
     pub(crate) fn before(place: &Place, program: &Arc<Program>) -> io::Result<Option<Self>> {
-        let open = open(program)?;
-        let kept = |map: &OsStr| program.pins.get().is_some_and(|pins| pins.join(map).exists());
-        if !open.maps().all(|map| !is_policys(map.name()) || kept(map.name())) {
-            return Ok(None);
+        let mut open = of_ring(place.ring.as_raw_fd(), &place.config, program)?;
+        for mut map in open.maps_mut().filter(|map| is_policys(map.name())) {
+            // It makes none: its device may be removed, or get a policy without that map.
+            let pins = program.pins.get();
+            if !pins.map_or(Ok(false), |pins| take_kept(&mut map, pins))? {
+                return Ok(None);
+            }
         }
-        let mut object = load(open, place.ring.as_raw_fd(), &place.config, program)?;
-        // The kernel keeps what that takes for the next time.
+        let mut object = open.load().map_err(|error| explained(&error))?;
+        // The first time makes the code by which the kernel calls the program, and the object keeps that.
         drop(attach(&mut object)?);
         Ok(Some(Self { of: Arc::clone(program), object }))
     }
@@ -157,7 +162,10 @@ impl<'a> Seated<'a> {
     fn new(queue: &Queue, program: &'a Arc<Program>, loaded: Option<Loaded>) -> io::Result<Self> {
         let object = match loaded {
             Some(Loaded { of, object }) if Arc::ptr_eq(&of, program) => object,
-            _ => load(open(program)?, queue.ring.as_raw_fd(), &queue.config, program)?,
+            other => {
+                drop(other);
+                load(queue.ring.as_raw_fd(), &queue.config, program)?
+            }
         };
         let seat = Seat::take(&queue.ring, &queue.config, object)?;
         program.loops().insert(queue.config.queue, seat);
@@ -232,9 +240,8 @@ pub(crate) fn try_out(program: &Program) -> io::Result<()> {
         region_size: 16384,
         ..Config::default()
     };
-    let take = |program: &Program| {
-        Seat::take(&ring, &config, load(open(program)?, ring.as_raw_fd(), &config, program)?)
-    };
+    let take =
+        |program: &Program| Seat::take(&ring, &config, load(ring.as_raw_fd(), &config, program)?);
     let Err(error) = take(program) else { return Ok(()) };
     if is_lack(&error) {
         return Err(error);
@@ -255,46 +262,55 @@ pub(crate) fn open(program: &Program) -> io::Result<OpenObject> {
     ObjectBuilder::default().open_memory(program.object()).map_err(|error| explained(&error))
 }
 
-fn load(
-    mut open: OpenObject,
-    ring: RawFd,
-    config: &Config,
-    program: &Program,
-) -> io::Result<Object> {
-    for mut map in open.maps_mut() {
-        if map.name() == OsStr::new(".rodata.config") {
-            let place = map
-                .initial_value_mut()
-                .ok_or_else(|| io::Error::other("it has a map of the loop's name"))?;
-            // SAFETY: plain numbers without padding, asserted at the declaration.
-            let bytes = unsafe {
-                std::slice::from_raw_parts(
-                    std::ptr::from_ref(config).cast::<u8>(),
-                    size_of::<Config>(),
-                )
-            };
-            place[..bytes.len()].copy_from_slice(bytes);
-        } else if map.name() == OsStr::new(LOOP) {
-            let place = map
-                .initial_value_mut()
-                .ok_or_else(|| io::Error::other("it has a map of the loop's name"))?;
-            place[RING_FD].copy_from_slice(&ring.to_ne_bytes());
-        } else if let Some(pins) = program.pins.get()
-            && is_policys(map.name())
-        {
-            // The first queue makes it, and all use it.
-            let path = pins.join(map.name());
-            if path.exists() && !goes_with(&map, &path).map_err(|error| explained(&error))? {
-                return Err(io::Error::other(format!(
-                    "its map {} is of another type or size than that of the device: give it another \
-                     name",
-                    map.name().display()
-                )));
+/// Loads a program for a ring. The first queue makes the policy's maps, and all use them.
+fn load(ring: RawFd, config: &Config, program: &Program) -> io::Result<Object> {
+    let mut open = of_ring(ring, config, program)?;
+    if let Some(pins) = program.pins.get() {
+        for mut map in open.maps_mut().filter(|map| is_policys(map.name())) {
+            if !take_kept(&mut map, pins)? {
+                let path = pins.join(map.name());
+                map.set_pin_path(path).map_err(|error| explained(&error))?;
             }
-            map.set_pin_path(path).map_err(|error| explained(&error))?;
         }
     }
     open.load().map_err(|error| explained(&error))
+}
+
+/// A program with the constants of a ring.
+fn of_ring(ring: RawFd, config: &Config, program: &Program) -> io::Result<OpenObject> {
+    let mut open = open(program)?;
+    for mut map in open.maps_mut() {
+        // SAFETY: plain numbers without padding, asserted at the declaration.
+        let constants = unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(config).cast::<u8>(), size_of::<Config>())
+        };
+        let (at, bytes) = match map.name().to_str() {
+            Some(".rodata.config") => (0..constants.len(), constants),
+            Some(LOOP) => (RING_FD, &ring.to_ne_bytes()[..]),
+            _ => continue,
+        };
+        let place = map
+            .initial_value_mut()
+            .ok_or_else(|| io::Error::other("it has a map of the loop's name"))?;
+        place[at].copy_from_slice(bytes);
+    }
+    Ok(open)
+}
+
+/// Uses the map that is kept; `false` if there is none.
+fn take_kept(map: &mut OpenMapMut<'_>, pins: &Path) -> io::Result<bool> {
+    let path = pins.join(map.name());
+    if !path.exists() {
+        return Ok(false);
+    }
+    if !goes_with(map, &path).map_err(|error| explained(&error))? {
+        return Err(io::Error::other(format!(
+            "its map {} is of another type or size than that of the device: give it another name",
+            map.name().display()
+        )));
+    }
+    map.reuse_pinned_map(path).map_err(|error| explained(&error))?;
+    Ok(true)
 }
 
 /// Makes a loaded program the loop of its ring, until the link is dropped.

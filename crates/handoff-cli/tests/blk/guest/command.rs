@@ -131,7 +131,7 @@ impl Drop for Added {
     }
 }
 
-/// No device, no state and no process is left.
+/// No device, no state, no kept map and no process is left.
 #[track_caller]
 pub(super) fn nothing_is_left() {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -144,6 +144,10 @@ pub(super) fn nothing_is_left() {
         let states = fs::read_dir("/run/handoff/blk").into_iter().flatten().filter(|entry| {
             entry.as_ref().expect("an entry").file_type().expect("a type").is_dir()
         });
+        let pins = fs::read_dir("/sys/fs/bpf").into_iter().flatten().filter(|entry| {
+            let name = entry.as_ref().expect("an entry").file_name();
+            name.to_string_lossy().starts_with("handoff-blk-")
+        });
         let processes = fs::read_dir("/proc").expect("/proc").filter(|entry| {
             let path = entry.as_ref().expect("an entry").path().join("cmdline");
             fs::read(path).is_ok_and(|line| {
@@ -151,11 +155,11 @@ pub(super) fn nothing_is_left() {
                 line.contains(" blk serve ") || line.contains(" blk supervise ")
             })
         });
-        let left = (nodes.count(), states.count(), processes.count());
-        if left == (0, 0, 0) {
+        let left = [nodes.count(), states.count(), pins.count(), processes.count()];
+        if left == [0; 4] {
             return;
         }
-        assert!(Instant::now() < deadline, "left: nodes, states, processes {left:?}");
+        assert!(Instant::now() < deadline, "left: nodes, states, pins, processes {left:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -200,7 +200,7 @@ fn a_server_that_waits_has_its_program() {
         assert!(by.keys().any(is_attached), "{by:#?}");
         // The verifier's, and that of the code by which the kernel calls the program.
         let is_loaded = |stack: &&String| {
-            stack.contains("bpf_prog_load") || stack.contains("bpf_struct_ops_prepare_trampoline")
+            stack.contains("bpf_check") || stack.contains("bpf_struct_ops_prepare_trampoline")
         };
         let by: Vec<_> = by.keys().filter(is_loaded).collect();
         assert!(by.is_empty(), "{by:#?}");
