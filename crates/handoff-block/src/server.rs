@@ -282,6 +282,7 @@ impl Server {
                     .map_err(stateful)?;
             }
             let pins = pins::make(id, found.is_none())?;
+            // A prepared server has them.
             program.pins.get_or_init(|| pins);
             exchanges = Some(Exchanges::listen(&directory).map_err(stateful)?);
         }

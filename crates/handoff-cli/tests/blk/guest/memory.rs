@@ -183,7 +183,7 @@ fn a_server_takes_no_memory_that_it_would_wait_for() {
     nothing_is_left();
 }
 
-/// The kernel's verifier takes most of all that a server needs.
+/// While memory is short, the kernel's verifier may look for pages for ever.
 #[test]
 fn a_server_that_waits_has_its_program() {
     driver_or_skip!();
