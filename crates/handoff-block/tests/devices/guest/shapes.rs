@@ -111,8 +111,8 @@ fn cut<'a>(mut arena: &'a mut [u8], shape: &[(usize, usize)]) -> Vec<&'a mut [u8
     pieces
 }
 
-/// One request of this shape. A read is compared with the model, unless its bytes are unknown; a write
-/// updates the model.
+/// One request of this shape. A read is compared with the model as far as that goes, and a write updates
+/// the model so far.
 fn request(
     disk: &File,
     write: bool,
@@ -122,7 +122,8 @@ fn request(
 ) -> Result<(), Errno> {
     let mut pieces = cut(arena.bytes(), shape);
     let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-    let expected = model.get_mut(offset as usize..offset as usize + len);
+    let [start, end] = [offset as usize, offset as usize + len].map(|at| at.min(model.len()));
+    let known = &mut model[start..end];
     let moved = if write {
         pieces.iter_mut().for_each(|piece| piece.copy_from_slice(&random.bytes(piece.len())));
         let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
@@ -133,10 +134,10 @@ fn request(
     };
     assert_eq!(moved, len, "a short request");
     let bytes = pieces.concat();
-    match expected {
-        Some(expected) if write => expected.copy_from_slice(&bytes),
-        Some(expected) => assert!(bytes == expected, "{len} bytes read at {offset} as {shape:?}"),
-        None => {}
+    if write {
+        known.copy_from_slice(&bytes[..known.len()]);
+    } else {
+        assert!(bytes.starts_with(known), "{len} bytes read at {offset} as {shape:?}");
     }
     Ok(())
 }
