@@ -111,8 +111,8 @@ fn cut<'a>(mut arena: &'a mut [u8], shape: &[(usize, usize)]) -> Vec<&'a mut [u8
     pieces
 }
 
-/// One request of this shape. A read is compared with the model as far as that goes, and a write updates
-/// the model so far.
+/// One request of this shape. Where the model covers it, a read is compared with the model, and a write
+/// updates the model.
 fn request(
     disk: &File,
     write: bool,
