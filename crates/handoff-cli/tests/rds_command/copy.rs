@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use handoff_lab::topology::PairEnd;
+use handoff_lab::topology::{Pair, PairEnd};
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -118,4 +119,27 @@ pub(crate) fn copy_between(
     }
     assert_eq!(reports[0]["checksum"], reports[1]["checksum"]);
     reports
+}
+
+/// Whom `--from` does not name sends nothing; where it names nobody, there is a warning.
+pub(crate) fn receives_only_from_those_named(pair: &Pair, engine: &[&str]) {
+    let files = Files::new(100);
+    let own = pair.left.v4().to_string();
+    let warning = format!("anyone who reaches {}:4000 may send", pair.right.v4());
+    let refusal = format!("turned a connection from {own}");
+    for (named, lets_in) in [(None, true), (Some("192.0.2.0/24"), false), (Some(&*own), true)] {
+        let mut receives = [engine, &["--force"]].concat();
+        receives.extend(named.into_iter().flat_map(|named| ["--from", named]));
+        let receiver = receiver(&pair.right, &files.copy(), &receives);
+        let patience = ["--connect-timeout", if lets_in { "60" } else { "1" }];
+        let sends = [engine, &patience].concat();
+        let sent = sender(&pair.left, &files.source(), &pair.right, &sends).end();
+        assert_eq!(sent.code, Some(i32::from(!lets_in)), "{sent:?}");
+        if !lets_in {
+            receiver.signal(Signal::TERM);
+        }
+        let received = receiver.end();
+        let said = [&warning, &refusal].map(|line| received.stderr.contains(line));
+        assert_eq!(said, [named.is_none(), !lets_in], "{received:?}");
+    }
 }

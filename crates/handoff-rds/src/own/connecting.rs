@@ -71,8 +71,8 @@ pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
                 "{own} is taken: by another engine, or by the kernel's own RDS, which listens wherever its \
                  module rds_tcp is loaded, and is then taken for us by peers that reconnect; remedy: use \
                  the kernel's sockets, unload the module (modprobe -r rds_tcp), or listen on another port \
-                 (--listen-port, Engine::listening_at) to which a packet filter leads connections to \
-                 this one"
+                 (--listen-port of `handoff rds`, Engine::listening_at) to which a packet filter leads \
+                 connections to this one"
             ),
             Some(libc::EACCES | libc::EPERM) => {
                 format!("listening on {own} is not permitted: {error}")

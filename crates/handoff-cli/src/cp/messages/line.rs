@@ -131,10 +131,6 @@ pub(super) fn with<T>(
 }
 
 impl Line<'_> {
-    pub(super) fn is_of_kernel(&self) -> bool {
-        matches!(self.port, Port::Kernel { .. })
-    }
-
     /// From here on this reads and writes to the peer, and sends this hello to show that we are alive.
     pub(super) fn begin(&self, peer: SocketAddr, hello: &Hello) {
         self.peer.set(Some(peer));

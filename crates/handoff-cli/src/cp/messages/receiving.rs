@@ -39,7 +39,7 @@ pub(in super::super) fn receive(
     let from = job.args.addresses.from();
     line::with(job, own.ip(), Some(own.port()), visitors::of(from), async |line| {
         output::say(format_args!("listening on rds://{}", SocketAddr::new(own.ip(), own.port())));
-        visitors::warn_of_rds(line.is_of_kernel(), own, from);
+        visitors::warn(own, from, "send");
         let peer = job.unless_stopped(admit(line)).await?;
         let clock = Clock::start();
         job.set_length(peer.length);

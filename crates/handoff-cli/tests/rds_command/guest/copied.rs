@@ -11,7 +11,10 @@ use handoff_rds::wire::{Header, PORT};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
-use crate::copy::{Endless, Files, copy, copy_between, cp, pattern, receiver, sender};
+use crate::copy::{
+    Endless, Files, copy, copy_between, cp, pattern, receiver, receives_only_from_those_named,
+    sender,
+};
 use crate::hosts::{hosts, stranger_at};
 use crate::peer::sends;
 use crate::running::Running;
@@ -36,6 +39,12 @@ fn on_the_same_host_shared_pages_stay_until_they_are_read() {
     assert_eq!(sent["hops"][1]["unknown"], 8 * LONG, "{sent}");
     let [sent, _] = copy(&pair.right, &pair.left, LONG, &["--engine", "copy"]);
     assert_eq!(sent["hops"][1]["copied"], LONG, "{sent}");
+}
+
+#[test]
+fn only_those_who_are_named_may_send() {
+    load("rds_tcp", &[]).expect("the lab's kernel has it");
+    receives_only_from_those_named(&Pair::new(9000).expect("the lab's kernel has veth"), &[]);
 }
 
 #[test]

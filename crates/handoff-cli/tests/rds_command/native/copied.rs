@@ -7,7 +7,9 @@ use std::path::Path;
 use handoff_lab::topology::Pair;
 use rustix::process::Signal;
 
-use crate::copy::{Endless, Files, copy, cp, pattern, receiver, sender};
+use crate::copy::{
+    Endless, Files, copy, cp, pattern, receiver, receives_only_from_those_named, sender,
+};
 use crate::gate::Gate;
 use crate::running::Running;
 
@@ -89,6 +91,11 @@ fn a_receiver_to_whom_nobody_sends_ends_in_time() {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("nobody sent in time"), "{ended:?}");
     assert_eq!(files.names(), ["source"]);
+}
+
+#[test]
+fn only_those_who_are_named_may_send() {
+    receives_only_from_those_named(&Pair::new(9000).expect("namespaces and veth"), &OWN);
 }
 
 #[test]
