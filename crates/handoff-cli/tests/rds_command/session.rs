@@ -1,8 +1,9 @@
 //! Both sides of a stress, and what they say.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::net::Ipv4Addr;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -94,6 +95,22 @@ pub(crate) fn stress(
     assert!(latency["p50"].as_f64() > Some(0.0), "{asked}");
     assert!(latency["p999"].as_f64() >= latency["p50"].as_f64(), "{asked}");
     [asked, answered]
+}
+
+/// Counts the pings from the left end that get no answer: the first, since `answering` stands still.
+pub(crate) fn loses_pings(pair: &Pair, answering: &Answering, engine: &str) {
+    answering.signal(Signal::STOP);
+    let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
+    let asks = ["ping", &own, &peer, "-c", "3", "--engine", engine, "--timeout", "2"];
+    let mut ping = command(&pair.left, &asks).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut printed = BufReader::new(ping.stdout.take().expect("piped")).lines();
+    let mut next = || printed.next().expect("a line").expect("reads");
+    assert_eq!(next(), "1: no answer within 2 s");
+    answering.signal(Signal::CONT);
+    let (second, third, last) = (next(), next(), next());
+    assert!(ping.wait().expect("ends").success());
+    let lost = 1 + [&second, &third].iter().filter(|line| line.contains("no answer")).count();
+    assert!(lost < 3 && last == format!("{lost} of 3 lost"), "{second}, {third}, {last}");
 }
 
 /// Packets that have come to this end.

@@ -8,7 +8,8 @@ use handoff_rds::kernel::{Mode, Socket};
 use crate::hosts::{hosts, ip, stranger_at};
 use crate::running::{PATIENCE, Running};
 use crate::session::{
-    Answering, command, goes_on_after_a_restart, many_packets_come_to, rds, request, stress,
+    Answering, command, goes_on_after_a_restart, loses_pings, many_packets_come_to, rds, request,
+    stress,
 };
 use crate::strangers::Visited;
 
@@ -154,6 +155,7 @@ fn ours_answers_the_kernels_beside_a_kernel_that_has_the_port() {
     let asks = ["ping", &own, &peer, "-c", "3", "--json", "--timeout", "60"];
     let answers = rds(&pair.left, &asks).report();
     assert_eq!((&answers["engine"], &answers["lost"]), (&"rds-kernel".into(), &0.into()));
+    loses_pings(&pair, &answering, "kernel");
     let (_, answered) = answering.stop();
     assert_eq!(answered["engine"], "rds-own");
     let asks = ["ping", &own, &peer, "--engine", "kernel", "--listen-port", "17000"];

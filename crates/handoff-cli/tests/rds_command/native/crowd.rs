@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::mpsc;
+use std::time::Instant;
 
 use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::wire::{Header, MAX_LANES, PORT};
@@ -254,6 +255,7 @@ fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() 
     let receiver = receiving(&pair.right, &from, &copy);
     let visited = Visited::new(receiver.pid());
     visited.may_open(64);
+    let begin = Instant::now();
     // Those that are not accepted all wait to be, and none is still connecting.
     let crowd: Vec<_> = (0..100).map(|number| stranger(&pair.left, number, 40_000, to)).collect();
     receiver.line("connections are not taken");
@@ -267,6 +269,8 @@ fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() 
     let received = receiver.end();
     assert!(sent.code == Some(0) && received.code == Some(0), "{sent:?} {received:?}");
     assert!(fs::read(files.copy()).expect("is there") == pattern(1_000_000));
+    let lines = received.stderr.matches("connections are not taken").count() as u64;
+    assert!(lines <= begin.elapsed().as_secs() + 1, "{received:?}");
 }
 
 #[test]
@@ -289,14 +293,19 @@ fn a_connection_that_there_is_no_room_for_is_taken_later() {
 }
 
 #[test]
-fn a_connection_that_is_not_taken_is_told_with_its_peer() {
+fn a_connection_that_is_not_taken_or_closed_is_told_with_its_peer() {
     let (pair, to) = hosts();
-    let answers = ["stress", &to.to_string(), "--engine", "own"];
-    let answering = Running::start(&mut command(&pair.right, &answers));
+    let mut answering = command(&pair.right, &["-v", "stress", &to.to_string(), "--engine", "own"]);
+    let answering = Running::start(&mut answering);
     answering.line("answering");
     let _refused = connect(&pair.right, SocketAddrV4::new(to, 0), to);
     let said = answering.line("connections are not taken");
     assert!(said.contains(&format!(" refused=1 peer={to} reason=the peer has our own")), "{said}");
+    let mut closed = stranger(&pair.left, 0, 40_000, to);
+    closed.write_all(&huge(1)).expect("is taken");
+    let said = answering.line("a connection is closed");
+    let peer = stranger_at(&pair.left, 0);
+    assert!(said.contains(&format!(" peer={peer} reason=the peer announces a message")), "{said}");
 }
 
 #[test]

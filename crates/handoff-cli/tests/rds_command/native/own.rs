@@ -1,12 +1,8 @@
 //! By our own engine.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
 use handoff_lab::topology::Pair;
-use rustix::process::Signal;
 
-use crate::session::{Answering, command, goes_on_after_a_restart, rds, stress};
+use crate::session::{Answering, goes_on_after_a_restart, loses_pings, rds, stress};
 
 fn pair() -> Pair {
     Pair::new(9000).expect("namespaces and veth")
@@ -51,19 +47,7 @@ fn pings_are_answered_whoever_connects() {
 #[test]
 fn pings_without_an_answer_are_counted() {
     let pair = pair();
-    let answering = Answering::start(&pair.right, "own");
-    answering.signal(Signal::STOP);
-    let [own, peer] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
-    let asks = ["ping", &own, &peer, "-c", "3", "--engine", "own", "--timeout", "2"];
-    let mut ping = command(&pair.left, &asks).stdout(Stdio::piped()).spawn().expect("starts");
-    let mut printed = BufReader::new(ping.stdout.take().expect("piped")).lines();
-    let mut next = || printed.next().expect("a line").expect("reads");
-    assert_eq!(next(), "1: no answer within 2 s");
-    answering.signal(Signal::CONT);
-    let (second, third, last) = (next(), next(), next());
-    assert!(ping.wait().expect("ends").success());
-    let lost = 1 + [&second, &third].iter().filter(|line| line.contains("no answer")).count();
-    assert!(lost < 3 && last == format!("{lost} of 3 lost"), "{second}, {third}, {last}");
+    loses_pings(&pair, &Answering::start(&pair.right, "own"), "own");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Peers that take their time in the midst of a long message.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Read as _, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -58,6 +58,45 @@ fn goes_on_slowly(pair: &Pair) -> bool {
     let statistics = engine.join().expect("has it all");
     assert_eq!(statistics.violations, 0);
     true
+}
+
+#[test]
+fn who_says_nothing_or_breaks_off_is_hung_up_on() {
+    let pair = pair();
+    let setup = Setup { patience: Duration::from_secs(1), ..Setup::default() };
+    let (ready, is_ready) = mpsc::channel();
+    let (over, is_over) = mpsc::channel();
+    let engine = host_with(&pair.right, pair.right.v4().into(), setup, move |own| async move {
+        let _socket = own.engine.bind(SOCKET).expect("is free");
+        ready.send(()).expect("is waited for");
+        while is_over.try_recv().is_err() {
+            own.driver.sleep(Duration::from_millis(10)).await.expect("the driver is there");
+        }
+        own.engine.statistics()
+    });
+    is_ready.recv().expect("is there");
+    for says in [false, true] {
+        let mut peer = Peer::connect(&pair, 0);
+        if says {
+            peer.send_map();
+            let header = Header { len: LONG as u32, ..peer.next() };
+            let begin = [&header.to_bytes()[..], &pattern(0, 1000)].concat();
+            peer.stream.write_all(&begin).expect("is taken");
+        }
+        peer.stream.set_read_timeout(Some(Duration::from_secs(60))).expect("can wait");
+        // What the engine said comes first; then the end, or a reset.
+        let ended = loop {
+            match peer.stream.read(&mut [0; 1 << 14]) {
+                Ok(0) => break true,
+                Ok(_) => {}
+                Err(error) => break error.kind() == ErrorKind::ConnectionReset,
+            }
+        };
+        assert!(ended, "it is left open");
+    }
+    over.send(()).expect("is waited for");
+    // To say nothing is no violation.
+    assert_eq!(engine.join().expect("ends").violations, 1);
 }
 
 /// Bytes that the engine reads at a time.
