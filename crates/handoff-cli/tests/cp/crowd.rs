@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use handoff_cli::cp::wire::{Hello, MAGIC};
 use rustix::process::Signal;
@@ -98,8 +100,34 @@ fn only_those_who_are_named_may_connect() {
         assert_eq!(ended.code, Some(143), "{ended:?}");
         assert_eq!(ended.stderr.contains("anyone who reaches"), warned, "{ended:?}");
     }
-    let waiting = ["--connect-timeout", "3", "tcp-listen://127.0.0.1:0", "/dev/null"];
-    run(&waiting).says(1, "nobody connected in time");
+}
+
+#[test]
+fn a_sender_is_waited_for_no_longer_when_strangers_come() {
+    let wait = |more: &[&str]| {
+        let args = ["--connect-timeout", "1", "tcp-listen://127.0.0.1:0", "/dev/null"];
+        let waiting = Running::start(&mut cp(&[more, &args].concat()));
+        let address = waiting.address().strip_prefix("tcp://").unwrap().to_owned();
+        (waiting, address)
+    };
+    let alone = [&[][..], &["--raw"]].map(wait);
+    // They say nothing, or may not connect: one more whenever there is time for it.
+    let visited = [&[][..], &["--raw", "--from", "127.0.0.7"]].map(wait);
+    let (begin, mut strangers) = (Instant::now(), Vec::new());
+    loop {
+        let before = strangers.len();
+        strangers.extend(visited.iter().filter_map(|(_, it)| TcpStream::connect(it).ok()));
+        if strangers.len() == before {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "it waits on");
+        thread::sleep(Duration::from_millis(50));
+    }
+    for (waiting, _) in alone.into_iter().chain(visited) {
+        let ended = waiting.end();
+        let said = ended.stderr.contains("nobody connected in time (--connect-timeout)");
+        assert!(ended.code == Some(1) && said, "{ended:?}");
+    }
 }
 
 #[test]
@@ -130,6 +158,27 @@ fn a_sender_that_sends_nothing_or_too_much_is_given_up_on() {
         fs::remove_file(file).unwrap();
     }
     assert!(names(directory.path()).is_empty());
+}
+
+#[test]
+fn who_announces_too_much_is_told_why_and_the_next_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let (long, short) = (directory.path().join("long"), directory.path().join("short"));
+    let copy = directory.path().join("copy");
+    fs::write(&long, pattern((1 << 20) + 1)).unwrap();
+    fs::write(&short, pattern(1 << 20)).unwrap();
+    let args = ["--max-size", "1m", "tcp-listen://127.0.0.1:0", path(&copy)];
+    let receiver = Running::start(&mut cp(&args));
+    let address = receiver.address();
+    let why = "1048577 bytes are more than 1048576 (--max-size)";
+    for streams in ["1", "3"] {
+        let sender = run(&["--streams", streams, path(&long), &address]);
+        sender.says(1, &format!("the receiver failed: {why}"));
+    }
+    assert_eq!(run(&[path(&short), &address]).code, Some(0));
+    let received = receiver.end();
+    assert!(received.code == Some(0) && received.stderr.contains(why), "{received:?}");
+    assert!(fs::read(&copy).unwrap() == pattern(1 << 20));
 }
 
 /// The writes past the page cache have all chunks of the pool, until somebody takes them.

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use handoff_cli::cp::checksum::PieceSum;
 use handoff_cli::cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
@@ -165,6 +165,15 @@ fn a_stranger_does_not_join_a_transfer() {
     assert_eq!(std::fs::read(directory.path().join("copy")).unwrap(), bytes);
 }
 
+/// Answers a sender's hello as a receiver does.
+fn greet(peer: &mut TcpStream) {
+    let mut hello = [0; HELLO_LEN];
+    peer.read_exact(&mut hello).unwrap();
+    let hello = Hello::decode(&hello).unwrap();
+    let ours = Hello { sends: false, length: None, ..hello };
+    peer.write_all(&ours.encode()).unwrap();
+}
+
 /// Closing a connection with an answer unread would reset it, and whoever passes it on counts that as a
 /// failure.
 #[test]
@@ -176,13 +185,7 @@ fn a_sender_hears_the_answer_on_every_stream() {
     std::fs::write(&source, [9; 1000]).unwrap();
     let sender = Running::start(&mut cp(&["--streams", "2", path(&source), &address]));
     let mut peers: Vec<TcpStream> = (0..2).map(|_| listener.accept().unwrap().0).collect();
-    for peer in &mut peers {
-        let mut hello = [0; HELLO_LEN];
-        peer.read_exact(&mut hello).unwrap();
-        let hello = Hello::decode(&hello).unwrap();
-        let ours = Hello { sends: false, length: None, ..hello };
-        peer.write_all(&ours.encode()).unwrap();
-    }
+    peers.iter_mut().for_each(greet);
     let answer = Frame::Answer { bytes: 1000, outcome: Ok(None) }.encode();
     let mut heard = 0;
     for peer in &mut peers {
@@ -207,4 +210,27 @@ fn a_sender_hears_the_answer_on_every_stream() {
         assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0, "an end, and no reset");
     }
     assert_eq!(sender.end().code, Some(0));
+}
+
+#[test]
+fn a_receiver_that_reads_nothing_is_given_up_on() {
+    let senders =
+        [(&["--raw"][..], 1), (&[], 1), (&["--streams", "2"], 2)].map(|(more, streams)| {
+            let begin = Instant::now();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = format!("tcp://{}", listener.local_addr().unwrap());
+            let args = [&["--idle", "0.3", "/dev/zero", &address], more].concat();
+            let sender = Running::start(&mut cp(&args));
+            let mut peers: Vec<TcpStream> =
+                (0..streams).map(|_| listener.accept().unwrap().0).collect();
+            if !more.contains(&"--raw") {
+                peers.iter_mut().for_each(greet);
+            }
+            (begin, sender, peers)
+        });
+    for (begin, sender, _peers) in senders {
+        sender.end().says(1, "nothing moved for too long (--idle)");
+        // It waits no longer where nobody reads why it ends.
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    }
 }

@@ -44,10 +44,12 @@ fn holes_are_left_out_on_one_machine() {
     for more in [&[][..], &["--lend", "never"], &["--direct"]] {
         let args = [&["--json", "--force", path(&source), path(&copy)], more].concat();
         let report = run(&args).report();
-        assert_eq!(
-            (&report["bytes"], report["holes"].as_u64() > Some(LEN - (2 << 20))),
-            (&LEN.into(), true)
-        );
+        // Blocks that are shared are not looked through for holes.
+        let shared = more.is_empty() && report["hops"][0]["engine"] == "reflink";
+        let least = if shared { 0 } else { LEN - (2 << 20) };
+        let most = if shared { 0 } else { LEN - 300_000 };
+        let holes = report["holes"].as_u64().unwrap();
+        assert!(report["bytes"] == LEN && (least..=most).contains(&holes), "{report}");
         same(&copy);
     }
     // All of it is a hole.

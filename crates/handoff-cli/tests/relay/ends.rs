@@ -1,13 +1,14 @@
 //! How connections and the relay end.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::running::{Listening, PATIENCE};
@@ -129,17 +130,31 @@ fn what_does_not_end_in_time_is_ended() {
     assert!(ended.stderr.contains("--grace"), "{ended:?}");
 }
 
-/// Each byte is in the tally, in both directions, when whoever took them cuts the connection off.
+/// A relay, and a connection through it: who sends, and who receives.
+fn through_a_relay(upwards: bool, options: &[&str]) -> (Listening, TcpStream, TcpStream) {
+    let target = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let address = target.local_addr().expect("bound");
+    let relay = Listening::start(address, &[&["--connections", "1"], options].concat());
+    let client = relay.connect();
+    let (server, _) = target.accept().expect("accepts");
+    if upwards { (relay, client, server) } else { (relay, server, client) }
+}
+
+/// Bytes that were taken or given, copied or not.
+fn sum(report: &Value, way: &str) -> u64 {
+    let sums = ["zero_copy", "copied", "unknown"].map(|key| report[way][key].as_u64());
+    sums.into_iter().map(|sum| sum.expect("a number")).sum()
+}
+
+const DIRECTIONS: [(&str, bool); 2] = [("bytes_up", true), ("bytes_down", false)];
+
+/// Each byte is in the tally, in both directions, when one side cuts the connection off.
 pub(crate) fn are_in_the_tally_when_cut_off(engine: &str) {
     const FIRST: usize = 300;
     const LEN: usize = 5 << 20;
-    for (bytes, upwards) in [("bytes_up", true), ("bytes_down", false)] {
-        let target = TcpListener::bind("127.0.0.1:0").expect("binds");
-        let address = target.local_addr().expect("bound");
-        let relay = Listening::start(address, &["--engine", engine, "--connections", "1"]);
-        let client = relay.connect();
-        let (server, _) = target.accept().expect("accepts");
-        let (mut source, mut sink) = if upwards { (client, server) } else { (server, client) };
+    let by = |cut| DIRECTIONS.map(|(bytes, upwards)| (bytes, upwards, cut));
+    for (bytes, upwards, cut) in ["by the source", "by the sink"].into_iter().flat_map(by) {
+        let (relay, mut source, mut sink) = through_a_relay(upwards, &["--engine", engine]);
         // Where the relay may choose, it copies this and takes a better engine for the rest.
         source.write_all(&bytes_at(0, 0, FIRST)).expect("sends");
         sink.read_exact(&mut [0; FIRST]).expect("receives");
@@ -147,24 +162,54 @@ pub(crate) fn are_in_the_tally_when_cut_off(engine: &str) {
             scope.spawn(|| source.write_all(&bytes_at(0, FIRST, LEN - FIRST)).expect("sends"));
             sink.read_exact(&mut vec![0; LEN - FIRST]).expect("receives");
         });
-        SockRef::from(&sink).set_linger(Some(Duration::ZERO)).expect("sets");
-        drop(sink);
+        let (cutting, _other) = match cut {
+            "by the sink" => (sink, source),
+            _ => (source, sink),
+        };
+        SockRef::from(&cutting).set_linger(Some(Duration::ZERO)).expect("sets");
+        drop(cutting);
         let report = relay.end().report();
-        assert_eq!((&report["failed"], &report[bytes]), (&1.into(), &LEN.into()), "{report}");
+        let what = format!("{engine}, {bytes}, {cut}: {report}");
+        assert_eq!((&report["failed"], &report[bytes]), (&1.into(), &LEN.into()), "{what}");
         for way in ["taken", "given"] {
-            let sums = ["zero_copy", "copied", "unknown"].map(|key| report[way][key].as_u64());
-            let sum: u64 = sums.into_iter().map(|sum| sum.expect("a number")).sum();
-            assert_eq!(sum, LEN as u64, "{engine}, {bytes}, {way}: {report}");
+            assert_eq!(sum(&report, way), LEN as u64, "{way}, {what}");
         }
         let copied = report["taken"]["copied"].as_u64().expect("a number");
         let both = copied >= FIRST as u64 && copied < LEN as u64;
-        assert!(engine != "auto" || both, "{bytes}: {report}");
+        assert!(engine != "auto" || both, "{what}");
     }
 }
 
 #[test]
 fn bytes_are_in_the_tally_when_the_connection_is_cut_off() {
     ENGINES.into_iter().chain(["auto"]).for_each(are_in_the_tally_when_cut_off);
+}
+
+#[test]
+fn bytes_are_in_the_tally_when_the_connection_stands_still() {
+    const LEN: usize = 1 << 20;
+    let check = |engine: &str, (bytes, upwards)| {
+        let options = ["--engine", engine, "--idle", "1"];
+        let (relay, mut source, mut sink) = through_a_relay(upwards, &options);
+        let mut arrived = Vec::new();
+        thread::scope(|scope| {
+            // It fails where a busy machine stands still meanwhile.
+            scope.spawn(|| source.write_all(&bytes_at(0, 0, LEN)));
+            sink.read_to_end(&mut arrived).expect("receives");
+        });
+        let (report, arrived) = (relay.end().report(), arrived.len() as u64);
+        let what = format!("{engine}, {arrived} bytes: {report}");
+        assert_eq!(report["failures"]["nothing moved for too long (--idle)"], 1, "{what}");
+        assert_eq!((&report[bytes], sum(&report, "given")), (&arrived.into(), arrived), "{what}");
+        assert!(sum(&report, "taken") == arrived || arrived < LEN as u64, "{what}");
+    };
+    thread::scope(|scope| {
+        for engine in ENGINES.into_iter().chain(["auto"]) {
+            for direction in DIRECTIONS {
+                scope.spawn(move || check(engine, direction));
+            }
+        }
+    });
 }
 
 #[test]

@@ -86,6 +86,20 @@ impl Terminal {
         }
     }
 
+    /// Waits for a line like this.
+    pub(crate) fn line(&mut self, what: &str, is_like: impl Fn(&str) -> bool) -> String {
+        let mut written = String::new();
+        let begin = Instant::now();
+        loop {
+            written.push_str(&self.read());
+            let lines = shown(&written);
+            if let Some(line) = lines.iter().find(|line| is_like(line)) {
+                return line.clone();
+            }
+            assert!(begin.elapsed() < PATIENCE, "{what} is not shown: {lines:?}");
+        }
+    }
+
     /// What else was written, until nobody has it open.
     pub(crate) fn rest(mut self) -> String {
         drop(self.theirs);
