@@ -295,10 +295,22 @@ impl<'a> Job<'a> {
             let moved = self.progress.position();
             if moved != seen {
                 (seen, since) = (moved, Instant::now());
-            } else if since.elapsed() >= idle {
-                return Failure::failed("nothing moved for too long (--idle)");
+            } else if let Err(failure) = self.stands_still(since) {
+                return failure;
             }
         }
+    }
+
+    /// Whether it is too long that nothing has moved since then (--idle).
+    ///
+    /// # Errors
+    ///
+    /// That it is.
+    pub(super) fn stands_still(&self, since: Instant) -> Result<(), Failure> {
+        if self.args.idle.is_zero() || since.elapsed() < self.args.idle {
+            return Ok(());
+        }
+        Err(Failure::failed("nothing moved for too long (--idle)"))
     }
 
     /// The failure of a signal, once one has come to any thread.

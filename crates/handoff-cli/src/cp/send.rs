@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -254,10 +254,14 @@ fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
             .map_err(|error| Failure::failed(format!("ending the stream: {error}")))?;
         // Closing with unread bytes resets the connection, which would discard our bytes on the other side:
         // so the close comes when they have arrived.
+        let (mut seen, mut since) = (i32::MAX, Instant::now());
         loop {
             // In this order: the rest of a stream that has ended does not change any more.
             let ended = SockRef::from(&stream.socket.as_fd()).peer_addr().is_err();
             let left = unacknowledged(stream.socket.as_fd())?;
+            if left != seen {
+                (seen, since) = (left, Instant::now());
+            }
             if left == 0 {
                 break;
             }
@@ -267,6 +271,7 @@ fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
                 )));
             }
             job.stop.check()?;
+            job.stands_still(since)?;
             std::thread::sleep(LOOK_AGAIN);
         }
     }

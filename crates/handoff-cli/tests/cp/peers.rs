@@ -209,7 +209,8 @@ fn a_bare_stream_that_was_not_taken_whole_fails() {
     let listener = TcpListener::from(listener);
     let address = format!("tcp://{}", listener.local_addr().unwrap());
     // All of it is in the sender's kernel at once, which then waits for a peer that reads nothing.
-    let sender = Running::start(&mut cp(&["--raw", "--engine", "copy", path(&source), &address]));
+    let sends = ["--raw", "--engine", "copy", path(&source), &address];
+    let sender = Running::start(&mut cp(&sends));
     let peer = listener.accept().unwrap().0;
     let SocketAddr::V4(from) = peer.peer_addr().unwrap() else { unreachable!("it is IPv4") };
     let begin = Instant::now();
@@ -219,6 +220,10 @@ fn a_bare_stream_that_was_not_taken_whole_fails() {
     }
     drop(peer);
     sender.end().says(1, "the receiver ended the connection before it took the last");
+    // Nor is a peer that stays waited for without end.
+    let sender = Running::start(cp(&sends).args(["--idle", "0.5"]));
+    let _peer = listener.accept().unwrap();
+    sender.end().says(1, "nothing moved for too long (--idle)");
 }
 
 #[test]
