@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
+use socket2::{Domain, Socket, Type};
+
 use crate::running::Listening;
 
 /// Engines that need no module.
@@ -41,7 +43,12 @@ pub(crate) fn echo() -> SocketAddr {
 
 /// A target that does this with each connection, in a thread of its own.
 pub(crate) fn serve(answer: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("binds");
+    // All connections of a test may wait at once. Where more wait than there is room for, the kernel begins to send
+    // SYN cookies, and resets such a connection at its first keepalive.
+    socket.listen(4_096).expect("listens");
+    let listener = TcpListener::from(socket);
     serve_on(&listener, answer);
     listener.local_addr().expect("bound")
 }

@@ -81,6 +81,8 @@ impl Running {
             let mut all = String::new();
             for line in BufReader::new(err).lines() {
                 let line = line.expect("UTF-8");
+                // For whoever asks why a test failed.
+                eprintln!("{line}");
                 all.push_str(&line);
                 all.push('\n');
                 // Nobody waits for further lines when this fails.
