@@ -22,12 +22,14 @@ use rustix::net::SendFlags;
 use super::wire::{Frame, HELLO_LEN, Hello};
 use crate::Failure;
 use crate::failure::Failed;
+use crate::net::descriptors;
 use crate::net::reach::Listener;
 
 /// How long an accepted connection may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);
 
-/// The most connections whose first words are incomplete: the oldest makes room for the next.
+/// The most connections whose first words are incomplete, and they take no more than a quarter of the descriptors: the
+/// oldest makes room for the next.
 const MOST_WAITING: usize = 256;
 
 const SILENT: &str =
@@ -40,6 +42,8 @@ struct Hall<'a, A> {
     listener: handoff::Listener,
     visitors: Visitors,
     waiting: VecDeque<Waiting<'a>>,
+    /// The most of them.
+    room: usize,
     answer: A,
 }
 
@@ -64,7 +68,9 @@ pub(super) async fn gather(
     rest: Duration,
 ) -> Result<(Vec<Socket>, Hello), Failure> {
     let (listener, visitors) = listener.on(driver)?;
-    let mut hall = Hall { driver, queue, listener, visitors, waiting: VecDeque::new(), answer };
+    let room = MOST_WAITING.min(descriptors::allowed() / 4);
+    let waiting = VecDeque::new();
+    let mut hall = Hall { driver, queue, listener, visitors, waiting, room, answer };
     let nobody = "nobody connected in time (--connect-timeout)";
     let first = first.unwrap_or(Duration::MAX);
     let (socket, hello) = within(driver, first, nobody, hall.guest(None)).await?;
@@ -127,7 +133,7 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
         if !self.visitors.lets_in(peer) {
             return;
         }
-        if self.waiting.len() >= MOST_WAITING
+        if self.waiting.len() >= self.room
             && let Some(oldest) = self.waiting.pop_front()
         {
             self.visitors.turned_away(oldest.peer, "it said nothing while others came");

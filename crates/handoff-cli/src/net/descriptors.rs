@@ -10,3 +10,9 @@ pub(crate) fn allow_all() {
         tracing::info!(%error, "the limit on open files stays as it is");
     }
 }
+
+/// How many this process may have.
+pub(crate) fn allowed() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.and_then(|limit| limit.try_into().ok()).unwrap_or(usize::MAX)
+}

@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_cli::cp::wire::{Hello, MAGIC};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use crate::running::Running;
 use crate::session::{cp, names, path, pattern, run};
@@ -127,6 +128,28 @@ fn a_sender_is_waited_for_no_longer_when_strangers_come() {
         let ended = waiting.end();
         let said = ended.stderr.contains("nobody connected in time (--connect-timeout)");
         assert!(ended.code == Some(1) && said, "{ended:?}");
+    }
+}
+
+#[test]
+fn the_oldest_of_too_many_strangers_makes_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy");
+    // More than a quarter of its descriptors, and more than it keeps waiting in any case.
+    for (descriptors, strangers) in [(40, 60), (2_000, 300)] {
+        let mut receiver = cp(&["--force", "tcp-listen://127.0.0.1:0", path(&copy)]);
+        let most = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };
+        // SAFETY: it makes one system call.
+        unsafe { receiver.pre_exec(move || Ok(setrlimit(Resource::Nofile, most)?)) };
+        let receiver = Running::start(&mut receiver);
+        let address = receiver.address();
+        let connect = |_| TcpStream::connect(address.strip_prefix("tcp://").unwrap()).unwrap();
+        let crowd: Vec<_> = (0..strangers).map(connect).collect();
+        let said = receiver.line("it said nothing while others came");
+        let oldest = crowd[0].local_addr().unwrap();
+        assert!(said.contains(&format!("from {oldest}")), "{said}");
+        let (sent, received) = (run(&["/proc/version", &address]), receiver.end());
+        assert_eq!((sent.code, received.code), (Some(0), Some(0)), "{sent:?} {received:?}");
     }
 }
 
