@@ -20,6 +20,7 @@ ip -n near link set v0 up
 ip -n far link set v1 up
 # A message is a packet between rds-stress and the gateway.
 sysctl -q -w net.core.wmem_max=8388608 net.core.rmem_max=8388608
+
 # lead NAMESPACE INTERFACE ADDRESS: to our engine there, which listens at port 17000.
 lead() {
 	local tc="ip netns exec $1 tc"

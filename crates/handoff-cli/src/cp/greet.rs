@@ -28,8 +28,7 @@ use crate::net::reach::Listener;
 /// How long an accepted connection may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);
 
-/// The most connections whose first words are incomplete, and they take no more than a quarter of the descriptors: the
-/// oldest makes room for the next.
+/// The most connections whose first words are incomplete: the oldest makes room for the next.
 const MOST_WAITING: usize = 256;
 
 const SILENT: &str =
@@ -42,7 +41,7 @@ struct Hall<'a, A> {
     listener: handoff::Listener,
     visitors: Visitors,
     waiting: VecDeque<Waiting<'a>>,
-    /// The most of them.
+    /// The most of them; a transfer needs descriptors, too.
     room: usize,
     answer: A,
 }
