@@ -58,6 +58,7 @@ mkdir /tmp/near /tmp/far
 mount /dev/disk/by-id/virtio-half-1 /tmp/near
 mount /dev/disk/by-id/virtio-half-2 /tmp/far
 ip netns add far
+modprobe wire
 # A page of payload and the headers.
 ip link add near0 mtu 4148 type wire
 ip link set wire0 mtu 4148 netns far

@@ -9,6 +9,7 @@ for name in far host box; do
 	ip netns add $name
 	ip -n $name link set lo up
 done
+modprobe wire
 ip link add w0 numrxqueues 8 numtxqueues 8 type wire
 ip link set w0 netns far
 ip link set wire0 netns host

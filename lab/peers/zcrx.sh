@@ -8,6 +8,7 @@
 near="ip netns exec near" far="ip netns exec far"
 ip netns add near
 ip netns add far
+modprobe wire
 ip link add w0 numrxqueues 32 numtxqueues 32 type wire
 ip link set w0 netns near
 ip link set wire0 netns far

@@ -5,7 +5,7 @@ quietly() {
     "$@" >/tmp/quiet 2>&1 || {
         echo "failed: $*"
         cat /tmp/quiet
-        cat /var/lib/dkms/handoff/*/build/make.log 2>/dev/null || true
+        cat /var/lib/dkms/handoff*/*/build/make.log 2>/dev/null || true
         journalctl --no-pager --lines=40 | grep handoff
         exit 1
     }

@@ -4,6 +4,7 @@ use std::{
     io::{self, ErrorKind},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket},
     os::fd::AsRawFd as _,
+    path::Path,
     process::Command,
     sync::{
         Arc,
@@ -17,7 +18,7 @@ use netlink_packet_route::link::{
 };
 
 use super::{
-    Namespace, Netem, TopologyError, asked, redirect,
+    Namespace, Netem, TopologyError, asked, load, redirect,
     rtnetlink::{NewLink, Rtnetlink},
     virtio::{self, Moved},
 };
@@ -272,6 +273,10 @@ impl Pair {
     ///
     /// [`TopologyError::Unavailable`] where the kernel has no such module.
     pub fn wire(mtu: u32) -> Result<Self, TopologyError> {
+        // The kernel does not load it by itself.
+        if !Path::new("/sys/module/wire").exists() {
+            load("wire", &[])?;
+        }
         Self::of(InfoKind::Other("wire".to_owned()), mtu)
     }
 

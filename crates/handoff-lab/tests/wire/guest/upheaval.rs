@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::UdpSocket;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -119,7 +120,8 @@ fn the_module_goes_while_a_queue_is_held() {
 }
 
 #[test]
-fn who_has_only_a_namespace_makes_no_nics() {
+fn who_has_only_a_namespace_loads_no_module_and_makes_no_nics() {
+    let by = |tool| Command::new(tool).arg("wire").status().expect("starts").success();
     let make = |kind| {
         let mut make = Command::new("unshare");
         make.args(["--user", "--map-root-user", "--net", "ip", "link", "add", "w0", "type", kind]);
@@ -127,6 +129,12 @@ fn who_has_only_a_namespace_makes_no_nics() {
     };
     let possible = make("veth");
     assert!(possible.status.success(), "{}", String::from_utf8_lossy(&possible.stderr));
+    // Another test may have loaded it.
+    let is_loaded = || Path::new("/sys/module/wire").exists();
+    assert!(!is_loaded() || by("rmmod"), "the module cannot be removed");
+    assert!(!make("wire").status.success());
+    assert!(!is_loaded(), "the kernel has loaded it for somebody without rights");
+    assert!(by("modprobe"));
     let refused = make("wire");
     let why = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && why.contains("CAP_NET_ADMIN of a namespace"), "{why}");

@@ -140,18 +140,21 @@ fn packages_are_installed_used_and_purged() {
         .map(|path| path.file_name().expect("has one").to_string_lossy().into_owned())
         .map(|name| name.split('_').next().expect("has a name").to_owned())
         .collect();
-    assert_eq!(names, ["handoff-dkms", "handoff", "libhandoff-dev", "libhandoff0"]);
+    assert_eq!(
+        names,
+        ["handoff-dkms", "handoff-wire-dkms", "handoff", "libhandoff-dev", "libhandoff0"]
+    );
 
     // All sources of the modules are in the package.
-    let modules = files(&packages[0]);
-    for module in ["getbuf", "wire"] {
+    for (module, package) in ["getbuf", "wire"].iter().zip(&packages) {
+        let modules = files(package);
         for source in fs::read_dir(Path::new(ROOT).join("kmod").join(module)).expect("is there") {
             let name = source.expect("can be read").file_name();
             let ending = format!("/{module}/{}", name.display());
             assert!(modules.iter().any(|path| path.ends_with(&ending)), "{ending} of {modules:?}");
         }
+        assert!(modules.iter().any(|path| path.ends_with("/dkms.conf")), "{modules:?}");
     }
-    assert!(modules.iter().any(|path| path.ends_with("/dkms.conf")), "{modules:?}");
     if Command::new("lintian").arg("--version").output().is_ok() {
         let mut lintian = Command::new("lintian");
         // It leaves files there.
@@ -160,8 +163,8 @@ fn packages_are_installed_used_and_purged() {
         assert_eq!(said, "");
     }
 
-    verify_units(&packages[1], place.path());
-    build_with(&[&packages[2], &packages[3]], place.path());
+    verify_units(&packages[2], place.path());
+    build_with(&[&packages[3], &packages[4]], place.path());
 
     if let Some(reason) = in_guest("small", "install.sh", place.path()) {
         handoff_lab::skip!("{reason}");
