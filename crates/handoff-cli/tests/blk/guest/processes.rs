@@ -1,14 +1,17 @@
 //! The processes behind a device: what they have, and who follows whom.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, Signal, kill_process_group, pidfd_getfd,
+    pidfd_open,
+};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use super::command::{
@@ -97,6 +100,32 @@ fn a_server_logs_to_a_terminal_that_stops_writers_in_the_background() {
         terminal.read();
         child.try_wait().expect("a child")
     });
+    nothing_is_left();
+}
+
+/// It lies in memory, and a server may be killed again and again.
+#[test]
+fn a_log_that_has_become_long_keeps_its_end() {
+    driver_or_skip!();
+    let device = Added::new(&["null", "--size", "1m"]);
+    let mut server = device.server(None);
+    let supervisor = Pid::from_raw(parent(server)).expect("a process");
+    let theirs = pidfd_open(supervisor, PidfdFlags::empty()).expect("opened");
+    let theirs = pidfd_getfd(theirs, 2, PidfdGetfdFlags::empty()).expect("taken");
+    let lines: String = (0..20_000).map(|number| format!("said before: {number:060}\n")).collect();
+    fs::File::from(theirs).write_all(lines.as_bytes()).expect("written");
+    for killed in 1..=2 {
+        kill(server);
+        server = device.server(Some(server));
+        eventually(|| {
+            let log = log(&device);
+            let told = log.matches("was killed by signal 9").count() == killed;
+            (told && log.len() < lines.len() / 2).then_some(())
+        });
+        let log = log(&device);
+        assert!(log.contains(&format!("{:060}", 19_999)) && !log.contains('\0'), "{log}");
+    }
+    device.del();
     nothing_is_left();
 }
 
