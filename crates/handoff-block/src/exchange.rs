@@ -8,30 +8,42 @@
 //! extents already asked for stay in place, and the next policy answers for what is left of a request.
 //!
 //! Contracts:
+//! - the caller of [`exchange`] opens and reads the object, and sends its bytes: the server opens nothing for a client,
+//!   and takes no more bytes than an object may have, in a limited time;
 //! - the caller of [`exchange`] gets the answer when all queues have changed, or none has;
 //! - maps that both policies have are shared; a map of the same name with another type or size is refused;
 //!   maps that the new policy lacks are gone. Variables start anew;
 //! - what a later server will load is replaced when all queues have changed, and watchers of the device
 //!   ([`Watch`]) are told.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::inotify;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::object_file;
 use crate::state::{Directory, POLICY};
 
-/// How long the server waits for the request of a connected client.
+/// How long the server waits for the whole request of a connected client. It does nothing else meanwhile.
 const REQUEST: Duration = Duration::from_secs(1);
 /// How long the answer may take: the kernel verifies the policy once for each queue.
 const ANSWER: Duration = Duration::from_secs(120);
-/// A path and its quotes.
-const REQUEST_BYTES: u64 = 16 << 10;
+/// The line before an object: a path and its quotes.
+const LINE_BYTES: u64 = 16 << 10;
+
+/// The line before an object.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    /// Where the client has read it.
+    policy: PathBuf,
+    bytes: u64,
+}
 
 /// Replaces the policy of a device while it serves.
 ///
@@ -49,10 +61,11 @@ pub fn exchange(id: u32, policy: &Path) -> Result<(), Error> {
             record.spec.target
         )));
     }
+    let (_, object) = object_file::read(policy)?;
     let stream = UnixStream::connect(Directory::of(id).exchange_path()).map_err(|error| {
         Error::failed(format!("device {id} has no server at the moment ({error}): try again"))
     })?;
-    ask(&stream, policy).unwrap_or_else(|error| {
+    ask(&stream, policy, &object).unwrap_or_else(|error| {
         Err(Error::failed(format!(
             "the server of device {id} does not answer ({error}): `handoff blk show {id}` tells the \
              policy that it has"
@@ -60,10 +73,12 @@ pub fn exchange(id: u32, policy: &Path) -> Result<(), Error> {
     })
 }
 
-fn ask(mut stream: &UnixStream, policy: &Path) -> io::Result<Result<(), Error>> {
+fn ask(mut stream: &UnixStream, policy: &Path, object: &[u8]) -> io::Result<Result<(), Error>> {
     stream.set_read_timeout(Some(ANSWER))?;
-    let request = serde_json::to_string(policy)?;
-    stream.write_all(format!("{request}\n").as_bytes())?;
+    let line = Line { policy: policy.to_owned(), bytes: object.len() as u64 };
+    let line = serde_json::to_string(&line)?;
+    stream.write_all(format!("{line}\n").as_bytes())?;
+    stream.write_all(object)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(serde_json::from_str(&answer)?)
@@ -149,19 +164,31 @@ impl Exchanges {
 }
 
 /// A request that waits for an answer.
+#[derive(Debug)]
 pub(crate) struct Request {
+    /// Where the client has read the object.
     pub(crate) policy: PathBuf,
+    pub(crate) object: Vec<u8>,
     stream: UnixStream,
 }
 
 impl Request {
     fn read(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(REQUEST))?;
         stream.set_write_timeout(Some(REQUEST))?;
+        let mut reader = BufReader::new(Until { stream: &stream, end: Instant::now() + REQUEST });
         let mut line = String::new();
-        BufReader::new((&stream).take(REQUEST_BYTES)).read_line(&mut line)?;
-        Ok(Self { policy: serde_json::from_str(&line)?, stream })
+        (&mut reader).take(LINE_BYTES).read_line(&mut line)?;
+        let Line { policy, bytes } = serde_json::from_str(&line)?;
+        if bytes > object_file::MOST {
+            return Err(io::Error::other(format!("an object of {bytes} bytes is too long")));
+        }
+        let mut object = Vec::new();
+        reader.take(bytes).read_to_end(&mut object)?;
+        if object.len() as u64 != bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(Self { policy, object, stream })
     }
 
     pub(crate) fn answer(mut self, result: &Result<(), Error>) {
@@ -171,11 +198,79 @@ impl Request {
     }
 }
 
+/// Reads until a time, however slowly the bytes come.
+struct Until<'a> {
+    stream: &'a UnixStream,
+    end: Instant,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::thread;
 
     use super::*;
+
+    /// What a server makes of what `client` writes.
+    fn read(client: impl FnOnce(UnixStream) + Send + 'static) -> io::Result<Request> {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let client = thread::spawn(|| client(theirs));
+        // The end of the connection tells a client that is refused.
+        let request = Request::read(ours);
+        client.join().expect("ends");
+        request
+    }
+
+    #[test]
+    fn an_object_comes_whole_or_is_refused() {
+        let line = |bytes: u64| format!("{{\"policy\":\"/p.o\",\"bytes\":{bytes}}}\n");
+        let whole = read(move |mut client| {
+            let object = vec![7; object_file::MOST as usize];
+            client.write_all(line(object_file::MOST).as_bytes()).expect("written");
+            client.write_all(&object).expect("written");
+        });
+        let whole = whole.expect("a request");
+        assert_eq!(whole.policy, Path::new("/p.o"));
+        assert!(whole.object.len() as u64 == object_file::MOST);
+        for (sent, why) in [
+            (line(object_file::MOST + 1), "too long"),
+            (format!("{}abc", line(4)), "unexpected end"),
+            ("nothing\n".to_owned(), "expected"),
+            (String::new(), "EOF"),
+        ] {
+            let refused = read(move |mut client| {
+                client.write_all(sent.as_bytes()).expect("written");
+            });
+            let cause = refused.expect_err("refused").to_string();
+            assert!(cause.contains(why), "{cause}");
+        }
+    }
+
+    /// A server that waits for each byte anew does nothing else for as long as the client likes.
+    #[test]
+    fn a_client_that_is_slow_does_not_hold_the_server() {
+        let refused = read(|mut client| {
+            let line = "{\"policy\":\"/p.o\",\"bytes\":0}\n";
+            for byte in line.as_bytes() {
+                if client.write_all(&[*byte]).is_err() {
+                    return;
+                }
+                thread::sleep(REQUEST / 10);
+            }
+        });
+        refused.expect_err("it took three times as long as it may");
+    }
 
     #[test]
     fn a_watch_tells_another_policy_from_all_else() {

@@ -26,6 +26,7 @@ use crate::Error;
 use crate::engine::loop_object;
 use crate::error::{is_lack, worded};
 pub use crate::exchange::{Change, Watch, exchange};
+use crate::object_file;
 use crate::pins::pinned;
 pub use crate::pins::pins;
 use crate::said::{explained, listen, shown};
@@ -34,12 +35,18 @@ use crate::said::{explained, listen, shown};
 const FUNCTION: &str = "blk_policy";
 /// The section of the loop's program.
 const LOOP_PROGRAM: &str = "struct_ops.s/loop_step";
+/// Where types are.
+const TYPES: &str = ".BTF";
+/// What `BLK_POLICY` says of each argument.
+const TAG: &[u8] = b"arg:nonnull\0";
 /// Where subprograms are.
 const TEXT: &str = ".text";
 
 /// A call, and where it says that it calls the kernel.
 const CALL: u8 = 0x85;
 const CALL_OF_THE_KERNEL: u8 = 2;
+/// A call of what a register points to, which the verifier does not know.
+const CALL_BY_POINTER: u8 = 0x8d;
 
 /// A policy that has been checked.
 #[derive(Debug)]
@@ -53,13 +60,8 @@ pub(crate) struct Policy {
 impl Policy {
     /// Reads an object; joins it with the loop's.
     pub(crate) fn read(path: &Path) -> Result<(Self, Vec<u8>), Error> {
-        let name = path.display();
-        let mut object = Vec::new();
-        let file = File::open(path)
-            .and_then(|mut file| file.read_to_end(&mut object).map(|_| file))
-            .map_err(|error| Error::usage(format!("{name}: {error}")).caused_by(&error))?;
-        let joined = joined(&object)
-            .map_err(|cause| Error::usage(format!("{name} {cause}")).caused_by(&cause))?;
+        let (file, object) = object_file::read(path)?;
+        let joined = checked(path, &object)?;
         Ok((Self { object, file }, joined))
     }
 
@@ -70,14 +72,35 @@ impl Policy {
     }
 }
 
+/// What was read from `path`, joined with the loop's.
+pub(crate) fn checked(path: &Path, object: &[u8]) -> Result<Vec<u8>, Error> {
+    joined(object)
+        .map_err(|cause| Error::usage(format!("{} {cause}", path.display())).caused_by(&cause))
+}
+
 /// An object joined with the loop's, if nothing is wrong with it.
 fn joined(object: &[u8]) -> io::Result<Vec<u8>> {
     let refused = |cause: String| io::Error::other(format!("is refused: {cause}"));
     vet(object).map_err(|cause| refused(shown(&cause)))?;
     let joined = link(object)
         .map_err(|error| worded(format!("does not go with the loop: {error}"), is_lack(&error)))?;
+    describes_arguments(object).map_err(refused)?;
     look_through(&joined).map_err(refused)?;
     Ok(joined)
+}
+
+/// Without optimization clang leaves out the names and the tags of arguments. The kernel then refuses the object, and
+/// does not say why.
+fn describes_arguments(policy: &[u8]) -> Result<(), String> {
+    let file = object::File::parse(policy).map_err(|_| "it is no object file".to_owned())?;
+    let types = file.section_by_name(TYPES).and_then(|section| section.data().ok());
+    match types.is_some_and(|types| types.windows(TAG.len()).any(|bytes| bytes == TAG)) {
+        true => Ok(()),
+        false => Err(format!(
+            "its type information says nothing of the arguments of {FUNCTION}: define it by BLK_POLICY, and \
+             compile it with clang -g -O2"
+        )),
+    }
 }
 
 /// What is wrong with an object, if anything.
@@ -86,7 +109,7 @@ fn vet(bytes: &[u8]) -> Result<(), String> {
     if file.architecture() != Architecture::Bpf || !file.is_little_endian() {
         return Err("it is not built for BPF (clang -target bpf)".to_owned());
     }
-    if file.section_by_name(".BTF").is_none() {
+    if file.section_by_name(TYPES).is_none() {
         return Err("it has no type information (clang -g)".to_owned());
     }
     for section in file.sections() {
@@ -133,6 +156,11 @@ fn look_through(joined: &[u8]) -> Result<(), String> {
         let calls_kernel = |code: &[u8]| code[0] == CALL && code[1] >> 4 == CALL_OF_THE_KERNEL;
         if code.chunks_exact(8).any(calls_kernel) {
             return Err("it calls a function of the kernel".to_owned());
+        }
+        if code.chunks_exact(8).any(|code| code[0] == CALL_BY_POINTER) {
+            return Err(
+                "it calls by a pointer, as clang does without -O2: compile it with that".to_owned()
+            );
         }
         // References of the loop's own program become such calls at loading.
         let symbol = |relocation: &object::Relocation| match relocation.target() {
@@ -275,13 +303,14 @@ mod tests {
         assert!(vet(loop_object()).is_err());
     }
 
-    /// An object whose first instruction is replaced by a call of a kernel function.
-    fn forged(honest: &[u8], section: &str) -> Vec<u8> {
+    const A_CALL_OF_THE_KERNEL: [u8; 8] = [CALL, CALL_OF_THE_KERNEL << 4, 0, 0, 1, 0, 0, 0];
+
+    /// An object whose first instruction is replaced by another.
+    fn forged(honest: &[u8], section: &str, instruction: [u8; 8]) -> Vec<u8> {
         let file = object::File::parse(honest).expect("an object");
         let code = file.section_by_name(section).expect("code").file_range().expect("in it");
         let mut forged = honest.to_vec();
-        let call = [CALL, CALL_OF_THE_KERNEL << 4, 0, 0, 1, 0, 0, 0];
-        forged[code.0 as usize..][..8].copy_from_slice(&call);
+        forged[code.0 as usize..][..8].copy_from_slice(&instruction);
         forged
     }
 
@@ -289,8 +318,24 @@ mod tests {
     fn a_call_that_is_written_by_hand_is_seen() {
         let honest = object!("shard");
         joined(honest).expect("an example");
-        let cause = joined(&forged(honest, TEXT)).expect_err("refused").to_string();
+        let cause = joined(&forged(honest, TEXT, A_CALL_OF_THE_KERNEL));
+        let cause = cause.expect_err("refused").to_string();
         assert!(cause.contains("calls a function of the kernel"), "{cause}");
+    }
+
+    /// Where the helpers' header declares variables, each call of one is such a call without optimization.
+    #[test]
+    fn an_object_that_was_not_optimized_is_refused_with_the_remedy() {
+        let by_pointer = [CALL_BY_POINTER, 0, 0, 0, 3, 0, 0, 0];
+        let cause = joined(&forged(object!("shard"), TEXT, by_pointer));
+        let cause = cause.expect_err("refused").to_string();
+        assert!(cause.contains("calls by a pointer") && cause.contains("-O2"), "{cause}");
+        // The kernel says "BTF loading error" only.
+        let mut bare = object!("shard").to_vec();
+        let tag = bare.windows(TAG.len()).position(|bytes| bytes == TAG).expect("its tag");
+        bare[tag] = b'x';
+        let cause = joined(&bare).expect_err("refused").to_string();
+        assert!(cause.contains("nothing of the arguments") && cause.contains("-O2"), "{cause}");
     }
 
     #[test]

@@ -13,7 +13,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -28,10 +27,10 @@ use crate::device::{
     self, Device, Following, Patience, add, is_the_same, parameters, recoverable, start_recovery,
 };
 use crate::engine::{self, Program};
-use crate::exchange::Exchanges;
+use crate::exchange::{Exchanges, Request};
 use crate::existing::{Existing, existing};
 use crate::pins;
-use crate::policy::Policy;
+use crate::policy::{self, Policy};
 use crate::ring::Shape;
 use crate::state::{self, Directory, Record, State};
 use crate::{Control, Engine, Error, PassedOver, Spec, target};
@@ -405,7 +404,7 @@ impl Server {
         let mut stopping = false;
         while running > 0 {
             if let Some(request) = self.exchanges.as_ref().and_then(Exchanges::next) {
-                let exchanged = self.exchange(&request.policy);
+                let exchanged = self.exchange(&request);
                 request.answer(&exchanged);
             }
             match self.crew.next(PAUSE) {
@@ -435,18 +434,17 @@ impl Server {
     }
 
     /// Replaces the device's policy, or leaves it unchanged.
-    fn exchange(&mut self, path: &Path) -> Result<(), Error> {
+    fn exchange(&mut self, Request { policy: path, object, .. }: &Request) -> Result<(), Error> {
         let id = self.id();
         let kept = |error: io::Error| {
             Error::failed(format!("the policy of device {id} cannot be kept in /run: {error}"))
         };
-        let (Policy { object, .. }, joined) = Policy::read(path)?;
-        let mut next = Program::of_policy(joined);
+        let mut next = Program::of_policy(policy::checked(path, object)?);
         engine::try_out(&next).map_err(|cause| {
             Error::NotPossible(format!("a policy is not possible: {cause}")).caused_by(&cause)
         })?;
         let directory = Directory::of(id);
-        directory.write_policy(&object).map_err(kept)?;
+        directory.write_policy(object).map_err(kept)?;
         next.pins = self.program.pins.clone();
         let before = pins::pinned(id);
         let maps = self.program.exchange(&next).map_err(|cause| {

@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::net::UnixStream;
+
+use rustix::fs::{CWD, Mode};
 
 use super::command::{
-    Added, Files, answer, driver_or_skip, kill, nothing_is_left, parent, read_block, verified,
-    write_block,
+    Added, Files, answer, driver_or_skip, kill, nothing_is_left, parent, read_block, refused,
+    verified, write_block,
 };
 use super::processes::{eventually, limit_descriptors, log, waiting};
 
@@ -90,6 +93,31 @@ fn a_server_that_finds_no_descriptors_for_its_policy_is_tried_until_there_are_so
     device.server(Some(server));
     write_block(&device.node(), 6, 3 * MIB).expect("has a place");
     assert_eq!(read_block(&device.node(), 3 * MIB).expect("read"), [6; 4096]);
+    device.del();
+    nothing_is_left();
+}
+
+/// The server's one control thread opens nothing for a client, and does not wait for long.
+#[test]
+fn an_object_without_an_end_is_refused_and_the_device_goes_on() {
+    driver_or_skip!();
+    let files = Files::new(2, 8 << 20);
+    let (device, object) = sparse(&files);
+    let id = device.id.to_string();
+    let fifo = files.directory.path().join("fifo");
+    rustix::fs::mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).expect("made");
+    for path in [fifo.to_str().expect("UTF-8"), "/dev/zero"] {
+        let size = ["--size", "64m"];
+        let added = [&["add", "policy", files.name(1), "--policy", path][..], &size].concat();
+        for arguments in [&["set", &id, "--policy", path][..], &added] {
+            let line = refused(arguments, 2);
+            assert!(line.contains(&format!("{path} is no regular file")), "{line}");
+        }
+    }
+    let silent = UnixStream::connect(format!("/run/handoff/blk/{id}/exchange")).expect("connects");
+    answer(&["set", &id, "--policy", &object]);
+    drop(silent);
+    assert_eq!(device.show()["policy"], *object);
     device.del();
     nothing_is_left();
 }
