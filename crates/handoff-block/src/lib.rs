@@ -42,6 +42,7 @@ mod exchange;
 mod existing;
 mod life;
 mod limits;
+mod members;
 mod object_file;
 mod own_device;
 mod pins;

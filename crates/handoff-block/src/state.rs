@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::life::{self, FILES, MAP_SPACE, Map, OPS, QUEUE_SPACE, QueueState, Statistics};
 use crate::limits::Limits;
+use crate::members;
 use crate::pins;
 use crate::private::make_private;
 use crate::ring;
@@ -201,7 +202,10 @@ impl Directory {
         }
         let new = self.path.join("spec.json.new");
         write(&new, &text)?;
-        fs::rename(new, self.record_path())
+        fs::rename(new, self.record_path())?;
+        // A file has an inode; a leg that was out from the start is nothing.
+        let disks = record.parts.iter().filter(|part| part.inode == 0 && part.device != 0);
+        members::mark(&self.path, disks.map(|part| part.device))
     }
 
     /// Maps what the device's servers read, and the log page written next, as far as they exist. `/run` can be
@@ -244,12 +248,14 @@ impl Directory {
     /// Forgets the device. Forgetting an unknown one is no error.
     pub fn remove(&self) {
         pins::remove(self.id);
+        let disks = members::marked(&self.path);
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("{} stays behind: {error}", self.path.display());
             }
             _ => {}
         }
+        disks.iter().for_each(|disk| members::look_again(disk));
     }
 
     /// The state's file, and the map at its beginning.

@@ -1,4 +1,5 @@
-//! What takes minutes in a guest with systemd: a block device's unit, the services, and modules that dkms builds.
+//! What takes minutes in a guest with systemd: a block device's unit, the services, disks that
+//! udev hides, and modules that dkms builds.
 
 use crate::native::lab::life::{in_guest, library, pack};
 
@@ -28,6 +29,11 @@ fn packages_are_installed_used_and_purged_where_systemd_is() {
 #[test]
 fn services_start_are_killed_upgraded_and_removed() {
     with_versions!("services.sh", [None, Some("99.0.0")]);
+}
+
+#[test]
+fn disks_behind_a_device_are_hidden_where_udev_is() {
+    with_versions!("disks.sh", [None]);
 }
 
 #[test]
