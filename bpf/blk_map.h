@@ -121,14 +121,23 @@ BLK_FUNCTION int blk_healthy_leg(const struct blk_map *map BLK_ARGUMENT, __u32 l
 static inline int blk_locate_mirror(const struct blk_map *map, const struct blk_ask *ask,
 				    struct blk_extent *extent)
 {
+	__u32 shift = map->chunk_shift & 63, region;
+	__u64 left;
+
 	if (!map->files)
 		return -1;
 	extent->file = ask->copy;
 	extent->offset = ask->position;
 	extent->length = ask->length;
-	if (ask->op == BLK_READ)
-		extent->file = blk_healthy_leg(
-			map, (ask->position >> (map->chunk_shift & 63)) % map->files);
+	if (ask->op != BLK_READ)
+		return 0;
+	/* The place of a byte alone says which leg it is read from, however long the request is. */
+	region = (ask->position >> shift) % map->files;
+	extent->file = (__u32)blk_healthy_leg(map, region);
+	left = (1ULL << shift) - (ask->position & ((1ULL << shift) - 1));
+	/* The last leg has all regions. */
+	if (ask->length > left && (__u32)blk_healthy_leg(map, extent->file + 1) != extent->file)
+		extent->length = left;
 	return 0;
 }
 

@@ -43,14 +43,15 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(crate) fn of(engine: Engine, spec: &Spec) -> Self {
+        // A request begins at any block of a chunk.
+        let beyond = spec.max_request.saturating_sub(spec.block_size);
+        let chunks = u64::from(beyond).checked_div(spec.chunk).unwrap_or(0) as usize + 2;
         let pieces = match spec.target {
             Kind::Null | Kind::Loop => 1,
             // At the end of a file.
             Kind::Linear => 2,
-            Kind::Mirror => spec.files.len(),
-            Kind::Stripe => {
-                u64::from(spec.max_request).checked_div(spec.chunk).unwrap_or(0) as usize + 1
-            }
+            Kind::Mirror => spec.files.len().max(chunks),
+            Kind::Stripe => chunks,
             Kind::Policy => PIECES,
         };
         Self {

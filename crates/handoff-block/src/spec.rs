@@ -47,6 +47,15 @@ impl Kind {
         }
     }
 
+    /// The chunk that suits it best where you have no reason for another.
+    pub fn chunk(self) -> u64 {
+        match self {
+            // Two at most of the largest request by default: each costs a request to a leg.
+            Self::Mirror => 1 << 20,
+            _ => 64 << 10,
+        }
+    }
+
     /// Where the bytes are, for a list.
     pub fn about(self) -> &'static str {
         match self {
@@ -200,7 +209,7 @@ pub struct Spec {
     pub id: Option<u32>,
     /// Logical block size in bytes, 512 or 4096.
     pub block_size: u32,
-    /// Bytes of a stripe's chunk, and of the region that a mirror reads from one leg.
+    /// Bytes of a stripe's chunk, and of the region that a mirror reads from one leg ([`Kind::chunk`]).
     pub chunk: u64,
     /// Whether the files are opened with O_DIRECT. Otherwise data is copied into and out of the page cache.
     pub direct: bool,

@@ -191,6 +191,40 @@ mod tests {
     }
 
     #[test]
+    fn the_leg_that_a_byte_is_read_from_is_the_same_for_all_requests() {
+        let spec = Spec { target: Kind::Mirror, chunk: 8192, ..Spec::default() };
+        let (mut map, size) = lay_out(&spec, &[1 << 18; 3]).unwrap();
+        for out in 0..0b111 {
+            map.failed = out;
+            // Of each block.
+            let legs = |step: u32| {
+                let mut legs = Vec::new();
+                for start in (0..size).step_by(step as usize) {
+                    let mut at = start;
+                    while at < (start + u64::from(step)).min(size) {
+                        let rest = (start + u64::from(step)).min(size) - at;
+                        let extent = Ask { op: 0, ..ask(at, rest as u32) };
+                        let extent = locate(&map, extent).expect("a leg");
+                        assert_eq!(extent.offset, at);
+                        let blocks = extent.length / 512;
+                        legs.extend((0..blocks).map(|_| extent.file));
+                        at += u64::from(extent.length);
+                    }
+                }
+                legs
+            };
+            let by_block = legs(512);
+            for step in [4096, 8192 + 512, 24576, 1 << 17] {
+                assert!(legs(step) == by_block, "without {out:03b}, by {step} bytes");
+            }
+        }
+        // Nothing is cut where one leg has all.
+        map.failed = 0b101;
+        let whole = locate(&map, Ask { op: 0, ..ask(512, 1 << 17) }).expect("a leg");
+        assert_eq!((whole.file, whole.length), (1, 1 << 17));
+    }
+
+    #[test]
     fn what_makes_no_device_is_refused() {
         let of = |target, chunk, files: usize| Spec {
             target,

@@ -73,9 +73,10 @@ pub struct AddArgs {
     /// Logical block size in bytes: 512 or 4096
     #[arg(long, value_name = "BYTES", default_value_t = 512)]
     pub block_size: u32,
-    /// Bytes of a stripe's chunk, or of what a mirror reads from one leg: a power of two, at least 4k (k, m)
-    #[arg(long, value_name = "SIZE", default_value = "64k", value_parser = parse_size)]
-    pub chunk: u64,
+    /// Bytes of a stripe's chunk [default: 64k], or of what a mirror reads from one leg [default: 1m]: a power of
+    /// two, at least 4k (k, m)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub chunk: Option<u64>,
     /// Use the page cache, which copies, instead of O_DIRECT
     #[arg(long)]
     pub buffered: bool,
@@ -134,7 +135,7 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
         copies: args.copies,
         id: args.id,
         block_size: args.block_size,
-        chunk: args.chunk,
+        chunk: args.chunk.unwrap_or(args.target.chunk()),
         direct: !args.buffered,
         read_only: args.read_only,
         queues: args.queues,

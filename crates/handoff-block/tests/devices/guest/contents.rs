@@ -115,3 +115,28 @@ fn what_is_written_is_where_it_belongs_by_the_loop_in_the_kernel() {
     driver_or_skip!();
     all_targets(Engine::Bpf);
 }
+
+/// Legs whose bytes tell them apart.
+#[test]
+fn each_byte_of_a_mirror_is_read_from_one_leg_whatever_the_request() {
+    driver_or_skip!();
+    for engine in Engine::ALL {
+        let files = Files::new(&[2 * MIB; 3]);
+        for (leg, path) in (1..).zip(&files.paths) {
+            std::fs::write(path, vec![leg; 2 * MIB as usize]).expect("written");
+        }
+        let device = Device::of(&spec(Kind::Mirror, &files, engine));
+        let disk = device.open();
+        let chunk = spec(Kind::Mirror, &files, engine).chunk as usize;
+        for step in [4096, 64 << 10, 100 << 10, 512 << 10, 2 * MIB as usize] {
+            for start in (0..2 * MIB as usize).step_by(step) {
+                let len = step.min(2 * MIB as usize - start);
+                let read = read_at(&disk, start as u64, len).expect("read");
+                let leg = |(at, byte): (usize, &u8)| *byte == ((start + at) / chunk % 3) as u8 + 1;
+                assert!(read.iter().enumerate().all(leg), "{len} bytes at {start} by {engine}");
+            }
+        }
+        drop(disk);
+        device.end();
+    }
+}
