@@ -36,6 +36,9 @@ struct blk_map {
 	__u64 size[BLK_FILES];
 	/* Linear: where on the device each file ends. */
 	__u64 end[BLK_FILES];
+	/* Mirror: whether all legs are files of one file system, which is full for all of them. */
+	__u32 one_store;
+	__u32 unused;
 };
 
 #ifdef __bpf__

@@ -10,7 +10,9 @@
  * - the first error decides the request's result, and starts no further pieces;
  * - when a mirror's leg fails, it is taken out before any result is given that the leg does not have.
  *   The last leg is never taken out: its errors are the caller's. An error that says nothing about the
- *   leg is the caller's too, and takes no leg out.
+ *   leg is the caller's too, and takes no leg out;
+ * - a leg without room is taken out if another leg has the request. If none has, or if all legs get
+ *   their room from one file system, the error is the caller's.
  */
 #ifndef HANDOFF_BPF_BLK_REQUEST_H
 #define HANDOFF_BPF_BLK_REQUEST_H
@@ -29,7 +31,9 @@
 #define BLK_EFAULT 14
 #define BLK_ENODEV 19
 #define BLK_EINVAL 22
+#define BLK_ENOSPC 28
 #define BLK_EOPNOTSUPP 95
+#define BLK_EDQUOT 122
 #define BLK_ECANCELED 125
 
 /* The driver's description of a request (struct ublksrv_io_desc). */
@@ -106,7 +110,9 @@ struct blk_request {
 	__u32 op;
 	__u32 flags;
 	__u32 under_way;
-	__u32 unused;
+	/* Legs of a mirror that had no room for it, by bit, and what the last of them said. */
+	__u16 full;
+	__u16 no_room;
 	struct blk_piece pieces[BLK_PIECES];
 };
 
@@ -380,36 +386,50 @@ static inline bool blk_is_legs(__s32 error)
 }
 
 /*
- * Takes a mirror's leg out, and notes for which request. False if it is the last leg: queues that take
+ * Takes legs of a mirror out, and notes for which request. False if none would be left: queues that take
  * out the last two at the same time must not both be told that another is left.
  */
-static inline bool blk_take_out(struct blk_map *map, struct blk_queue *queue,
-				const struct blk_request *request, const struct blk_piece *piece,
-				__s32 error)
+static inline bool blk_take_out(struct blk_map *map, struct blk_queue *queue, __u32 legs,
+				const struct blk_failure *noted)
 {
-	__u32 file = blk_index(piece->file), leg = 1U << file;
-	__u32 all = (1U << (map->files & 31)) - 1;
-	struct blk_failure *failure = &queue->failures[file];
-	__u32 i;
+	__u32 all = (1U << (map->files & 31)) - 1, failed = 0, i;
 
 	/* Legs only go out, so others can come first only so often. */
 	for (i = 0; i < BLK_FILES; i++) {
-		__u32 failed = *(volatile __u32 *)&map->failed;
-
-		if (failed & leg)
+		failed = *(volatile __u32 *)&map->failed;
+		if ((failed & legs) == legs)
 			return true;
-		if ((failed | leg) == all)
+		if ((failed | legs) == all)
 			return false;
-		if (__sync_val_compare_and_swap(&map->failed, failed, failed | leg) != failed)
-			continue;
-		failure->position = request->position + piece->at;
-		failure->length = piece->length;
-		failure->op = request->op;
-		failure->error = error;
-		failure->when = request->began;
-		return true;
+		if (__sync_val_compare_and_swap(&map->failed, failed, failed | legs) == failed)
+			break;
 	}
-	return false;
+	if (i == BLK_FILES)
+		return false;
+	for (i = 0; i < BLK_FILES; i++)
+		if ((legs & ~failed) >> i & 1)
+			queue->failures[i] = *noted;
+	return true;
+}
+
+/*
+ * All legs have answered, and some had no room. They are out if others have the request; if none has, no
+ * leg has bytes that the others lack.
+ */
+BLK_FUNCTION int blk_settle(struct blk_map *map BLK_ARGUMENT, struct blk_queue *queue BLK_ARGUMENT,
+			    struct blk_request *request BLK_ARGUMENT)
+{
+	struct blk_failure noted = {
+		.when = request->began,
+		.position = request->position,
+		.length = request->length,
+		.op = request->op,
+		.error = -(__s32)request->no_room,
+	};
+
+	if (!request->error && !blk_take_out(map, queue, request->full, &noted))
+		request->error = noted.error;
+	return 0;
 }
 
 /* Whether to try the piece again, with the rest of it. */
@@ -417,6 +437,7 @@ BLK_FUNCTION int blk_again(struct blk_map *map BLK_ARGUMENT, struct blk_queue *q
 			   struct blk_request *request BLK_ARGUMENT,
 			   struct blk_piece *piece BLK_ARGUMENT, __s32 result)
 {
+	bool no_room = result == -BLK_ENOSPC || result == -BLK_EDQUOT;
 	bool legs;
 
 	if ((result == -BLK_EAGAIN || result == -BLK_EINTR) && piece->tries < BLK_TRIES) {
@@ -435,16 +456,36 @@ BLK_FUNCTION int blk_again(struct blk_map *map BLK_ARGUMENT, struct blk_queue *q
 		queue->statistics.continued++;
 		return true;
 	}
+	if (map->kind == BLK_MIRROR && no_room && request->op != BLK_READ) {
+		/* What a flush did not save is gone from this leg alone. */
+		if (!map->one_store || request->op == BLK_FLUSH) {
+			request->full |= 1U << blk_index(piece->file);
+			request->no_room = (__u16)-result;
+		} else if (!request->error) {
+			request->error = result;
+		}
+		return false;
+	}
 	legs = blk_is_legs(result);
 	/* No progress: the file ends here. A fault in our own request is not the caller's either, and a
 	 * device that is gone is not ours. */
 	if (result >= 0 || result == -BLK_EINVAL || result == -BLK_ENODEV)
 		result = -BLK_EIO;
-	if (map->kind == BLK_MIRROR && legs && blk_take_out(map, queue, request, piece, result)) {
-		if (request->op != BLK_READ)
-			return false;
-		piece->file = blk_healthy_leg(map, piece->file);
-		return piece->file < BLK_FILES;
+	if (map->kind == BLK_MIRROR && legs) {
+		struct blk_failure noted = {
+			.when = request->began,
+			.position = request->position + piece->at,
+			.length = piece->length,
+			.op = request->op,
+			.error = result,
+		};
+
+		if (blk_take_out(map, queue, 1U << blk_index(piece->file), &noted)) {
+			if (request->op != BLK_READ)
+				return false;
+			piece->file = blk_healthy_leg(map, piece->file);
+			return piece->file < BLK_FILES;
+		}
 	}
 	if (!request->error)
 		request->error = result;
@@ -511,6 +552,7 @@ BLK_INLINE int blk_arrived(const volatile struct blk_config *config, struct blk_
 	request->handed = 0;
 	request->copy = 0;
 	request->error = 0;
+	request->full = 0;
 	request->under_way = 0;
 	/* We did not announce other operations, so none is asked for; a mistake must not pass for a
 	 * discard. */
@@ -559,6 +601,8 @@ BLK_INLINE int blk_moved(const volatile struct blk_config *config, struct blk_re
 	}
 	if (--request->under_way)
 		return BLK_UNDER_WAY;
+	if (request->full)
+		blk_settle(&region->map, &region->queue, request);
 	*result = blk_finish(&region->queue, request, now);
 	return BLK_FINISHED;
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::life::Map;
-use crate::state::{Directory, Record};
+use crate::state::{Directory, Part, Record};
 use crate::target;
 
 /// An existing device.
@@ -22,12 +22,16 @@ pub(crate) fn existing(directory: &Directory, id: u32) -> Result<Existing, Error
     let (_, map) = directory.map().map_err(Error::doing(format!("the state of device {id}")))?;
     // The map and the record belong together.
     let sizes: Vec<u64> = record.parts.iter().map(|part| part.size).collect();
+    let one_store = Part::have_one_store(&record.parts).into();
     let laid = (sizes.len() == record.spec.files.len())
         .then_some(&record.spec)
         .ok_or_else(|| Error::usage("not all of its files"))
         .and_then(|spec| target::check(spec).and_then(|()| target::lay_out(spec, &sizes)));
     match laid {
-        Ok((laid, size)) if size == record.size && (Map { failed: map.failed, ..laid }) == map => {
+        Ok((laid, size))
+            if size == record.size
+                && (Map { failed: map.failed, one_store, ..laid }) == map =>
+        {
             Ok(Existing { id, map, record })
         }
         _ => Err(Error::failed(format!(

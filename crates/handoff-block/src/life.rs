@@ -38,6 +38,8 @@ pub(crate) struct Map {
     pub(crate) failed: u32,
     pub(crate) size: [u64; FILES],
     pub(crate) end: [u64; FILES],
+    pub(crate) one_store: u32,
+    pub(crate) unused: u32,
 }
 
 impl Map {
@@ -111,7 +113,7 @@ pub(crate) struct QueueState {
     pub(crate) failures: [Failure; FILES],
 }
 
-const _: () = assert!(size_of::<Map>() == 24 + 16 * FILES);
+const _: () = assert!(size_of::<Map>() == 32 + 16 * FILES);
 const _: () = assert!(size_of::<Config>() == 56);
 const _: () = assert!(size_of::<Descriptor>() == handoff_sys::ublk::DESCRIPTOR_BYTES);
 const _: () = assert!(
@@ -346,13 +348,14 @@ mod tests {
 
     impl Queue {
         fn new() -> Self {
-            Self::of_mirror(3, 1).remove(0)
+            Self::of_mirror(3, 1, false).remove(0)
         }
 
-        /// All queues of a mirror of so many legs.
-        fn of_mirror(legs: usize, queues: u16) -> Vec<Self> {
+        /// All queues of a mirror of so many legs, on one file system or not.
+        fn of_mirror(legs: usize, queues: u16, one_store: bool) -> Vec<Self> {
             let spec = Spec { target: Kind::Mirror, ..Spec::default() };
-            let (map, _) = target::lay_out(&spec, &vec![1 << 20; legs]).expect("a mirror");
+            let (mut map, _) = target::lay_out(&spec, &vec![1 << 20; legs]).expect("a mirror");
+            map.one_store = one_store.into();
             let file = tempfile::tempfile().expect("a file");
             let state = State::begin(file, &map, queues, 1).expect("a state");
             let queue = |queue| {
@@ -472,6 +475,53 @@ mod tests {
         }
     }
 
+    const FLUSH: u32 = 2;
+    const ZEROES: u32 = 5;
+
+    #[test]
+    fn a_file_system_without_room_costs_a_leg_only_if_another_has_room() {
+        for error in [libc::ENOSPC, libc::EDQUOT] {
+            for op in [WRITE, DISCARD, ZEROES] {
+                let done = if op == WRITE { 4096 } else { 0 };
+                // One file system below all: whoever came first had room.
+                let mut queue = Queue::of_mirror(3, 1, true).remove(0);
+                for full in 0..8 {
+                    let results = [0, 1, 2].map(|leg| if full >> leg & 1 != 0 { -error } else { 0 });
+                    let expected = if full == 0 { done } else { -error };
+                    assert_eq!(queue.request(op, results), expected, "operation {op}, {full:03b}");
+                    assert_eq!(queue.failed(), 0, "operation {op}, {full:03b}");
+                }
+                // Several, of which none has room: no leg lacks what another has.
+                let mut queue = Queue::new();
+                assert_eq!(queue.request(op, [-error; 3]), -error);
+                assert_eq!((queue.failed(), queue.state().failures[0].when), (0, 0));
+                // Several, of which one has room: the others are out, and say why.
+                assert_eq!(queue.request(op, [-error, 0, -error]), done);
+                assert_eq!(queue.failed(), 0b101);
+                for leg in [0, 2] {
+                    let noted = queue.state().failures[leg];
+                    assert_eq!((noted.op, noted.error, noted.position), (op, -error, 8192));
+                }
+                assert_eq!(queue.request(op, [0, -error, 0]), -error, "the last one stays");
+                assert_eq!(queue.failed(), 0b101);
+            }
+            // A flush says of earlier writes that one leg has lost them.
+            let mut queue = Queue::of_mirror(3, 1, true).remove(0);
+            assert_eq!(queue.request(FLUSH, [0, -error, 0]), 0);
+            assert_eq!(queue.failed(), 0b010);
+        }
+        // A leg that fails otherwise is out, also beside one without room.
+        for (results, failed) in [
+            ([-libc::EIO, -libc::ENOSPC, -libc::ENOSPC], 0b001),
+            ([-libc::ENOSPC, -libc::EIO, 0], 0b011),
+        ] {
+            let mut queue = Queue::new();
+            let expected = if failed == 0b001 { -libc::ENOSPC } else { 4096 };
+            assert_eq!(queue.request(WRITE, results), expected);
+            assert_eq!(queue.failed(), failed);
+        }
+    }
+
     /// Two threads that reach the same point at the same time, again and again.
     #[derive(Default)]
     struct Meeting(AtomicU32);
@@ -494,7 +544,7 @@ mod tests {
     #[test]
     fn two_queues_leave_a_mirror_its_last_leg() {
         const ROUNDS: u32 = 500;
-        let mut queues = Queue::of_mirror(2, 2);
+        let mut queues = Queue::of_mirror(2, 2, false);
         let meeting = Meeting::default();
         thread::scope(|scope| {
             for (leg, queue) in queues.iter_mut().enumerate() {

@@ -32,7 +32,7 @@ use crate::existing::{Existing, existing};
 use crate::pins;
 use crate::policy::{self, Policy};
 use crate::ring::Shape;
-use crate::state::{self, Directory, Record, State};
+use crate::state::{self, Directory, Part, Record, State};
 use crate::{Control, Engine, Error, PassedOver, Spec, target};
 
 /// How often the stop flag is checked.
@@ -227,7 +227,8 @@ impl Server {
         let mut limits = device::limits(engine, &backings);
         let (map, size, parts) = match &existing {
             None => {
-                let (map, size) = target::lay_out(spec, &sizes)?;
+                let (mut map, size) = target::lay_out(spec, &sizes)?;
+                map.one_store = Part::have_one_store(&parts).into();
                 if engine.lends() {
                     limits.max_segments = limits.max_segments.min(spec.max_segments);
                 }

@@ -93,6 +93,11 @@ impl Part {
         self.is_on_same(other) && self.sequence == other.sequence
     }
 
+    /// Whether all are files of one file system.
+    pub(crate) fn have_one_store(all: &[Self]) -> bool {
+        all.iter().all(|part| part.inode != 0 && part.device == all[0].device)
+    }
+
     /// Whether both are the same file, or have the same number of a disk.
     pub(crate) fn is_on_same(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
@@ -584,7 +589,8 @@ mod tests {
         let spec = Spec { target: Kind::Stripe, files, chunk: 8192, ..Spec::default() };
         let part = |inode| Part { device: 5, inode, sequence: 0, size: 1 << 20 };
         let parts = vec![part(11), part(12)];
-        let (map, size) = target::lay_out(&spec, &[1 << 20; 2]).expect("a stripe");
+        let (mut map, size) = target::lay_out(&spec, &[1 << 20; 2]).expect("a stripe");
+        map.one_store = Part::have_one_store(&parts).into();
         let (engine, passed_over) = (Engine::UserAuto, Vec::new());
         let limits = Limits { memory_alignment: 512, ..Limits::NONE };
         let memory = 1 << 20;

@@ -243,22 +243,56 @@ fn a_full_file_system_reaches_the_caller() {
         let status = std::process::Command::new(program).args(arguments).status();
         assert!(status.expect("starts").success(), "{program}");
     };
+    let others = ["one", "other"].map(|name| format!("{path}/{name}"));
     run("mount", &["-t", "tmpfs", "-o", "size=2m", "none", &path]);
-    for engine in ENGINES {
-        let backing = format!("{path}/backing");
-        File::create(&backing).and_then(|file| file.set_len(8 << 20)).expect("a file");
-        let device = Added::new(&["loop", &backing, "--engine", engine, "--buffered"]);
-        // The page cache would say EIO for all errors.
-        let zeroes = "if=/dev/zero bs=1M count=4 oflag=direct conv=nocreat".split(' ');
-        let mut dd = std::process::Command::new("dd");
-        dd.args(zeroes).arg(format!("of={}", device.node()));
-        let output = dd.output().expect("dd starts");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(errors.contains("No space left on device"), "{engine}: {errors}");
-        device.del();
-        fs::remove_file(backing).expect("removed");
+    for other in &others {
+        fs::create_dir(other).expect("a directory");
+        run("mount", &["-t", "tmpfs", "-o", "size=2m", "none", other]);
     }
-    run("umount", &[&path]);
+    let elsewhere = Files::new(1, 8 << 20);
+    let (first, second) = (format!("{path}/first"), format!("{path}/second"));
+    let apart = others.each_ref().map(|other| format!("{other}/leg"));
+    // The command, whether what does not fit fails, and the legs that are then out.
+    let devices: [(&[&str], bool, &[u32]); 4] = [
+        (&["loop", &first], true, &[]),
+        // None of them lacks what another has: one file system is full, or each is.
+        (&["mirror", &first, &second], true, &[]),
+        (&["mirror", &apart[0], &apart[1]], true, &[]),
+        (&["mirror", &first, elsewhere.name(0)], false, &[0]),
+    ];
+    let all = [&first, &second, &apart[0], &apart[1]];
+    for engine in ENGINES {
+        for (arguments, fails, out) in devices {
+            for backing in all {
+                File::create(backing).and_then(|file| file.set_len(8 << 20)).expect("a file");
+            }
+            let device = Added::new(&[arguments, &["--engine", engine, "--buffered"]].concat());
+            // The page cache would say EIO for all errors.
+            let zeroes = "if=/dev/zero bs=1M count=4 oflag=direct conv=nocreat".split(' ');
+            let mut dd = std::process::Command::new("dd");
+            dd.args(zeroes).arg(format!("of={}", device.node()));
+            let output = dd.output().expect("dd starts");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let said = format!("{arguments:?} by {engine}: {errors}");
+            assert_eq!(errors.contains("No space left on device"), fails, "{said}");
+            assert_eq!(device.show()["failed_legs"], serde_json::json!(out), "{said}");
+            // With room again, it goes on as before.
+            for backing in all {
+                let hole = ["--punch-hole", "--offset=0", "--length=1M", backing];
+                run("fallocate", &hole);
+            }
+            write_block(&device.node(), 9, 3).expect("there is room");
+            assert_eq!(read_block(&device.node(), 3).expect("read"), [9; 4096], "{said}");
+            assert_eq!(device.show()["failed_legs"], serde_json::json!(out), "{said}");
+            device.del();
+            for backing in all {
+                fs::remove_file(backing).expect("removed");
+            }
+        }
+    }
+    for point in others.iter().chain([&path]) {
+        run("umount", &[point]);
+    }
     nothing_is_left();
 }
 
