@@ -38,7 +38,8 @@ struct blk_map {
 	__u64 end[BLK_FILES];
 	/* Mirror: whether all legs are files of one file system, which is full for all of them. */
 	__u32 one_store;
-	__u32 unused;
+	/* Disks that give ranges back by the block layer's command, by bit. */
+	__u32 by_command;
 };
 
 #ifdef __bpf__

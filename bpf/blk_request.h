@@ -75,6 +75,7 @@ struct blk_entry {
 #define BLK_OPCODE_WRITE 23
 #define BLK_OPCODE_COMMAND 46
 #define BLK_ENTRY_FIXED_FILE 1
+#define BLK_ENTRY_ASYNC 0x10
 #define BLK_FSYNC_DATASYNC 1
 #define BLK_RWF_DSYNC 2
 #define BLK_KEEP_SIZE 1
@@ -82,6 +83,8 @@ struct blk_entry {
 #define BLK_ZERO_RANGE 0x10
 #define BLK_COMMAND_FETCH 0xc0107520
 #define BLK_COMMAND_COMMIT_AND_FETCH 0xc0107521
+/* Of disks: BLOCK_URING_CMD_DISCARD. */
+#define BLK_COMMAND_DISCARD 0x1200
 
 /* Of completions: the tag in the low half, then the slot, then what it was. */
 #define BLK_DATA_COMMAND 0
@@ -95,7 +98,8 @@ struct blk_piece {
 	__u32 length;
 	__u16 file;
 	__u16 tries;
-	__u32 unused;
+	/* A discard that is a command to the disk. */
+	__u32 by_command;
 };
 
 struct blk_request {
@@ -278,6 +282,15 @@ BLK_FUNCTION int blk_fill(struct blk_entry *entry BLK_ARGUMENT,
 		entry->op_flags = BLK_FSYNC_DATASYNC;
 		break;
 	default:
+		if (piece->by_command) {
+			entry->opcode = BLK_OPCODE_COMMAND;
+			/* By a worker: a disk that cannot say that it would wait (dm-thin) refuses it otherwise. */
+			entry->flags |= BLK_ENTRY_ASYNC;
+			entry->off = BLK_COMMAND_DISCARD;
+			entry->addr = piece->offset;
+			entry->command[0] = piece->length;
+			break;
+		}
 		entry->opcode = BLK_OPCODE_FALLOCATE;
 		entry->addr = piece->length;
 		entry->len = BLK_KEEP_SIZE;
@@ -360,6 +373,8 @@ BLK_FUNCTION int blk_next(const struct blk_map *map BLK_ARGUMENT,
 	piece->offset = extent.offset;
 	piece->at = request->handed;
 	piece->length = extent.length;
+	piece->by_command = request->op == BLK_DISCARD &&
+			    (map->by_command >> blk_index(extent.file) & 1);
 	request->handed += extent.length;
 	return true;
 }

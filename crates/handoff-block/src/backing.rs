@@ -10,11 +10,12 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::existing::Existing;
 use crate::limits::{Limits, queue_limit};
+use crate::ranges::Ranges;
 use crate::state::Part;
 use crate::{Error, Spec};
 
@@ -24,8 +25,8 @@ pub(crate) struct Backing {
     pub(crate) file: OwnedFd,
     /// Its identity, with the usable bytes, a multiple of the block size.
     pub(crate) part: Part,
-    /// Whether ranges of it can be given back.
-    pub(crate) discards: bool,
+    /// What it does with whole ranges.
+    pub(crate) ranges: Ranges,
     /// Whether it lies on a disk that rotates.
     pub(crate) rotates: bool,
     /// Its limits for memory that goes straight to it.
@@ -72,6 +73,12 @@ pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<B
     Ok(backings)
 }
 
+/// Those that give ranges back by a command, by bit.
+pub(crate) fn by_command(backings: &[Backing]) -> u32 {
+    let each = (0..).zip(backings);
+    each.fold(0, |all, (place, backing)| all | u32::from(backing.ranges.by_command) << place)
+}
+
 /// Keeps the place of a leg that is out.
 fn stand_in() -> Result<Backing, Error> {
     let file = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -79,7 +86,7 @@ fn stand_in() -> Result<Backing, Error> {
     Ok(Backing {
         file,
         part: Part::default(),
-        discards: false,
+        ranges: Ranges::default(),
         rotates: false,
         limits: Limits::NONE,
     })
@@ -164,11 +171,12 @@ fn open(
     } else {
         part.sequence = sequence(part.device);
     }
-    let (len, discards) = if kind.is_file() {
-        (metadata.len(), punches(&file, metadata.len()))
+    let (len, ranges) = if kind.is_file() {
+        (metadata.len(), Ranges::of_file(&file, metadata.len()))
     } else {
-        block_device(&file, &metadata, spec)
-            .map_err(|cause| Error::usage(format!("{name}{cause}")))?
+        let len =
+            block_device(&file, spec).map_err(|cause| Error::usage(format!("{name}{cause}")))?;
+        (len, Ranges::of_disk(&file, part.device))
     };
     part.size = len - len % u64::from(spec.block_size);
     if part.size == 0 {
@@ -185,7 +193,7 @@ fn open(
         limits = Limits::of_disk(part.device);
         limits.memory_alignment = direct_alignment(&file, path, spec)?;
     }
-    Ok(Backing { file, part, discards: discards && !spec.read_only, rotates, limits })
+    Ok(Backing { file, part, ranges, rotates, limits })
 }
 
 /// The number that the kernel gave a disk when it appeared or got another medium; the kernel reuses device
@@ -199,33 +207,18 @@ fn sequence(device: u64) -> u64 {
     known.and_then(|number| number.trim().parse().ok()).unwrap_or_default()
 }
 
-/// Whether a file system makes holes: tried behind the end of the file, where there is nothing.
-fn punches(file: &OwnedFd, len: u64) -> bool {
-    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(file, hole, len.next_multiple_of(4096), 4096).is_ok()
-}
-
-fn block_device(
-    file: &OwnedFd,
-    metadata: &fs::Metadata,
-    spec: &Spec,
-) -> Result<(u64, bool), String> {
+/// The length of a disk.
+fn block_device(file: &OwnedFd, spec: &Spec) -> Result<u64, String> {
     let refused = |error: Errno| format!(" does not tell its size: {error}");
-    let len = rustix::fs::ioctl_blksszget(file)
-        .map_err(refused)
-        .and_then(|sector| {
-            if sector > spec.block_size {
-                return Err(format!(
-                    " has blocks of {sector} bytes, more than the device's {}: use --block-size {sector}",
-                    spec.block_size
-                ));
-            }
-            rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(refused)
-        })?;
-    // A hole is made by writing zeroes that the disk may unmap.
-    let takes = |name| queue_limit(metadata.rdev(), name).is_some_and(|most| most != 0);
-    let discards = takes("discard_max_bytes") && takes("write_zeroes_max_bytes");
-    Ok((len, discards))
+    rustix::fs::ioctl_blksszget(file).map_err(refused).and_then(|sector| {
+        if sector > spec.block_size {
+            return Err(format!(
+                " has blocks of {sector} bytes, more than the device's {}: use --block-size {sector}",
+                spec.block_size
+            ));
+        }
+        rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(refused)
+    })
 }
 
 fn direct_alignment(file: &OwnedFd, path: &Path, spec: &Spec) -> Result<u32, Error> {

@@ -294,7 +294,7 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
     if spec.target == Kind::Stripe {
         parameters.io_opt_shift = (spec.chunk.trailing_zeros() as u8).min(IO_OPT_SHIFT);
     }
-    if !spec.read_only && backings.iter().all(|backing| backing.discards) {
+    if !spec.read_only && backings.iter().all(|backing| backing.ranges.discards) {
         let most = match spec.target {
             Kind::Stripe => DISCARD_BYTES.min(spec.chunk.saturating_mul(DISCARD_CHUNKS)),
             _ => DISCARD_BYTES,
@@ -302,8 +302,10 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
         parameters.types |= ublk::PARAM_TYPE_DISCARD;
         parameters.discard_granularity = spec.block_size.max(4096);
         parameters.max_discard_sectors = (most >> 9) as u32;
-        parameters.max_write_zeroes_sectors = (most >> 9) as u32;
         parameters.max_discard_segments = 1;
+        if backings.iter().all(|backing| backing.ranges.zeroes) {
+            parameters.max_write_zeroes_sectors = (most >> 9) as u32;
+        }
     }
     parameters
 }

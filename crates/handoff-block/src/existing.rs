@@ -22,7 +22,7 @@ pub(crate) fn existing(directory: &Directory, id: u32) -> Result<Existing, Error
     let (_, map) = directory.map().map_err(Error::doing(format!("the state of device {id}")))?;
     // The map and the record belong together.
     let sizes: Vec<u64> = record.parts.iter().map(|part| part.size).collect();
-    let one_store = Part::have_one_store(&record.parts).into();
+    let (one_store, by_command) = (Part::have_one_store(&record.parts).into(), record.by_command);
     let laid = (sizes.len() == record.spec.files.len())
         .then_some(&record.spec)
         .ok_or_else(|| Error::usage("not all of its files"))
@@ -30,7 +30,7 @@ pub(crate) fn existing(directory: &Directory, id: u32) -> Result<Existing, Error
     match laid {
         Ok((laid, size))
             if size == record.size
-                && (Map { failed: map.failed, one_store, ..laid }) == map =>
+                && (Map { failed: map.failed, one_store, by_command, ..laid }) == map =>
         {
             Ok(Existing { id, map, record })
         }

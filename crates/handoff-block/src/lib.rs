@@ -49,6 +49,7 @@ mod pins;
 pub mod policy;
 mod private;
 mod queue;
+mod ranges;
 mod ring;
 mod said;
 mod server;

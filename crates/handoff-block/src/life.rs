@@ -39,7 +39,8 @@ pub(crate) struct Map {
     pub(crate) size: [u64; FILES],
     pub(crate) end: [u64; FILES],
     pub(crate) one_store: u32,
-    pub(crate) unused: u32,
+    /// By bit.
+    pub(crate) by_command: u32,
 }
 
 impl Map {
@@ -486,7 +487,8 @@ mod tests {
                 // One file system below all: whoever came first had room.
                 let mut queue = Queue::of_mirror(3, 1, true).remove(0);
                 for full in 0..8 {
-                    let results = [0, 1, 2].map(|leg| if full >> leg & 1 != 0 { -error } else { 0 });
+                    let results =
+                        [0, 1, 2].map(|leg| if full >> leg & 1 != 0 { -error } else { 0 });
                     let expected = if full == 0 { done } else { -error };
                     assert_eq!(queue.request(op, results), expected, "operation {op}, {full:03b}");
                     assert_eq!(queue.failed(), 0, "operation {op}, {full:03b}");

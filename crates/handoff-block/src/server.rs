@@ -229,6 +229,7 @@ impl Server {
             None => {
                 let (mut map, size) = target::lay_out(spec, &sizes)?;
                 map.one_store = Part::have_one_store(&parts).into();
+                map.by_command = backing::by_command(&backings);
                 if engine.lends() {
                     limits.max_segments = limits.max_segments.min(spec.max_segments);
                 }
@@ -302,7 +303,9 @@ impl Server {
             }
             None => device.made,
         };
-        let record = Record { spec, made, engine, passed_over, size, memory, limits, parts };
+        let by_command = map.by_command;
+        let record =
+            Record { spec, made, engine, passed_over, size, memory, limits, by_command, parts };
         directory.write(&record).map_err(stateful)?;
 
         let files = Arc::new(files(id, backings)?);

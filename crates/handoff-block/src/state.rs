@@ -49,6 +49,9 @@ pub struct Record {
     pub memory: u64,
     /// The limits of its requests.
     pub limits: Limits,
+    /// Files that are disks which give ranges back by a command, by bit.
+    #[serde(default)]
+    pub by_command: u32,
     /// Its files when it was made, in order.
     pub parts: Vec<Part>,
 }
@@ -594,7 +597,9 @@ mod tests {
         let (engine, passed_over) = (Engine::UserAuto, Vec::new());
         let limits = Limits { memory_alignment: 512, ..Limits::NONE };
         let memory = 1 << 20;
-        let record = Record { spec, made: 3, engine, passed_over, size, memory, limits, parts };
+        let by_command = 0;
+        let record =
+            Record { spec, made: 3, engine, passed_over, size, memory, limits, by_command, parts };
         directory.write(&record).expect("written");
         State::make(&directory, &map, 2, 4).expect("made");
         (directory, record, map)

@@ -11,6 +11,7 @@ mod guest {
     mod fixture;
     mod leases;
     mod policies;
+    mod ranges;
     mod recovery;
     mod shapes;
 }

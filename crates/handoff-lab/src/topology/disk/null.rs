@@ -1,4 +1,4 @@
-//! A disk that ends every request at once and has no memory, by the driver null_blk: reads leave
+//! A disk that ends every request at once and usually has no memory, by the driver null_blk: reads leave
 //! the buffer as it is, writes go nowhere.
 //!
 //! Minimum kernel: 4.14 (made through configfs).
@@ -45,6 +45,16 @@ impl NullDisk {
     /// As of [`new`](Self::new).
     pub fn strict(mib: u64, block: u32, most: u64) -> Result<Self, TopologyError> {
         Self::with(mib, block, &[("virt_boundary", 1), ("max_sectors", most / 512)])
+    }
+
+    /// Makes one that has memory after all. It gives ranges back (discard), but does not write zeroes by itself,
+    /// and two pieces of a request's memory meet at the boundary of a page.
+    ///
+    /// # Errors
+    ///
+    /// As of [`new`](Self::new).
+    pub fn with_memory(mib: u64, block: u32) -> Result<Self, TopologyError> {
+        Self::with(mib, block, &[("memory_backed", 1), ("discard", 1), ("virt_boundary", 1)])
     }
 
     fn with(mib: u64, block: u32, special: &[(&str, u64)]) -> Result<Self, TopologyError> {
