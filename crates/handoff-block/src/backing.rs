@@ -12,6 +12,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+use rustix::ioctl;
 
 use crate::existing::Existing;
 use crate::limits::{Limits, queue_limit};
@@ -129,6 +130,7 @@ fn open(
     if !kind.is_file() && !kind.is_block_device() {
         return Err(Error::usage(format!("{name} is neither a file nor a block device")).into());
     }
+    let is_new = own.is_none();
     let own = own.and_then(|id| fs::metadata(format!("/dev/ublkb{id}")).ok());
     if let Some(own) = own {
         let holds = if kind.is_file() { metadata.dev() } else { metadata.rdev() };
@@ -174,6 +176,13 @@ fn open(
     let (len, ranges) = if kind.is_file() {
         (metadata.len(), Ranges::of_file(&file, metadata.len()))
     } else {
+        if is_new && !spec.read_only && is_read_only(&file)? {
+            return Err(Error::usage(format!(
+                "{name} is set to be only read: let it be written (blockdev --setrw), or make the device \
+                 --read-only"
+            ))
+            .into());
+        }
         let len =
             block_device(&file, spec).map_err(|cause| Error::usage(format!("{name}{cause}")))?;
         (len, Ranges::of_disk(&file, part.device))
@@ -205,6 +214,16 @@ fn sequence(device: u64) -> u64 {
         .iter()
         .find_map(|name| fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{name}")).ok());
     known.and_then(|number| number.trim().parse().ok()).unwrap_or_default()
+}
+
+/// Whether a disk, or all of the disk of a partition, may only be read. The kernel lets it be opened for writing,
+/// and then refuses each write.
+fn is_read_only(disk: &OwnedFd) -> Result<bool, Error> {
+    const BLKROGET: ioctl::Opcode = ioctl::opcode::none(0x12, 94);
+    // SAFETY: the kernel writes an int.
+    let told = unsafe { ioctl::ioctl(disk, ioctl::Getter::<BLKROGET, std::ffi::c_int>::new()) };
+    let told = told.map_err(io::Error::from);
+    Ok(told.map_err(Error::doing("a disk does not tell whether it may be written"))? != 0)
 }
 
 /// The length of a disk.

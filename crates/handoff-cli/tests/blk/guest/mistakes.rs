@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 
 use handoff_lab::topology::{Disk as _, Flaky, LoopDisk, NullDisk, Schedule};
 
-use super::command::{Added, Files, answer, blk, driver_or_skip, nothing_is_left, refused};
+use super::command::{
+    Added, Files, answer, blk, driver_or_skip, kill, nothing_is_left, refused, write_block,
+};
 use super::processes::eventually;
 
 #[test]
@@ -113,6 +115,35 @@ fn what_is_in_use_is_not_taken() {
     let line = refused(&["add", "loop", &device.node()], 2);
     assert!(line.contains("in use"), "{line}");
     upper.del();
+    device.del();
+    nothing_is_left();
+}
+
+#[test]
+fn a_disk_that_may_only_be_read_is_taken_for_reading_alone() {
+    driver_or_skip!();
+    let disk = LoopDisk::new(Path::new("/var/tmp"), 8 << 20, 512, false).expect("a disk");
+    let node = disk.path().to_str().expect("UTF-8");
+    let set = |what: &str| {
+        let status = Command::new("blockdev").args([what, node]).status();
+        assert!(status.expect("starts").success(), "{what}");
+    };
+    set("--setro");
+    let line = refused(&["add", "loop", node], 2);
+    assert!(
+        line.contains(node) && line.contains("--setrw") && line.contains("--read-only"),
+        "{line}"
+    );
+    Added::new(&["loop", node, "--read-only"]).del();
+    // A device that has it already goes on with another server.
+    set("--setrw");
+    let device = Added::new(&["loop", node]);
+    set("--setro");
+    let server = device.server(None);
+    kill(server);
+    device.server(Some(server));
+    set("--setrw");
+    write_block(&device.node(), 1, 1).expect("written");
     device.del();
     nothing_is_left();
 }
