@@ -37,14 +37,20 @@ impl Limits {
         max_segment_size: u32::MAX,
     };
 
-    /// What a disk announces, except the alignment of memory, which statx reports for files as well. For a
-    /// file system without a disk nothing is known.
+    /// Of a file whose disk cannot be told: its file system has several (btrfs), lies on others (overlayfs), or has
+    /// none. Those disks may want pieces of memory to meet at pages, as NVMe does; more is not known of any.
+    pub(crate) const UNKNOWN: Self = Self { virt_boundary_mask: 4095, ..Self::NONE };
+
+    /// What a disk announces, except the alignment of memory, which statx reports for files as well.
     pub(crate) fn of_disk(device: u64) -> Self {
         fn limit<T: TryFrom<u64>>(device: u64, name: &str) -> Option<T> {
             queue_limit(device, name).and_then(|limit| limit.try_into().ok())
         }
+        let Some(virt_boundary_mask) = limit(device, "virt_boundary_mask") else {
+            return Self::UNKNOWN;
+        };
         Self {
-            virt_boundary_mask: limit(device, "virt_boundary_mask").unwrap_or(0),
+            virt_boundary_mask,
             max_segments: limit(device, "max_segments").unwrap_or(u16::MAX),
             max_segment_size: limit(device, "max_segment_size").unwrap_or(u32::MAX),
             ..Self::NONE

@@ -15,7 +15,9 @@ use handoff_lab::topology::{Disk as _, Flaky, NullDisk, Schedule};
 use rustix::io::{Errno, preadv, pwritev};
 use serde_json::Value;
 
-use super::device::{Aligned, Device, Files, MIB, Random, driver_or_skip, read_at, spec, write_at};
+use super::device::{
+    Aligned, Device, Files, MIB, Random, driver_or_skip, read_at, run, spec, write_at,
+};
 use super::fixture;
 use super::policies::object;
 
@@ -311,6 +313,35 @@ fn what_a_backing_refuses_is_refused_before_it_comes_to_the_server() {
             device.end();
         }
     }
+}
+
+/// Where the disk below a file cannot be told, it may be one that wants pieces to meet at pages.
+#[test]
+fn a_file_of_a_file_system_on_others_is_taken_for_strict() {
+    driver_or_skip!();
+    let disk = NullDisk::with_memory(64, 512).expect("a disk");
+    let points = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| points.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (lower, merged) = (at("lower"), at("merged"));
+    let make = |directory: &String| fs::create_dir(directory).expect("a directory");
+    [&lower, &merged].into_iter().for_each(make);
+    let node = disk.path().to_str().expect("UTF-8");
+    run("mkfs.ext4", &["-q", node]);
+    run("mount", &[node, &lower]);
+    [format!("{lower}/low"), format!("{lower}/up"), format!("{lower}/work")].iter().for_each(make);
+    let layers = format!("lowerdir={lower}/low,upperdir={lower}/up,workdir={lower}/work");
+    run("mount", &["-t", "overlay", "-o", &layers, "none", &merged]);
+    for engine in [Engine::Bpf, Engine::UserAuto, Engine::BatchAuto] {
+        let path = PathBuf::from(format!("{merged}/{engine}"));
+        File::create(&path).and_then(|file| file.set_len(4 * MIB)).expect("a file");
+        let files = Files { directory: tempfile::tempdir().expect("one"), paths: vec![path] };
+        exercise_of(Kind::Loop, &files, |_| {}, engine);
+        let device = Device::of(&Spec { direct: true, ..spec(Kind::Loop, &files, engine) });
+        assert_eq!(limit(&device.path(), "virt_boundary_mask"), PAGE - 1, "{engine}");
+        device.end();
+    }
+    run("umount", &[&merged]);
+    run("umount", &[&lower]);
 }
 
 #[test]
