@@ -10,6 +10,7 @@
 #include "blk.h"
 
 enum blk_kind {
+	/* Only reads go anywhere: to a file that has zeroes without end. */
 	BLK_NULL,
 	BLK_LINEAR,
 	BLK_STRIPE,
@@ -155,6 +156,12 @@ BLK_FUNCTION int blk_locate(const struct blk_map *map BLK_ARGUMENT,
 	int result;
 
 	switch (map->kind) {
+	case BLK_NULL:
+		extent->file = 0;
+		extent->offset = 0;
+		extent->length = ask->length;
+		result = 0;
+		break;
 	case BLK_LINEAR:
 		result = blk_locate_linear(map, ask, extent);
 		break;

@@ -573,7 +573,7 @@ BLK_INLINE int blk_arrived(const volatile struct blk_config *config, struct blk_
 	 * discard. */
 	if (request->op > BLK_WRITE_ZEROES || request->op == BLK_WRITE_SAME)
 		request->error = -BLK_EOPNOTSUPP;
-	if (region->map.kind != BLK_NULL)
+	if (region->map.kind != BLK_NULL || request->op == BLK_READ)
 		for (slot = 0; slot < BLK_PIECES; slot++) {
 			struct blk_piece *piece = &request->pieces[slot];
 

@@ -506,6 +506,11 @@ fn files(id: u32, backings: Vec<Backing>) -> Result<Vec<OwnedFd>, Error> {
         .open(&path)
         .map_err(Error::doing(format!("{path} cannot be opened")))?;
     let mut files = vec![OwnedFd::from(device)];
+    if backings.is_empty() {
+        let zero = "/dev/zero";
+        let opened = File::open(zero).map_err(Error::doing(format!("{zero} cannot be opened")))?;
+        files.push(opened.into());
+    }
     files.extend(backings.into_iter().map(|backing| backing.file));
     Ok(files)
 }

@@ -59,7 +59,7 @@ impl Kind {
     /// Where the bytes are, for a list.
     pub fn about(self) -> &'static str {
         match self {
-            Self::Null => "bytes go nowhere and come from nowhere; for measuring",
+            Self::Null => "writes go nowhere, and reads are zeroes; for measuring",
             Self::Loop => "one file or block device",
             Self::Linear => "several, one after the other",
             Self::Stripe => "chunks dealt out to several in turn",

@@ -1,6 +1,6 @@
-//! A device whose bytes are nowhere: writes are forgotten, and reads show what the request's memory held
-//! before. It shows what a request costs without I/O. A reader of such a device may see pages that others
-//! have freed, so its node belongs to root.
+//! A device whose bytes are nowhere: writes are forgotten, and reads are zeroes. A write shows what a request
+//! costs without I/O. A read is one of `/dev/zero`, since the request's memory, perhaps a page that another has
+//! freed, would otherwise go to the reader as it is.
 
 use super::Target;
 use crate::life::{KIND_NULL, Map};
@@ -16,7 +16,10 @@ impl Target for Null {
     }
 
     fn lay_out(&self, spec: &Spec, _sizes: &[u64], map: &mut Map) -> Result<u64, Error> {
+        let size = spec.size.unwrap_or(DEFAULT_SIZE);
         map.kind = KIND_NULL;
-        Ok(spec.size.unwrap_or(DEFAULT_SIZE))
+        map.files = 1;
+        map.size[0] = size;
+        Ok(size)
     }
 }

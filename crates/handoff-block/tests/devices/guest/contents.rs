@@ -1,8 +1,10 @@
 //! Random requests, compared with a model of the device, and with its files by a second mapping.
 
+use std::os::unix::fs::FileExt as _;
+
 use handoff_block::{Engine, Kind, Spec};
 
-use super::device::{Device, Files, MIB, Random, driver_or_skip, read_at, spec, write_at};
+use super::device::{Aligned, Device, Files, MIB, Random, driver_or_skip, read_at, spec, write_at};
 
 /// The place of byte `position` of a device, computed independently.
 fn place(target: Kind, chunk: u64, sizes: &[u64], position: u64) -> Vec<(usize, u64)> {
@@ -136,6 +138,30 @@ fn each_byte_of_a_mirror_is_read_from_one_leg_whatever_the_request() {
                 assert!(read.iter().enumerate().all(leg), "{len} bytes at {start} by {engine}");
             }
         }
+        drop(disk);
+        device.end();
+    }
+}
+
+/// Of a reader's memory, or of the server's, nothing comes back.
+#[test]
+fn a_null_device_reads_as_zeroes() {
+    driver_or_skip!();
+    for engine in Engine::ALL {
+        let device = Device::of(&Spec {
+            engine: Some(engine),
+            size: Some(MIB),
+            depth: 2,
+            ..Spec::default()
+        });
+        let disk = device.open();
+        for len in [512, 4096, 512 << 10, MIB as usize] {
+            write_at(&disk, 0, &vec![0x55; len]).expect("written");
+            let mut memory = Aligned::of(&vec![0xaa; len]);
+            disk.read_exact_at(memory.bytes(), MIB - len as u64).expect("read");
+            assert!(memory.bytes().iter().all(|byte| *byte == 0), "{len} bytes by {engine}");
+        }
+        disk.sync_all().expect("flushed");
         drop(disk);
         device.end();
     }
