@@ -79,16 +79,19 @@ static int getbuf_cache_add(struct getbuf_lend *lend, struct file *file, struct 
 	return getbuf_lend_add(lend, folio_page(folio, 0), offset_in_folio(folio, position), length);
 }
 
-/* Charges the folios of a batch that can be lent: those before one that is not up to date. */
-static void getbuf_cache_reserve(struct getbuf_lend *lend, struct folio_batch *batch)
+/*
+ * Charges the folios of a batch that can be lent, those before one that is not up to
+ * date: one by one costs more than adding them. Fewer pages near a limit; an error
+ * if there can be none.
+ */
+static long getbuf_cache_reserve(struct getbuf_lend *lend, struct folio_batch *batch)
 {
-	size_t bytes = 0;
+	unsigned long pages = 0;
 	unsigned int i;
 
 	for (i = 0; i < folio_batch_count(batch) && folio_test_uptodate(batch->folios[i]); i++)
-		bytes += folio_size(batch->folios[i]);
-	if (bytes)
-		getbuf_lend_reserve(lend, bytes);
+		pages += folio_nr_pages(batch->folios[i]);
+	return pages ? getbuf_lend_reserve(lend, 1, pages) : 0;
 }
 
 /*
@@ -118,7 +121,9 @@ int getbuf_cache_fill(struct getbuf_lend *lend, struct file *file, loff_t positi
 		*missing = !filemap_get_folios_contig(mapping, &index, last, &batch);
 		if (*missing)
 			break;
-		getbuf_cache_reserve(lend, &batch);
+		ret = getbuf_cache_reserve(lend, &batch);
+		if (ret < 0)
+			break;
 		for (i = 0; i < folio_batch_count(&batch) && done < length; i++) {
 			struct folio *folio = batch.folios[i];
 

@@ -4,11 +4,11 @@
 
 #include "lend.h"
 
-/* As many pages at once as there are, up to a segment. */
-static struct page *getbuf_fresh_pages(u32 wanted, u32 *bytes)
+/* As many pages at once as there are, up to a piece. */
+static struct page *getbuf_fresh_pages(u32 wanted, u32 piece, u32 *bytes)
 {
 	const gfp_t flags = GFP_KERNEL_ACCOUNT | __GFP_ZERO;
-	unsigned int order = get_order(min_t(u32, wanted, GETBUF_SEGMENT_MAX));
+	unsigned int order = get_order(min(wanted, piece));
 	struct page *page;
 
 	if (PAGE_SIZE << order > PAGE_ALIGN(wanted))
@@ -23,14 +23,15 @@ static struct page *getbuf_fresh_pages(u32 wanted, u32 *bytes)
 	return alloc_page(flags);
 }
 
-static int getbuf_fresh_fill(struct getbuf_lend *lend, u32 length)
+/* Adds new pages, which are charged already, to a lend that has none. */
+int getbuf_fresh_fill(struct getbuf_lend *lend, u32 length, u32 piece)
 {
 	while (lend->bytes < length) {
 		struct page *page;
 		u32 bytes;
 		int ret;
 
-		page = getbuf_fresh_pages(length - lend->bytes, &bytes);
+		page = getbuf_fresh_pages(length - lend->bytes, piece, &bytes);
 		if (!page)
 			return -ENOMEM;
 		ret = getbuf_lend_add(lend, page, 0, bytes);
@@ -46,14 +47,18 @@ int getbuf_fresh(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 l
 {
 	struct getbuf_handle *send;
 	struct getbuf_lend *lend;
-	int err;
+	unsigned long pages;
+	long err;
 
 	length = min_t(u32, length, GETBUF_LEND_MAX);
-	lend = getbuf_lend_make(context, GETBUF_OF_FRESH, (length >> PAGE_SHIFT) + 1);
+	pages = DIV_ROUND_UP(length, PAGE_SIZE);
+	lend = getbuf_lend_make(context, GETBUF_OF_FRESH);
 	if (IS_ERR(lend))
 		return PTR_ERR(lend);
 	send = &lend->handle[1];
-	err = getbuf_fresh_fill(lend, length);
+	err = getbuf_lend_reserve(lend, pages, pages);
+	if (err > 0)
+		err = getbuf_fresh_fill(lend, length, GETBUF_SEGMENT_MAX);
 	if (!err)
 		err = getbuf_lend_publish(lend, cmd, ITER_DEST, slot, issue_flags);
 	if (err) {

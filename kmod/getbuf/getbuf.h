@@ -34,7 +34,8 @@ struct getbuf_unbind {
 
 /*
  * Counts of this open file, unless noted. The limits hold for a user, the one who
- * opened the device; those of age hold for an open file.
+ * opened the device. Only this user and root are told what the user has out through
+ * other open files, and only root what all users have.
  */
 struct getbuf_query {
 	__u32 flags;
@@ -50,7 +51,7 @@ struct getbuf_query {
 	__u64 oldest;		/* ms, among those that keep memory */
 	__u64 oldest_stream;	/* ms, among lends of received data */
 	__u64 waiting;		/* GETs that wait for data */
-	__u64 module_lends;	/* out now, of all open files */
+	__u64 module_lends;	/* out now, of all users: for root; else user_lends */
 
 	/* Since the file was opened. */
 	__u64 lent;		/* lends that entered a ring */
@@ -58,7 +59,7 @@ struct getbuf_query {
 	__u64 lent_bytes;
 	__u64 from_null;
 	__u64 from_cache;	/* found in the page cache */
-	__u64 from_splice;	/* by the file's splice_read */
+	__u64 from_splice;	/* given by the file: into a pipe or new pages */
 	__u64 from_stream;
 	__u64 fresh;
 	__u64 copied_bytes;	/* of lent_bytes, what could not be lent where it was */
@@ -71,7 +72,9 @@ struct getbuf_query {
 	__u64 user_lends;	/* out now, of all that the user has open */
 	__u64 user_bytes;	/* of these */
 	__u64 user_bound;
-	__u64 reserved[3];
+	__u64 user_oldest_stream;	/* ms, as above: what the limits of age look at */
+	__u64 user_oldest_file;
+	__u64 reserved[1];
 };
 
 #define GETBUF_IOC_BIND		_IOWR(GETBUF_MAGIC, 0x00, struct getbuf_bind)

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /* A lend: made within limits, filled with segments, put into slots, given back. */
+#include <linux/cred.h>
 #include <linux/mm.h>
 #include <linux/net.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/user.h>
 #include <linux/skbuff_ref.h>
 #include <linux/slab.h>
 #include <net/page_pool/helpers.h>
@@ -51,31 +54,17 @@ u64 getbuf_lends_out(void)
 	return lends;
 }
 
-static bool getbuf_older(struct list_head *lends, unsigned int limit)
-{
-	struct getbuf_lend *oldest = list_first_entry_or_null(lends, struct getbuf_lend, entry);
-
-	return limit && oldest && time_after(jiffies, oldest->since + msecs_to_jiffies(limit));
-}
-
-/* Whether a NIC, a sender or a file has missed something for too long. */
-static bool getbuf_overdue(struct getbuf_context *context)
-{
-	return getbuf_older(&context->out[GETBUF_STREAMS], READ_ONCE(getbuf_stream_age_max)) ||
-	       getbuf_older(&context->out[GETBUF_FILES], READ_ONCE(getbuf_file_age_max));
-}
-
 /*
  * Under the lock: counts so many more lends, or as many as possible, and returns
  * the number; an error says why there can be none.
  */
 int getbuf_enter(struct getbuf_context *context, u32 wanted)
 {
-	if (getbuf_overdue(context)) {
+	if (getbuf_user_overdue(context->user)) {
 		context->count.over_age++;
 		return -ETIME;
 	}
-	wanted = getbuf_user_enter(context->user, wanted, READ_ONCE(getbuf_lends_max));
+	wanted = getbuf_count_up(&context->user->lends, 1, wanted, READ_ONCE(getbuf_lends_max));
 	if (!wanted) {
 		context->count.over_limit++;
 		return -ENOBUFS;
@@ -105,6 +94,7 @@ struct getbuf_lend *getbuf_lend_alloc(struct getbuf_context *context, enum getbu
 	if (!lend)
 		return NULL;
 	INIT_LIST_HEAD(&lend->entry);
+	INIT_LIST_HEAD(&lend->aging);
 	lend->context = context;
 	lend->kind = kind;
 	lend->handle[0].lend = lend;
@@ -118,15 +108,15 @@ void getbuf_lend_destroy(struct getbuf_lend *lend)
 {
 	if (lend->segment != lend->first)
 		kvfree(lend->segment);
+	free_uid(lend->payer);
 	kmem_cache_free(getbuf_lend_cache, lend);
 }
 
 /*
- * A lend without segments, with room for so many. getbuf_lend_free() frees it;
- * after getbuf_lend_publish() it belongs to slots.
+ * A lend without segments. getbuf_lend_free() frees it; after getbuf_lend_publish()
+ * it belongs to slots.
  */
-struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf_kind kind,
-				     u32 room)
+struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf_kind kind)
 {
 	struct getbuf_lend *lend;
 	int err;
@@ -137,23 +127,33 @@ struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf
 	if (err < 0)
 		return ERR_PTR(err);
 	lend = getbuf_lend_alloc(context, kind);
-	if (!lend)
-		goto no_memory;
-	if (room > lend->room) {
-		room = min_t(u32, room, GETBUF_SEGMENTS_MAX);
-		lend->segment = kvmalloc_array(room, sizeof(*lend->segment), GFP_KERNEL_ACCOUNT);
-		if (!lend->segment)
-			goto no_segments;
-		lend->room = room;
+	if (!lend) {
+		getbuf_leave(context);
+		return ERR_PTR(-ENOMEM);
 	}
+	/* Once and for all: what is charged to somebody goes back to them. */
+	if (!capable(CAP_IPC_LOCK))
+		lend->payer = get_uid(current_user());
 	return lend;
+}
 
-no_segments:
-	lend->segment = lend->first;
-	getbuf_lend_destroy(lend);
-no_memory:
-	getbuf_leave(context);
-	return ERR_PTR(-ENOMEM);
+/* Makes room for more segments. It grows with what is lent, not with what is asked for. */
+static int getbuf_lend_grow(struct getbuf_lend *lend)
+{
+	u32 room = 4 * lend->room;
+	struct bio_vec *segment;
+
+	if (room > GETBUF_SEGMENTS_MAX)
+		return -ENOBUFS;
+	segment = kvmalloc_array(room, sizeof(*segment), GFP_KERNEL_ACCOUNT);
+	if (!segment)
+		return -ENOMEM;
+	memcpy(segment, lend->segment, lend->segments * sizeof(*segment));
+	if (lend->segment != lend->first)
+		kvfree(lend->segment);
+	lend->segment = segment;
+	lend->room = room;
+	return 0;
 }
 
 /*
@@ -198,14 +198,18 @@ static void getbuf_lend_drop(struct getbuf_lend *lend)
 		getbuf_pipe_free(lend->pipe);
 	if (lend->copy)
 		put_page(lend->copy);
-	mm_unaccount_pinned_pages(&lend->memlock);
 }
 
 /* Under the lock. */
-static void getbuf_uncharge(struct getbuf_context *context, u64 bytes)
+static void getbuf_uncharge(struct getbuf_lend *lend, unsigned long pages)
 {
-	context->bytes -= bytes;
-	atomic64_sub(bytes, &context->user->bytes);
+	struct getbuf_context *context = lend->context;
+
+	context->pages -= pages;
+	atomic_long_sub(pages, &context->user->pages);
+	if (lend->payer)
+		atomic_long_sub(pages, &lend->payer->locked_vm);
+	lend->charged -= pages;
 }
 
 /* Empties a lend, to fill it anew. */
@@ -215,10 +219,8 @@ void getbuf_lend_empty(struct getbuf_lend *lend)
 
 	getbuf_lend_drop(lend);
 	spin_lock(&context->lock);
-	getbuf_uncharge(context, lend->charged);
+	getbuf_uncharge(lend, lend->charged);
 	spin_unlock(&context->lock);
-	memset(&lend->memlock, 0, sizeof(lend->memlock));
-	lend->charged = 0;
 	lend->reserved = 0;
 	lend->pipe = NULL;
 	lend->copy = NULL;
@@ -228,15 +230,28 @@ void getbuf_lend_empty(struct getbuf_lend *lend)
 	lend->copied = 0;
 }
 
+static enum getbuf_list getbuf_list_of(const struct getbuf_lend *lend)
+{
+	switch (lend->kind) {
+	case GETBUF_OF_STREAM:
+		return GETBUF_STREAMS;
+	case GETBUF_OF_FRESH:
+		return GETBUF_NEW;
+	default:
+		return GETBUF_FILES;
+	}
+}
+
 static void getbuf_lend_end(struct getbuf_lend *lend, bool returned)
 {
 	struct getbuf_context *context = lend->context;
 	struct file *origin = lend->origin;
 
 	getbuf_lend_drop(lend);
+	getbuf_user_lends_no_more(context->user, lend, getbuf_list_of(lend));
 	spin_lock(&context->lock);
 	list_del(&lend->entry);
-	getbuf_uncharge(context, lend->charged);
+	getbuf_uncharge(lend, lend->charged);
 	context->count.returned += returned;
 	spin_unlock(&context->lock);
 	getbuf_lend_destroy(lend);
@@ -251,76 +266,72 @@ void getbuf_lend_free(struct getbuf_lend *lend)
 	getbuf_lend_end(lend, false);
 }
 
-/* Charges so many bytes more, if the limits allow. */
-static int getbuf_try_charge(struct getbuf_lend *lend, size_t bytes)
+/*
+ * Charges so many pages for folios that are added next, or as many as the limits
+ * allow. Returns how many; an error if that is fewer than "least".
+ */
+long getbuf_lend_reserve(struct getbuf_lend *lend, unsigned long least, unsigned long wanted)
 {
 	struct getbuf_context *context = lend->context;
+	unsigned long kept, pages;
 
-	if (!getbuf_user_keep(context->user, bytes, READ_ONCE(getbuf_bytes_max)))
-		return -ENOBUFS;
-	spin_lock(&context->lock);
-	context->bytes += bytes;
-	spin_unlock(&context->lock);
-	if (mm_account_pinned_pages(&lend->memlock, bytes)) {
-		spin_lock(&context->lock);
-		getbuf_uncharge(context, bytes);
-		spin_unlock(&context->lock);
-		return -ENOMEM;
+	kept = getbuf_count_up(&context->user->pages, least, wanted,
+			       READ_ONCE(getbuf_bytes_max) >> PAGE_SHIFT);
+	pages = kept;
+	if (kept && lend->payer) {
+		pages = getbuf_count_up(&lend->payer->locked_vm, least, kept,
+					rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT);
+		if (pages < kept)
+			atomic_long_sub(kept - pages, &context->user->pages);
 	}
-	lend->charged += bytes;
-	return 0;
-}
-
-/*
- * Charges the folios that are added next, all at once: one by one costs more than
- * adding them. If that is too much, each is charged when it is added.
- */
-void getbuf_lend_reserve(struct getbuf_lend *lend, size_t bytes)
-{
-	if (!getbuf_try_charge(lend, bytes))
-		lend->reserved += bytes;
+	spin_lock(&context->lock);
+	context->pages += pages;
+	context->count.over_limit += !kept;
+	context->count.over_memlock += kept && !pages;
+	spin_unlock(&context->lock);
+	lend->charged += pages;
+	lend->reserved += pages;
+	if (!kept)
+		return -ENOBUFS;
+	return pages ? pages : -ENOMEM;
 }
 
 /* Charges a whole folio, since the lend keeps all of it in memory. */
-static int getbuf_charge(struct getbuf_lend *lend, size_t bytes)
+static int getbuf_lend_charge(struct getbuf_lend *lend, struct folio *folio)
 {
-	struct getbuf_context *context = lend->context;
-	int err;
+	unsigned long pages = folio_nr_pages(folio);
+	long ret;
 
-	if (lend->reserved >= bytes) {
-		lend->reserved -= bytes;
-		return 0;
+	if (lend->reserved < pages) {
+		unsigned long missing = pages - lend->reserved;
+
+		ret = getbuf_lend_reserve(lend, missing, missing);
+		if (ret < 0)
+			return ret;
 	}
-	err = getbuf_try_charge(lend, bytes);
-	if (!err)
-		return 0;
-	spin_lock(&context->lock);
-	if (err == -ENOMEM)
-		context->count.over_memlock++;
-	else
-		context->count.over_limit++;
-	spin_unlock(&context->lock);
-	return err;
+	lend->reserved -= pages;
+	return 0;
 }
 
 static int getbuf_lend_add_piece(struct getbuf_lend *lend, struct folio *folio, struct page *page,
 				 u32 offset, u32 length)
 {
 	struct bio_vec *last = lend->segments ? &lend->segment[lend->segments - 1] : NULL;
+	bool held = last && page_folio(last->bv_page) == folio;
 	int err;
 
-	if (last && page_folio(last->bv_page) == folio) {
-		if (bvec_phys(last) + last->bv_len == page_to_phys(page) + offset &&
-		    last->bv_len + length <= GETBUF_SEGMENT_MAX) {
-			last->bv_len += length;
-			return 0;
-		}
-		if (lend->segments == lend->room)
-			return -ENOBUFS;
-	} else {
-		if (lend->segments == lend->room)
-			return -ENOBUFS;
-		err = getbuf_charge(lend, folio_size(folio));
+	if (held && bvec_phys(last) + last->bv_len == page_to_phys(page) + offset &&
+	    last->bv_len + length <= GETBUF_SEGMENT_MAX) {
+		last->bv_len += length;
+		return 0;
+	}
+	if (lend->segments == lend->room) {
+		err = getbuf_lend_grow(lend);
+		if (err)
+			return err;
+	}
+	if (!held) {
+		err = getbuf_lend_charge(lend, folio);
 		if (err)
 			return err;
 		getbuf_lend_hold(lend, folio);
@@ -361,6 +372,26 @@ int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, 
 	return added ? added : err;
 }
 
+/* Drops all but so many bytes from the beginning on. */
+void getbuf_lend_trim(struct getbuf_lend *lend, u32 bytes)
+{
+	while (lend->bytes > bytes) {
+		struct bio_vec *last = &lend->segment[lend->segments - 1];
+		struct folio *folio = page_folio(last->bv_page);
+		u32 surplus = min(last->bv_len, lend->bytes - bytes);
+
+		lend->bytes -= surplus;
+		last->bv_len -= surplus;
+		if (last->bv_len)
+			break;
+		lend->segments--;
+		if (!lend->segments || page_folio(last[-1].bv_page) != folio) {
+			lend->reserved += folio_nr_pages(folio);
+			getbuf_lend_release(lend, folio);
+		}
+	}
+}
+
 /*
  * Puts the lend into a slot. From here on it belongs to the slot and may be gone at
  * once; after an error it still belongs to the caller. A lend of new pages is
@@ -371,17 +402,20 @@ int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsi
 {
 	struct getbuf_context *context = lend->context;
 	struct getbuf_counters *count = &context->count;
+	enum getbuf_list list = getbuf_list_of(lend);
 	u32 bytes = lend->bytes, copied = lend->copied;
 	enum getbuf_kind kind = lend->kind;
-	enum getbuf_list list;
 	int err;
 
-	list = kind == GETBUF_OF_STREAM ? GETBUF_STREAMS :
-	       kind == GETBUF_OF_FRESH	? GETBUF_NEW :
-					  GETBUF_FILES;
 	refcount_set(&lend->handles, kind == GETBUF_OF_FRESH ? 2 : 1);
 	lend->since = jiffies;
+	getbuf_user_lends(context->user, lend, list);
 	spin_lock(&context->lock);
+	/* What is not lent in the end. */
+	if (lend->reserved) {
+		getbuf_uncharge(lend, lend->reserved);
+		lend->reserved = 0;
+	}
 	list_add_tail(&lend->entry, &context->out[list]);
 	count->lent++;
 	count->from[kind]++;

@@ -14,8 +14,11 @@
  *   uring_lock held. The last handle ends the lend.
  * - A getbuf_bound is a file under an id. The table holds a reference, and so does
  *   each command that works with it.
- * - Lock order: uring_lock, socket lock, context->lock. A wait queue's lock comes
- *   before bound->lock, which is the innermost and is taken with interrupts off.
+ * - What a lend keeps in memory is charged before it is read, allocated or held, in
+ *   pages, and what is not lent in the end is given back when the lend is published.
+ * - Lock order: uring_lock, socket lock, context->lock or user->lock. A wait queue's
+ *   lock comes before bound->lock, which is the innermost and is taken with
+ *   interrupts off.
  *   Never hold a lock of the module or a socket lock while calling io_uring to fill
  *   or clear a slot: in a worker that takes uring_lock.
  */
@@ -71,7 +74,8 @@ struct getbuf_counters {
 enum getbuf_list {
 	GETBUF_FILES,
 	GETBUF_STREAMS,
-	GETBUF_NEW,
+	GETBUF_AGING,		/* so many lists contain lends that may become too old */
+	GETBUF_NEW = GETBUF_AGING,
 	GETBUF_LISTS
 };
 
@@ -80,9 +84,15 @@ struct getbuf_user {
 	struct list_head among;
 	kuid_t uid;
 	u32 contexts;
-	atomic_t lends;
 	atomic_t bound;
-	atomic64_t bytes;
+	atomic_long_t lends;
+	atomic_long_t pages;
+
+	spinlock_t lock;
+	/* Under the lock: */
+	struct list_head out[GETBUF_AGING];
+	/* When the first of these was lent, in jiffies; 0: none. Read without the lock. */
+	unsigned long since[GETBUF_AGING];
 };
 
 struct getbuf_context {
@@ -99,7 +109,7 @@ struct getbuf_context {
 	bool closed;
 	u32 lends;
 	u32 ready_count;
-	u64 bytes;
+	unsigned long pages;
 	struct getbuf_counters count;
 	struct list_head out[GETBUF_LISTS];
 	struct getbuf_lend *ready;	/* lends of the null page to use again */
@@ -120,7 +130,7 @@ static inline void getbuf_leave_unlock(struct getbuf_context *context, u32 lends
 	bool last;
 
 	context->lends -= lends;
-	atomic_sub(lends, &context->user->lends);
+	atomic_long_sub(lends, &context->user->lends);
 	last = context->closed && !context->lends;
 	spin_unlock(&context->lock);
 	if (last)
@@ -142,16 +152,17 @@ struct getbuf_handle {
 
 struct getbuf_lend {
 	struct getbuf_context *context;
-	struct list_head entry;
+	struct list_head entry;		/* among those of the context */
+	struct list_head aging;		/* among those of the user */
 	struct getbuf_lend *next;	/* among those of the null page that are ready */
 	unsigned long since;		/* jiffies */
 	enum getbuf_kind kind;
 	refcount_t handles;
 	u32 bytes;
 	u32 copied;
-	u64 charged;
-	u64 reserved;			/* of what is charged: for folios to come */
-	struct mmpin memlock;
+	unsigned long charged;		/* in pages */
+	unsigned long reserved;		/* of these: for folios to come */
+	struct user_struct *payer;	/* whose locked memory it is, or NULL */
 	struct file *origin;		/* or NULL */
 	struct pipe_inode_info *pipe;	/* or NULL */
 	struct page *copy;		/* what was copied last, or NULL */
@@ -191,8 +202,13 @@ extern unsigned int getbuf_file_age_max;
 /* user.c */
 struct getbuf_user *getbuf_user_get(void);
 void getbuf_user_put(struct getbuf_user *user);
-u32 getbuf_user_enter(struct getbuf_user *user, u32 wanted, u32 max);
-bool getbuf_user_keep(struct getbuf_user *user, u64 bytes, u64 max);
+unsigned long getbuf_count_up(atomic_long_t *count, unsigned long least, unsigned long wanted,
+			      unsigned long max);
+void getbuf_user_lends(struct getbuf_user *user, struct getbuf_lend *lend, enum getbuf_list list);
+void getbuf_user_lends_no_more(struct getbuf_user *user, struct getbuf_lend *lend,
+			       enum getbuf_list list);
+u64 getbuf_age(unsigned long since);
+bool getbuf_user_overdue(struct getbuf_user *user);
 
 /* bind.c */
 int getbuf_bind(struct getbuf_context *context, struct getbuf_bind __user *argument);
@@ -211,12 +227,12 @@ int getbuf_enter(struct getbuf_context *context, u32 wanted);
 void getbuf_close(struct getbuf_context *context);
 struct getbuf_lend *getbuf_lend_alloc(struct getbuf_context *context, enum getbuf_kind kind);
 void getbuf_lend_destroy(struct getbuf_lend *lend);
-struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf_kind kind,
-				     u32 room);
+struct getbuf_lend *getbuf_lend_make(struct getbuf_context *context, enum getbuf_kind kind);
 void getbuf_lend_free(struct getbuf_lend *lend);
 void getbuf_lend_empty(struct getbuf_lend *lend);
-void getbuf_lend_reserve(struct getbuf_lend *lend, size_t bytes);
+long getbuf_lend_reserve(struct getbuf_lend *lend, unsigned long least, unsigned long wanted);
 int getbuf_lend_add(struct getbuf_lend *lend, struct page *page, size_t offset, size_t length);
+void getbuf_lend_trim(struct getbuf_lend *lend, u32 bytes);
 int getbuf_lend_publish(struct getbuf_lend *lend, struct io_uring_cmd *cmd, unsigned int direction,
 			u32 slot, unsigned int issue_flags);
 void getbuf_handle_returned(struct getbuf_handle *handle);
@@ -257,6 +273,7 @@ int getbuf_splice_fill(struct getbuf_lend *lend, struct file *file, loff_t posit
 void getbuf_pipe_free(struct pipe_inode_info *pipe);
 
 /* fresh.c */
+int getbuf_fresh_fill(struct getbuf_lend *lend, u32 length, u32 piece);
 int getbuf_fresh(struct getbuf_context *context, struct io_uring_cmd *cmd, u32 length, u32 slot,
 		 u32 send_slot, unsigned int issue_flags);
 

@@ -103,8 +103,8 @@ static long getbuf_ioctl(struct file *file, unsigned int request, unsigned long 
 }
 
 /*
- * Lends bytes from the page cache, or, if some are missing, by splice_read, which
- * may wait: EAGAIN if it must not.
+ * Lends bytes from the page cache, or, if some are missing, as the file gives them,
+ * which may wait: EAGAIN if it must not.
  */
 static int getbuf_file_fill(struct getbuf_lend *lend, struct file *file, loff_t position, u32 length,
 			    u32 flags, unsigned int issue_flags)
@@ -136,7 +136,7 @@ static int getbuf_file_get(struct getbuf_bound *bound, struct io_uring_cmd *cmd,
 	ret = rw_verify_area(READ, bound->file, &position, length);
 	if (ret < 0)
 		return ret;
-	lend = getbuf_lend_make(bound->context, GETBUF_OF_CACHE, (length >> PAGE_SHIFT) + 2);
+	lend = getbuf_lend_make(bound->context, GETBUF_OF_CACHE);
 	if (IS_ERR(lend))
 		return PTR_ERR(lend);
 	lend->origin = get_file(bound->file);

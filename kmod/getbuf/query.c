@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Limits and counts. */
+#include <linux/cred.h>
 #include <linux/uaccess.h>
 
 #include "lend.h"
@@ -8,7 +9,31 @@ static u64 getbuf_oldest(struct list_head *lends)
 {
 	struct getbuf_lend *lend = list_first_entry_or_null(lends, struct getbuf_lend, entry);
 
-	return lend ? jiffies_to_msecs(jiffies - lend->since) : 0;
+	return lend ? getbuf_age(lend->since) : 0;
+}
+
+/*
+ * What others have out is not this task's business: it is told what this open file
+ * has, what the user has if it is the user, and everything if it is root.
+ */
+static void getbuf_query_others(struct getbuf_context *context, struct getbuf_query *query)
+{
+	struct getbuf_user *user = context->user;
+	bool root = ns_capable_noaudit(&init_user_ns, CAP_SYS_ADMIN);
+
+	query->user_lends = query->lends;
+	query->user_bytes = query->bytes;
+	query->user_bound = query->bound;
+	query->user_oldest_stream = query->oldest_stream;
+	query->user_oldest_file = query->oldest_file;
+	if (root || uid_eq(current_uid(), user->uid)) {
+		query->user_lends = atomic_long_read(&user->lends);
+		query->user_bytes = (u64)atomic_long_read(&user->pages) << PAGE_SHIFT;
+		query->user_bound = atomic_read(&user->bound);
+		query->user_oldest_stream = getbuf_age(READ_ONCE(user->since[GETBUF_STREAMS]));
+		query->user_oldest_file = getbuf_age(READ_ONCE(user->since[GETBUF_FILES]));
+	}
+	query->module_lends = root ? getbuf_lends_out() : query->user_lends;
 }
 
 int getbuf_query(struct getbuf_context *context, struct getbuf_query __user *argument)
@@ -30,7 +55,7 @@ int getbuf_query(struct getbuf_context *context, struct getbuf_query __user *arg
 
 	spin_lock(&context->lock);
 	query.lends = context->lends;
-	query.bytes = context->bytes;
+	query.bytes = (u64)context->pages << PAGE_SHIFT;
 	query.oldest_stream = getbuf_oldest(&context->out[GETBUF_STREAMS]);
 	query.oldest_file = getbuf_oldest(&context->out[GETBUF_FILES]);
 	query.oldest = max3(query.oldest_stream, query.oldest_file,
@@ -50,10 +75,7 @@ int getbuf_query(struct getbuf_context *context, struct getbuf_query __user *arg
 	spin_unlock(&context->lock);
 	query.waiting = atomic64_read(&context->waiting);
 	query.sent_bytes = atomic64_read(&context->sent_bytes);
-	query.module_lends = getbuf_lends_out();
 	query.file_age_max = READ_ONCE(getbuf_file_age_max);
-	query.user_lends = atomic_read(&context->user->lends);
-	query.user_bytes = atomic64_read(&context->user->bytes);
-	query.user_bound = atomic_read(&context->user->bound);
+	getbuf_query_others(context, &query);
 	return copy_to_user(argument, &query, sizeof(query)) ? -EFAULT : 0;
 }

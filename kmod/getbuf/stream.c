@@ -44,8 +44,14 @@ static int getbuf_stream_copy(struct getbuf_lend *lend, const void *data, u32 le
 		u32 piece;
 
 		if (!lend->copy || lend->copy_used == PAGE_SIZE) {
-			struct page *page = alloc_page(GFP_KERNEL_ACCOUNT);
+			struct page *page;
 
+			if (!lend->reserved) {
+				ret = getbuf_lend_reserve(lend, 1, 1);
+				if (ret < 0)
+					break;
+			}
+			page = alloc_page(GFP_KERNEL_ACCOUNT);
 			ret = -ENOMEM;
 			if (!page)
 				break;
@@ -57,8 +63,14 @@ static int getbuf_stream_copy(struct getbuf_lend *lend, const void *data, u32 le
 		piece = min_t(u32, length - done, PAGE_SIZE - lend->copy_used);
 		memcpy(page_address(lend->copy) + lend->copy_used, data + done, piece);
 		ret = getbuf_lend_add(lend, lend->copy, lend->copy_used, piece);
-		if (ret < 0)
+		if (ret < 0) {
+			/* The lend keeps no page that it does not lend. */
+			if (!lend->copy_used) {
+				put_page(lend->copy);
+				lend->copy = NULL;
+			}
 			break;
+		}
 		lend->copy_used += ret;
 		lend->copied += ret;
 		done += ret;
@@ -209,7 +221,7 @@ int getbuf_stream_take(struct getbuf_bound *bound, struct io_uring_cmd *cmd, u32
 	ret = rw_verify_area(READ, bound->file, &position, length);
 	if (ret < 0)
 		return ret;
-	lend = getbuf_lend_make(bound->context, GETBUF_OF_STREAM, (length >> 9) + 8);
+	lend = getbuf_lend_make(bound->context, GETBUF_OF_STREAM);
 	if (IS_ERR(lend))
 		return PTR_ERR(lend);
 

@@ -83,7 +83,8 @@ pub struct Query {
     pub oldest_stream: u64,
     /// `GET`s that wait for data.
     pub waiting: u64,
-    /// Lends that are out, of all users of the device.
+    /// Lends that are out, of all users of the device: for root. For others the same as
+    /// [`user_lends`](Self::user_lends).
     pub module_lends: u64,
     /// Lends so far.
     pub lent: u64,
@@ -95,7 +96,7 @@ pub struct Query {
     pub from_null: u64,
     /// Lends of what was in the page cache.
     pub from_cache: u64,
-    /// Lends by the file's `splice_read`.
+    /// Lends of what the file gave: its own pages, or new ones that it read into.
     pub from_splice: u64,
     /// Lends of received data.
     pub from_stream: u64,
@@ -115,13 +116,18 @@ pub struct Query {
     pub file_age_max: u64,
     /// Age of the oldest lend of a file, in ms.
     pub oldest_file: u64,
-    /// Lends that are out through all open devices of the user.
+    /// Lends that are out through all open devices of the user. Only the user and root are told; for
+    /// others this and the next ones count this open device.
     pub user_lends: u64,
     /// Their bytes, in whole folios.
     pub user_bytes: u64,
     /// Files that are bound through all open devices of the user.
     pub user_bound: u64,
-    reserved: [u64; 3],
+    /// Age of the user's oldest lend of received data, in ms.
+    pub user_oldest_stream: u64,
+    /// Age of the user's oldest lend of a file, in ms.
+    pub user_oldest_file: u64,
+    reserved: [u64; 1],
 }
 
 const _: () = assert!(size_of::<Bind>() == 32);

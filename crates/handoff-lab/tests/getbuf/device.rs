@@ -1,9 +1,10 @@
 //! The device and a ring with it, as a program would use them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 use handoff_lab::helpers::eventually;
@@ -84,6 +85,28 @@ impl Device {
 
     pub(crate) fn query(&self) -> Query {
         getbuf::query(&self.0).expect("can be asked")
+    }
+}
+
+/// A parameter of the module, restored afterwards.
+pub(crate) struct Parameter {
+    path: String,
+    before: String,
+}
+
+impl Parameter {
+    pub(crate) fn set(name: &str, value: u64) -> Self {
+        let path = format!("/sys/module/getbuf/parameters/{name}");
+        let before = fs::read_to_string(&path).expect("reads");
+        fs::write(&path, value.to_string()).expect("writes");
+        Self { path, before }
+    }
+}
+
+impl Drop for Parameter {
+    fn drop(&mut self) {
+        // A forgotten setting would show in later tests.
+        let _ = fs::write(&self.path, &self.before);
     }
 }
 
@@ -299,9 +322,26 @@ pub(crate) fn going_on(seconds: u64, minutes_of_long_form: u64) -> Duration {
     Duration::from_secs(if long_form() { 60 * minutes_of_long_form } else { seconds })
 }
 
+/// Bytes of memory that nobody has, once caches are dropped.
+pub(crate) fn free_memory() -> u64 {
+    fs::write("/proc/sys/vm/drop_caches", "3").expect("root");
+    let told = fs::read_to_string("/proc/meminfo").expect("reads");
+    let free = told.lines().find_map(|line| line.strip_prefix("MemFree:")).expect("told");
+    1_024 * free.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+}
+
 /// A new file without a name, on a disk.
 pub(crate) fn on_disk() -> File {
     tempfile::tempfile_in("/var/tmp").expect("a file")
+}
+
+/// A new file without a name and such bytes, on a disk, open for reading past the page cache.
+pub(crate) fn direct(bytes: &[u8]) -> File {
+    let path = format!("/var/tmp/direct-{}", std::process::id());
+    fs::write(&path, bytes).expect("writes");
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    fs::remove_file(&path).expect("removes");
+    file.expect("opens")
 }
 
 /// An empty file in memory.

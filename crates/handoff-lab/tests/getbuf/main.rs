@@ -7,6 +7,7 @@ mod numbers;
 mod resizing;
 
 mod guest {
+    mod charges;
     mod failing;
     mod files;
     mod fresh;

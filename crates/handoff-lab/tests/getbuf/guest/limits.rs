@@ -1,35 +1,13 @@
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 
 use handoff_lab::helpers::eventually;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::device::{
-    Device, Lending, NULL, REPLACE, SOURCE, connection, further, in_memory, on_disk,
+    Device, Lending, NULL, Parameter, REPLACE, SOURCE, connection, direct, further, in_memory,
+    on_disk,
 };
-
-/// A parameter of the module, restored afterwards.
-struct Parameter {
-    path: String,
-    before: String,
-}
-
-impl Parameter {
-    fn set(name: &str, value: u64) -> Self {
-        let path = format!("/sys/module/getbuf/parameters/{name}");
-        let before = fs::read_to_string(&path).expect("reads");
-        fs::write(&path, value.to_string()).expect("writes");
-        Self { path, before }
-    }
-}
-
-impl Drop for Parameter {
-    fn drop(&mut self) {
-        // A forgotten setting would show in later tests.
-        let _ = fs::write(&self.path, &self.before);
-    }
-}
 
 #[test]
 fn lends_are_limited() {
@@ -93,11 +71,7 @@ fn bytes_are_limited() {
 #[test]
 fn as_much_is_lent_as_may_be_whichever_way_it_is_read() {
     let mut lending = Lending::new();
-    let path = format!("/var/tmp/limited-{}", std::process::id());
-    fs::write(&path, [1; 256 << 10]).expect("writes");
-    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
-    fs::remove_file(&path).expect("removes");
-    let id = lending.device.bind(&direct.expect("opens"), SOURCE).expect("binds");
+    let id = lending.device.bind(&direct(&[1; 256 << 10]), SOURCE).expect("binds");
     let _limit = Parameter::set("bytes", 64 << 10);
     assert_eq!(lending.run(lending.get(0, id, 0, 256 << 10)), 64 << 10);
     assert_eq!(lending.run(lending.get(1, id, 0, 256 << 10)), -libc::ENOBUFS);
@@ -166,10 +140,10 @@ fn pages_are_charged_against_memlock() {
     // SAFETY: changes the user of this process, which runs no other test.
     assert_eq!(unsafe { libc::setresuid(65_534, 65_534, 65_534) }, 0);
     assert_eq!(lending.run(lending.fresh(0, 1, 128 << 10)), 128 << 10);
-    assert_eq!(lending.run(lending.fresh(2, 3, 128 << 10)), -libc::ENOMEM);
-    // As much as allowed.
+    assert_eq!(lending.run(lending.fresh(2, 3, 132 << 10)), -libc::ENOMEM);
+    // As much as allowed, in whole folios.
     let some = lending.run(lending.get(4, id, 0, 1 << 20));
-    assert!(some == -libc::ENOMEM || (some > 0 && some < 128 << 10), "{some}");
+    assert!(some == -libc::ENOMEM || (some > 0 && some <= 128 << 10), "{some}");
     assert!(lending.device.query().over_memlock > 0);
     for slot in [0, 1] {
         assert_eq!(lending.run(lending.put(slot)), 0);
@@ -188,6 +162,11 @@ fn who_keeps_received_data_gets_no_more() {
     let _limit = Parameter::set("stream_age", 10);
     eventually("it is old", || (lending.device.query().oldest_stream > 40).then_some(()));
     assert_eq!(lending.run(lending.get(2, NULL, 0, 8)), -libc::ETIME);
+    // To open the device anew does not help.
+    let mut another = Lending::new();
+    assert_eq!(another.run(another.get(2, NULL, 0, 8)), -libc::ETIME);
+    let query = another.device.query();
+    assert!(query.user_oldest_stream > 40 && query.oldest_stream == 0, "{query:?}");
     assert_eq!(lending.run(lending.put(0)), 0);
     assert_eq!(lending.run(lending.get(2, NULL, 0, 8)), -libc::ETIME);
     assert_eq!(lending.run(lending.put(1)), 0);
@@ -206,6 +185,13 @@ fn who_keeps_pages_of_a_file_gets_no_more() {
     let _limit = Parameter::set("file_age", 10);
     eventually("it is old", || (lending.device.query().oldest_file > 40).then_some(()));
     assert_eq!(lending.run(lending.get(3, id, 0, 8)), -libc::ETIME);
+    assert_eq!(lending.device.query().over_age, 1);
+    // The lend stays with its user when the device is closed, and is old through any other.
+    let mut lending = Lending { ring: lending.ring, device: Device::open() };
+    let id = lending.device.bind(&file, SOURCE).expect("binds");
+    assert_eq!(lending.run(lending.get(3, id, 0, 8)), -libc::ETIME);
+    let query = lending.device.query();
+    assert!(query.user_oldest_file > 40 && query.oldest_file == 0, "{query:?}");
     assert_eq!(lending.run(lending.put(0)), 0);
     // Memory that only we have may stay.
     assert_eq!(lending.run(lending.get(3, id, 0, 8)), 8);
@@ -251,4 +237,26 @@ fn files_are_bound_as_many_as_may_be_open() {
     assert_eq!(refused.raw_os_error(), Some(libc::EMFILE));
     lending.device.unbind(7).expect("unbinds");
     assert_eq!(lending.device.bind(&file, SOURCE).expect("binds"), 7);
+}
+
+#[test]
+fn each_is_told_of_their_own_lends() {
+    let (mut one, mut two) = (Lending::with(Device::alone()), Lending::new());
+    for lending in [&mut one, &mut two] {
+        assert_eq!(lending.run(lending.get(0, NULL, 0, 8)), 8);
+    }
+    let counts = |device: &Device| {
+        let query = device.query();
+        (query.lends, query.user_lends, query.module_lends)
+    };
+    // SAFETY: changes the user of this process, which runs no other test.
+    assert_eq!(unsafe { libc::setresuid(65_534, 0, 0) }, 0);
+    let others = Device(File::open("/dev/getbuf").expect("opens"));
+    assert_eq!(counts(&one.device), (1, 2, 2));
+    assert_eq!(counts(&others), (0, 0, 2));
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setresuid(65_534, 65_534, 65_534) }, 0);
+    assert_eq!(counts(&others), (0, 0, 0));
+    // Whoever got root's device knows no more than that.
+    assert_eq!(counts(&one.device), (1, 1, 1));
 }

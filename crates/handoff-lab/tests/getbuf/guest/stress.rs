@@ -14,8 +14,8 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::device::{
-    Device, Lending, NULL, Queues, REPLACE, SOURCE, TARGET, connection, further, going_on,
-    in_memory, long_form, on_disk, write,
+    Device, Lending, NULL, Queues, REPLACE, SOURCE, TARGET, connection, free_memory, further,
+    going_on, in_memory, long_form, on_disk, write,
 };
 use crate::numbers::Numbers;
 use crate::resizing::{Resizing, any_size};
@@ -183,14 +183,6 @@ impl Churn<'_> {
         let foreseen = [-libc::EBUSY, -libc::EINVAL, -libc::EFAULT, -libc::ECANCELED];
         assert!(result >= 0 || foreseen.contains(&result), "{result}");
     }
-}
-
-/// Bytes of memory that nobody has, once caches are dropped.
-fn free_memory() -> u64 {
-    std::fs::write("/proc/sys/vm/drop_caches", "3").expect("root");
-    let told = std::fs::read_to_string("/proc/meminfo").expect("reads");
-    let free = told.lines().find_map(|line| line.strip_prefix("MemFree:")).expect("told");
-    1_024 * free.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
 }
 
 #[test]
