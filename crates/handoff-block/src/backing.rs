@@ -1,29 +1,46 @@
 //! The files and block devices behind a device.
 //!
-//! Contracts: a backing is exclusively ours as long as it is open (a block device by O_EXCL, a file by an
-//! flock that dies with the server); errors in a backing are reported before any device is made. Everything
-//! known about a backing is known of the open file, and a later server accepts no other.
+//! Contracts: a backing is exclusively ours as long as it is open (a block device by O_EXCL, a file by locks of
+//! the open file), and its bytes are in no other use that shows; errors in a backing are reported before any
+//! device is made. Everything known about a backing is known of the open file. It is judged once, when the
+//! device is made; a later server that must open it anew accepts no other.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::ioctl;
+use serde::{Deserialize, Serialize};
 
+use crate::bytes::Bytes;
 use crate::existing::Existing;
 use crate::limits::{Limits, queue_limit};
 use crate::ranges::Ranges;
-use crate::state::Part;
-use crate::{Error, Spec};
+use crate::record::Part;
+use crate::{Control, Error, Kind, Spec, claims, identity, image_lock};
 
 /// An open backing.
 #[derive(Debug)]
 pub(crate) struct Backing {
     pub(crate) file: OwnedFd,
+    pub(crate) facts: Facts,
+}
+
+impl Backing {
+    /// Of a device that exists: what its files can do was judged when it was made.
+    fn of_known(file: OwnedFd, known: &Part) -> Self {
+        let (ranges, rotates, limits) = (Ranges::default(), false, Limits::NONE);
+        Self { file, facts: Facts { part: known.clone(), ranges, rotates, limits } }
+    }
+}
+
+/// What is known of a backing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Facts {
     /// Its identity, with the usable bytes, a multiple of the block size.
     pub(crate) part: Part,
     /// What it does with whole ranges.
@@ -38,38 +55,72 @@ pub(crate) struct Backing {
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) error: Error,
+    /// The error number for a leg's note.
+    pub(crate) number: i32,
     /// Whether somebody holds it, who may let go.
     pub(crate) is_held: bool,
 }
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        Self { error, is_held: false }
+        Self { error, number: libc::ESTALE, is_held: false }
     }
 }
 
 impl Refused {
-    fn held(cause: String) -> Self {
-        Self { error: Error::usage(cause), is_held: true }
+    fn by(errno: Errno, error: Error) -> Self {
+        let error = error.caused_by(&errno.into());
+        Self { error, number: errno.raw_os_error(), is_held: errno == Errno::BUSY }
     }
 }
 
-/// Opens all backings of a device. A leg that is out may be anything; all others of an existing device must
-/// be those that it was made of.
-pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<Backing>, Refused> {
+/// Opens the backings of a new device. None has bytes of another.
+pub(crate) fn open_new(spec: &Spec, control: &mut Control) -> Result<Vec<Backing>, Error> {
     let mut backings: Vec<Backing> = Vec::new();
-    for (index, path) in spec.files.iter().enumerate() {
-        let is_out = existing.is_some_and(|existing| existing.map.is_out(index));
-        let known = existing.map(|existing| &existing.record.parts[index]);
-        let opened = open(path, spec, existing.map(|existing| existing.id), &backings);
-        let opened = opened.and_then(|backing| match known {
-            Some(known) => same(path, backing, known).map_err(Refused::from),
-            None => Ok(backing),
-        });
-        backings.push(match opened {
-            Err(_) if is_out => stand_in()?,
-            opened => opened?,
-        });
+    for path in &spec.files {
+        let name = path.display();
+        let found = find(path).map_err(|refused| refused.error)?;
+        let bytes = Bytes::of(&found.part);
+        let other = spec
+            .files
+            .iter()
+            .zip(&backings)
+            .find(|(_, other)| Bytes::of(&other.facts.part).meet(&bytes));
+        match other {
+            Some((other, _)) if other == path => {
+                return Err(Error::usage(format!("{name} is given twice")));
+            }
+            Some((other, _)) => {
+                return Err(Error::usage(format!(
+                    "{name} is given twice: it has bytes of {}, too",
+                    other.display()
+                )));
+            }
+            None => {}
+        }
+        let holder = claims::holder(control, &found.part);
+        let backing = found.open(path, spec).map_err(|refused| refused.error);
+        // Who has it says more than that it is in use.
+        let backing = match holder {
+            Some(holder) => return Err(holder.refuses(path)),
+            None => backing?,
+        };
+        if !found.is_disk {
+            image_lock::take(&backing, spec.read_only).map_err(|cause| {
+                Error::usage(format!("{name} is in use: {cause}; end that first"))
+            })?;
+        }
+        if let Some(disk) = bytes.loop_device(spec.read_only) {
+            return Err(Error::usage(format!(
+                "{name} is in use by {disk}: losetup -d {disk} first"
+            )));
+        }
+        if identity::is_veiled(backing.as_fd(), &found.part) {
+            tracing::warn!(
+                "which file below {name} has its bytes is not known here: use that for nothing else"
+            );
+        }
+        backings.push(found.judge(backing, path, spec)?);
     }
     Ok(backings)
 }
@@ -77,132 +128,192 @@ pub(crate) fn open_all(spec: &Spec, existing: Option<&Existing>) -> Result<Vec<B
 /// Those that give ranges back by a command, by bit.
 pub(crate) fn by_command(backings: &[Backing]) -> u32 {
     let each = (0..).zip(backings);
-    each.fold(0, |all, (place, backing)| all | u32::from(backing.ranges.by_command) << place)
+    each.fold(0, |all, (place, backing)| all | u32::from(backing.facts.ranges.by_command) << place)
+}
+
+/// A leg of a mirror that is taken out, and the error number.
+pub(crate) type TakenOut = (usize, i32);
+
+/// Opens the backings of an existing device by path, which must be those that it was made of. A leg that is out
+/// may be anything. A leg of a mirror that is not there or another is to be taken out, if a good one is left; one
+/// that somebody holds, if that is not to be waited for.
+pub(crate) fn open_known(
+    existing: &Existing,
+    waits: bool,
+) -> Result<(Vec<Backing>, Vec<TakenOut>), Refused> {
+    let Existing { id, map, record } = existing;
+    let spec = &record.spec;
+    let (mut backings, mut taken_out, mut worst) = (Vec::new(), Vec::new(), None);
+    for (leg, (path, known)) in spec.files.iter().zip(&record.parts).enumerate() {
+        match find(path).and_then(|found| found.known(*id, path, spec, known, waits)) {
+            Ok(backing) => backings.push(backing),
+            Err(_) if map.is_out(leg) => backings.push(stand_in(known)?),
+            Err(refused) => {
+                let is_lack = matches!(refused.error, Error::Starved(_));
+                if spec.target != Kind::Mirror || is_lack || (refused.is_held && waits) {
+                    return Err(refused);
+                }
+                backings.push(stand_in(known)?);
+                taken_out.push((leg, refused.number));
+                tracing::warn!("the leg is taken out of device {id}: {}", refused.error);
+                worst = Some(refused);
+            }
+        }
+    }
+    let are_out = (0..backings.len()).filter(|leg| map.is_out(*leg)).count() + taken_out.len();
+    match worst {
+        Some(refused) if are_out == backings.len() => Err(refused),
+        _ => Ok((backings, taken_out)),
+    }
 }
 
 /// Keeps the place of a leg that is out.
-fn stand_in() -> Result<Backing, Error> {
+fn stand_in(known: &Part) -> Result<Backing, Error> {
     let file = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(Error::doing("/dev/null cannot be opened"))?;
-    Ok(Backing {
-        file,
-        part: Part::default(),
-        ranges: Ranges::default(),
-        rotates: false,
-        limits: Limits::NONE,
-    })
+    Ok(Backing::of_known(file, known))
 }
 
-/// The backing, if it is the known one.
-fn same(path: &Path, backing: Backing, known: &Part) -> Result<Backing, Error> {
-    let name = path.display();
-    if !backing.part.is_same(known) {
-        return Err(Error::usage(format!(
-            "{name} is another file or disk than the one that the device was made of: put that back"
-        )));
-    }
-    if backing.part.size < known.size {
-        return Err(Error::usage(format!(
-            "{name} has {} bytes, and had {} when the device was made of it: give it back its length",
-            backing.part.size, known.size
-        )));
-    }
-    Ok(backing)
+/// A file or disk, not yet open for use. Its facts come from this, even if the path changes.
+struct Candidate {
+    file: File,
+    metadata: fs::Metadata,
+    is_disk: bool,
+    part: Part,
 }
 
-/// Opens a backing. Its facts come from the open file, even if the path changes.
-fn open(
-    path: &Path,
-    spec: &Spec,
-    own: Option<u32>,
-    others: &[Backing],
-) -> Result<Backing, Refused> {
+/// Does not open something that is neither a file nor a disk, since that can have effects.
+fn find(path: &Path) -> Result<Candidate, Refused> {
     let name = path.display();
-    // Does not open something that is neither a file nor a disk, since that can have effects.
-    let found =
-        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
-            let error = io::Error::from(error);
-            Error::usage(format!("{name}: {error}")).caused_by(&error)
-        })?;
-    let found = File::from(found);
-    let metadata = found.metadata().map_err(|error| Error::usage(format!("{name}: {error}")))?;
+    let refused = |errno: Errno| Refused::by(errno, Error::usage(format!("{name}: {errno}")));
+    let file =
+        rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(refused)?;
+    let file = File::from(file);
+    let metadata = file.metadata().map_err(|error| Error::usage(format!("{name}: {error}")))?;
     let kind = metadata.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(Error::usage(format!("{name} is neither a file nor a block device")).into());
     }
-    let is_new = own.is_none();
-    let own = own.and_then(|id| fs::metadata(format!("/dev/ublkb{id}")).ok());
-    if let Some(own) = own {
-        let holds = if kind.is_file() { metadata.dev() } else { metadata.rdev() };
-        if holds == own.rdev() {
+    let is_disk = kind.is_block_device();
+    let part = match is_disk {
+        false => identity::of_file(&file, &metadata),
+        true => {
+            Part { device: metadata.rdev(), sequence: sequence(metadata.rdev()), ..Part::default() }
+        }
+    };
+    Ok(Candidate { file, metadata, is_disk, part })
+}
+
+impl Candidate {
+    /// Opens it for use, a disk for us alone.
+    fn open(&self, path: &Path, spec: &Spec) -> Result<OwnedFd, Refused> {
+        let name = path.display();
+        let mut flags = OFlags::CLOEXEC;
+        flags |= if spec.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        if spec.direct {
+            flags |= OFlags::DIRECT;
+        }
+        if self.is_disk {
+            flags |= OFlags::EXCL;
+        }
+        let again = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        rustix::fs::open(again, flags, Mode::empty()).map_err(|errno| {
+            Refused::by(
+                errno,
+                Error::usage(match errno {
+                    Errno::BUSY => format!("{name} is in use: unmount it, or end what holds it"),
+                    Errno::INVAL if spec.direct => format!(
+                        "{name} cannot be opened with O_DIRECT: its file system does not have it (--buffered)"
+                    ),
+                    errno => format!("{name} cannot be opened: {errno}"),
+                }),
+            )
+        })
+    }
+
+    /// The backing of a new device.
+    fn judge(self, file: OwnedFd, path: &Path, spec: &Spec) -> Result<Backing, Error> {
+        let name = path.display();
+        let Self { metadata, is_disk, mut part, .. } = self;
+        let (len, ranges) = if is_disk {
+            if !spec.read_only && is_read_only(&file)? {
+                return Err(Error::usage(format!(
+                    "{name} is set to be only read: let it be written (blockdev --setrw), or make the device \
+                     --read-only"
+                )));
+            }
+            let len = block_device(&file, spec)
+                .map_err(|cause| Error::usage(format!("{name}{cause}")))?;
+            (len, Ranges::of_disk(&file, part.device))
+        } else {
+            (metadata.len(), Ranges::of_file(&file, metadata.len()))
+        };
+        part.size = len - len % u64::from(spec.block_size);
+        if part.size == 0 {
+            return Err(Error::usage(format!(
+                "{name} has {len} bytes, less than a block of {}",
+                spec.block_size
+            )));
+        }
+        // Of a file: of the disk below its file system.
+        let rotates = queue_limit(part.device, "rotational") == Some(1);
+        let mut limits = Limits::NONE;
+        if spec.direct {
+            limits = Limits::of_disk(part.device);
+            limits.memory_alignment = direct_alignment(&file, path, spec)?;
+        }
+        let facts = Facts { part, ranges, rotates, limits };
+        Ok(Backing { file, facts })
+    }
+
+    /// The known backing of an existing device, or why this is not it. What it can do was judged before.
+    fn known(
+        self,
+        id: u32,
+        path: &Path,
+        spec: &Spec,
+        known: &Part,
+        waits: bool,
+    ) -> Result<Backing, Refused> {
+        let name = path.display();
+        let own = fs::metadata(format!("/dev/ublkb{id}")).ok();
+        if own.is_some_and(|own| own.rdev() == self.part.device) {
             return Err(
                 Error::usage(format!("{name} lies on the device that it is to carry")).into()
             );
         }
-    }
-    let mut part = match kind.is_file() {
-        true => Part { device: metadata.dev(), inode: metadata.ino(), ..Part::default() },
-        false => Part { device: metadata.rdev(), ..Part::default() },
-    };
-    let mut flags = OFlags::CLOEXEC;
-    flags |= if spec.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    if spec.direct {
-        flags |= OFlags::DIRECT;
-    }
-    if kind.is_block_device() {
-        flags |= OFlags::EXCL;
-    }
-    if others.iter().any(|other| other.part.is_on_same(&part)) {
-        return Err(Error::usage(format!("{name} is given twice")).into());
-    }
-    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let file = rustix::fs::open(again, flags, Mode::empty()).map_err(|error| match error {
-        Errno::BUSY => Refused::held(format!("{name} is in use: unmount it, or end what holds it")),
-        Errno::INVAL if spec.direct => Error::usage(format!(
-            "{name} cannot be opened with O_DIRECT: its file system does not have it (--buffered)"
-        ))
-        .into(),
-        error => Error::usage(format!("{name} cannot be opened: {error}"))
-            .caused_by(&error.into())
-            .into(),
-    })?;
-    if kind.is_file() {
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Refused::held(format!("{name} is in use by another device: remove that one first"))
-        })?;
-    } else {
-        part.sequence = sequence(part.device);
-    }
-    let (len, ranges) = if kind.is_file() {
-        (metadata.len(), Ranges::of_file(&file, metadata.len()))
-    } else {
-        if is_new && !spec.read_only && is_read_only(&file)? {
+        if !self.part.is_same(known) {
             return Err(Error::usage(format!(
-                "{name} is set to be only read: let it be written (blockdev --setrw), or make the device \
-                 --read-only"
+                "{name} is another file or disk than the one that the device was made of: put that back"
             ))
             .into());
         }
-        let len =
-            block_device(&file, spec).map_err(|cause| Error::usage(format!("{name}{cause}")))?;
-        (len, Ranges::of_disk(&file, part.device))
-    };
-    part.size = len - len % u64::from(spec.block_size);
-    if part.size == 0 {
-        return Err(Error::usage(format!(
-            "{name} has {len} bytes, less than a block of {}",
-            spec.block_size
-        ))
-        .into());
+        let file = self.open(path, spec)?;
+        if !self.is_disk
+            && let Err(cause) = image_lock::take(&file, spec.read_only)
+        {
+            if waits {
+                let error = Error::usage(format!("{name} is in use: {cause}"));
+                return Err(Refused::by(Errno::BUSY, error));
+            }
+            // Whoever may read it can lock it.
+            tracing::warn!("device {id} goes on with {name}, though {cause}");
+        }
+        let len = match self.is_disk {
+            true => rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|errno| {
+                Refused::by(errno, Error::usage(format!("{name} does not tell its size: {errno}")))
+            })?,
+            false => self.metadata.len(),
+        };
+        if len < known.size {
+            return Err(Error::usage(format!(
+                "{name} has {len} bytes, and had {} when the device was made of it: give it back its length",
+                known.size
+            ))
+            .into());
+        }
+        Ok(Backing::of_known(file, known))
     }
-    // Of a file: of the disk below its file system.
-    let rotates = queue_limit(part.device, "rotational") == Some(1);
-    let mut limits = Limits::NONE;
-    if spec.direct {
-        limits = Limits::of_disk(part.device);
-        limits.memory_alignment = direct_alignment(&file, path, spec)?;
-    }
-    Ok(Backing { file, part, ranges, rotates, limits })
 }
 
 /// The number that the kernel gave a disk when it appeared or got another medium; the kernel reuses device

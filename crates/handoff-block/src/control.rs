@@ -131,6 +131,11 @@ impl Control {
                 });
                 refused.caused_by(&error.into())
             })?;
+        Self::of(file)
+    }
+
+    /// The driver, which somebody has opened.
+    pub(crate) fn of(file: OwnedFd) -> Result<Self, Error> {
         let ring = IoUring::builder().build(2).map_err(|error| {
             Error::NotPossible(format!(
                 "io_uring is refused: {error}; `handoff doctor` says by what"
@@ -138,6 +143,11 @@ impl Control {
             .caused_by(&error)
         })?;
         Ok(Self { ring, file })
+    }
+
+    /// The driver's open file, for another server.
+    pub(crate) fn file(&self) -> Result<OwnedFd, Error> {
+        self.file.try_clone().map_err(Error::doing(CONTROL))
     }
 
     /// # Safety

@@ -198,8 +198,7 @@ impl<'a> Patience<'a> {
                 if stop.load(Ordering::Acquire) {
                     return Err(Error::failed(format!("asked to end before it served: {cause}")));
                 }
-                found(control, id)?;
-                is_the_same(id, made)?;
+                is_the_same(&found(control, id)?, made)?;
                 if is_over && !self.is_told {
                     self.is_told = true;
                     tracing::warn!("the next server of device {id} waits: {cause}");
@@ -209,16 +208,27 @@ impl<'a> Patience<'a> {
         thread::sleep(PAUSE);
         Ok(())
     }
+
+    /// Waits a little for what is not to be waited for without end. Returns whether to wait again.
+    pub(crate) fn wait_or_go_on(
+        &mut self,
+        control: &mut Control,
+        cause: &Error,
+    ) -> Result<bool, Error> {
+        if Instant::now() > self.over {
+            return Ok(false);
+        }
+        self.wait(control, Error::failed(cause.to_string())).map(|()| true)
+    }
 }
 
 /// Whether a device is still the same one: its number may have been given to another.
-pub(crate) fn is_the_same(id: u32, made: u64) -> Result<(), Error> {
-    match Directory::of(id).read() {
-        Ok(record) if record.made == made => Ok(()),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::doing(format!("what device {id} was made of"))(error))
+pub(crate) fn is_the_same(found: &Found, made: u64) -> Result<(), Error> {
+    match found.made == made {
+        true => Ok(()),
+        false => {
+            Err(Error::usage(format!("device {} was removed, and perhaps made anew", found.id)))
         }
-        _ => Err(Error::usage(format!("device {id} was removed, and perhaps made anew"))),
     }
 }
 
@@ -265,7 +275,7 @@ pub(crate) fn start_recovery(
 pub(crate) fn limits(engine: Engine, backings: &[Backing]) -> Limits {
     let least = Limits { memory_alignment: ublk::LEAST_DMA_ALIGN, ..Limits::NONE };
     match engine.lends() {
-        true => backings.iter().map(|backing| backing.limits).fold(least, Limits::and),
+        true => backings.iter().map(|backing| backing.facts.limits).fold(least, Limits::and),
         false => least,
     }
 }
@@ -277,7 +287,7 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
     if spec.read_only {
         attrs |= ublk::ATTR_READ_ONLY;
     }
-    if backings.iter().any(|backing| backing.rotates) {
+    if backings.iter().any(|backing| backing.facts.rotates) {
         attrs |= ublk::ATTR_ROTATIONAL;
     }
     let mut parameters = Parameters {
@@ -294,7 +304,7 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
     if spec.target == Kind::Stripe {
         parameters.io_opt_shift = (spec.chunk.trailing_zeros() as u8).min(IO_OPT_SHIFT);
     }
-    if !spec.read_only && backings.iter().all(|backing| backing.ranges.discards) {
+    if !spec.read_only && backings.iter().all(|backing| backing.facts.ranges.discards) {
         let most = match spec.target {
             Kind::Stripe => DISCARD_BYTES.min(spec.chunk.saturating_mul(DISCARD_CHUNKS)),
             _ => DISCARD_BYTES,
@@ -303,7 +313,7 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
         parameters.discard_granularity = spec.block_size.max(4096);
         parameters.max_discard_sectors = (most >> 9) as u32;
         parameters.max_discard_segments = 1;
-        if backings.iter().all(|backing| backing.ranges.zeroes) {
+        if backings.iter().all(|backing| backing.facts.ranges.zeroes) {
             parameters.max_write_zeroes_sectors = (most >> 9) as u32;
         }
     }

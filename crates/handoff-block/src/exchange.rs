@@ -91,14 +91,16 @@ pub enum Change {
     Other,
     /// The policy's object, as far as is known.
     Policy,
+    /// All of it is gone, and this reports nothing more.
+    Removed,
 }
 
-/// Reports changes of what a device with a policy was made of: its descriptor is then readable.
+/// Reports changes of what a device was made of: its descriptor is then readable.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// Watches a device that has a policy.
+    /// Watches a device.
     ///
     /// # Errors
     ///
@@ -111,8 +113,8 @@ impl Watch {
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let watch = inotify::init(flags)?;
         // The policy's object, then the record, replace the old ones.
-        let moved = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
-        inotify::add_watch(&watch, directory, moved)?;
+        let changes = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::DELETE;
+        inotify::add_watch(&watch, directory, changes | inotify::WatchFlags::ONLYDIR)?;
         Ok(Self(watch))
     }
 
@@ -126,7 +128,11 @@ impl Watch {
                 event.file_name().is_some_and(|name| name.to_bytes() == POLICY.as_bytes());
             // If the kernel lost events, it may have been that.
             let is_lost = event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW);
-            let this = if is_policy || is_lost { Change::Policy } else { Change::Other };
+            let this = match event.events().contains(inotify::ReadFlags::IGNORED) {
+                true => Change::Removed,
+                false if is_policy || is_lost => Change::Policy,
+                false => Change::Other,
+            };
             change = change.max(Some(this));
         }
         change
@@ -292,6 +298,6 @@ mod tests {
         assert_eq!(watch.change(), Some(Change::Policy));
         assert_eq!(watch.change(), None);
         fs::remove_dir_all(&directory).expect("removed");
-        assert_eq!(watch.change(), Some(Change::Other));
+        assert_eq!(watch.change(), Some(Change::Removed));
     }
 }

@@ -1,8 +1,11 @@
-//! Reads the record of an existing device.
+//! What an existing device was made of.
+
+use std::fs::File;
 
 use crate::error::Error;
 use crate::life::Map;
-use crate::state::{Directory, Part, Record};
+use crate::record::{Part, Record};
+use crate::state::{self, Directory};
 use crate::target;
 
 /// An existing device.
@@ -13,31 +16,31 @@ pub(crate) struct Existing {
     pub(crate) record: Record,
 }
 
-/// The record of a device, if it can be true.
-pub(crate) fn existing(directory: &Directory, id: u32) -> Result<Existing, Error> {
-    let record = directory.read().map_err(|error| {
-        Error::usage(format!("what device {id} was made of is not known here: {error}"))
-            .caused_by(&error)
-    })?;
-    let (_, map) = directory.map().map_err(Error::doing(format!("the state of device {id}")))?;
+/// The device of a record and a state, if both can be true.
+pub(crate) fn existing(record: Record, state: &File, id: u32) -> Result<Existing, Error> {
+    let map = state::map_of(state).map_err(Error::doing(format!("the state of device {id}")))?;
     // The map and the record belong together.
-    let sizes: Vec<u64> = record.parts.iter().map(|part| part.size).collect();
     let (one_store, by_command) = (Part::have_one_store(&record.parts).into(), record.by_command);
-    let laid = (sizes.len() == record.spec.files.len())
-        .then_some(&record.spec)
-        .ok_or_else(|| Error::usage("not all of its files"))
-        .and_then(|spec| target::check(spec).and_then(|()| target::lay_out(spec, &sizes)));
-    match laid {
-        Ok((laid, size))
-            if size == record.size
-                && (Map { failed: map.failed, one_store, by_command, ..laid }) == map =>
-        {
-            Ok(Existing { id, map, record })
-        }
+    let is_laid = |laid: Map| {
+        let laid = Map { failed: map.failed, one_store, by_command, ..laid };
+        (laid == map || laid.of_layout_0() == map).then_some(laid)
+    };
+    match laid_out(&record).map(|(laid, size)| (is_laid(laid), size)) {
+        Ok((Some(map), size)) if size == record.size => Ok(Existing { id, map, record }),
         _ => Err(Error::failed(format!(
             "the state of device {id} is damaged: {} and what lies beside it do not agree; remove the \
              device and make it anew",
-            directory.record_path().display()
+            Directory::of(id).record_path().display()
         ))),
     }
+}
+
+/// The map and the size of the device of a record.
+pub(crate) fn laid_out(record: &Record) -> Result<(Map, u64), Error> {
+    let Record { spec, parts, .. } = record;
+    if parts.len() != spec.files.len() {
+        return Err(Error::usage("not all of its files"));
+    }
+    let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
+    target::check(spec).and_then(|()| target::lay_out(spec, &sizes))
 }

@@ -33,13 +33,19 @@
 //! shorter than two. So this crate sends the commands itself.
 
 mod backing;
+mod bytes;
+mod claims;
 mod control;
+mod counters;
 mod crew;
 mod device;
 mod engine;
 mod error;
 mod exchange;
 mod existing;
+mod files;
+mod identity;
+mod image_lock;
 mod life;
 mod limits;
 mod members;
@@ -50,6 +56,7 @@ pub mod policy;
 mod private;
 mod queue;
 mod ranges;
+mod record;
 mod ring;
 mod said;
 mod server;
@@ -60,6 +67,7 @@ pub mod target;
 pub use control::{CONTROL, Control, DeviceState, Found};
 pub use device::remove;
 pub use error::Error;
+pub use files::{Files, Inherited};
 pub use limits::Limits;
 pub use own_device::OwnDevice;
 pub use server::{Prepared, Server, Start};

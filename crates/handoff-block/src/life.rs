@@ -48,6 +48,15 @@ impl Map {
     pub(crate) fn is_out(&self, leg: usize) -> bool {
         self.failed >> leg & 1 != 0
     }
+
+    /// As the layout before wrote it, which had no number.
+    pub(crate) fn of_layout_0(self) -> Self {
+        let mut before = Self { one_store: 0, by_command: 0, ..self };
+        if self.kind == KIND_NULL {
+            (before.files, before.size[0]) = (0, 0);
+        }
+        before
+    }
 }
 
 /// `struct blk_config`.
@@ -92,7 +101,7 @@ pub(crate) struct Statistics {
 
 /// `struct blk_failure`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Failure {
     pub(crate) when: u64,
     pub(crate) position: u64,

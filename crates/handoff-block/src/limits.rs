@@ -67,26 +67,6 @@ impl Limits {
         }
     }
 
-    /// The limit, by name and with both values, of a request that `wanted` refuses and this lets through,
-    /// if there is one. Longer pieces are cut, so nobody refuses them.
-    pub(crate) fn breach(&self, wanted: &Self) -> Option<String> {
-        let differs =
-            |name: &str, here: u64, there: u64| Some(format!("{name} {there}, not {here}"));
-        if wanted.memory_alignment > self.memory_alignment {
-            let (here, there) = (self.memory_alignment, wanted.memory_alignment);
-            return differs("memory aligned to", here.into(), there.into());
-        }
-        if wanted.virt_boundary_mask & !self.virt_boundary_mask != 0 {
-            let (here, there) = (self.virt_boundary_mask, wanted.virt_boundary_mask);
-            return differs("a virt_boundary_mask of", here, there);
-        }
-        if wanted.max_segments < self.max_segments {
-            let (here, there) = (self.max_segments, wanted.max_segments);
-            return differs("max_segments of", here.into(), there.into());
-        }
-        None
-    }
-
     /// Adds the limits to the parameters of a device that lends.
     pub(crate) fn announce(&self, parameters: &mut Parameters) {
         parameters.types |= ublk::PARAM_TYPE_DMA_ALIGN;

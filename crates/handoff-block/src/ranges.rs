@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::limits::queue_limit;
 
@@ -18,7 +19,7 @@ use crate::limits::queue_limit;
 const COMMAND_DISCARD: u32 = 0x1200;
 
 /// How a backing takes discards and zeroes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ranges {
     /// Whether ranges can be given back.
     pub(crate) discards: bool,

@@ -42,7 +42,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    pub(crate) fn of(engine: Engine, spec: &Spec) -> Self {
+    /// `of_disks` says whether all backings are whole disks or partitions.
+    pub(crate) fn of(engine: Engine, spec: &Spec, of_disks: bool) -> Self {
         // A request begins at any block of a chunk.
         let beyond = spec.max_request.saturating_sub(spec.block_size);
         let chunks = u64::from(beyond).checked_div(spec.chunk).unwrap_or(0) as usize + 2;
@@ -59,14 +60,14 @@ impl Shape {
             depth: spec.depth,
             max_request: spec.max_request,
             pieces: pieces.clamp(1, PIECES) as u32,
-            one_worker: engine == Engine::Bpf || spec.is_of_disks(),
+            one_worker: engine == Engine::Bpf || (of_disks && spec.direct),
         }
     }
 }
 
 /// Why serving disks takes memory for which the kernel would wait, if it does, and what to change.
 pub(crate) fn takes_memory(engine: Engine, spec: &Spec, limits: &Limits) -> Option<String> {
-    let Shape { depth, pieces, .. } = Shape::of(engine, spec);
+    let Shape { depth, pieces, .. } = Shape::of(engine, spec, true);
     let depth = u32::from(depth);
     if engine.lends() && limits.max_segments > SEGMENTS_KEPT {
         let most = limits.max_segments;

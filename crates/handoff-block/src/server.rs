@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -20,19 +21,22 @@ use std::time::Duration;
 
 use handoff_sys::ublk;
 
-use crate::backing::{self, Backing};
+use crate::backing::{Backing, by_command};
+use crate::claims::Making;
 use crate::control::Found;
 use crate::crew::{Crew, Order, Step};
 use crate::device::{
-    self, Device, Following, Patience, add, is_the_same, parameters, recoverable, start_recovery,
+    self, Device, Following, add, is_the_same, parameters, recoverable, start_recovery,
 };
 use crate::engine::{self, Program};
 use crate::exchange::{Exchanges, Request};
 use crate::existing::{Existing, existing};
+use crate::files::Files;
 use crate::pins;
 use crate::policy::{self, Policy};
+use crate::record::{Part, VERSION};
 use crate::ring::Shape;
-use crate::state::{self, Directory, Part, Record, State};
+use crate::state::{self, Directory, Record, State};
 use crate::{Control, Engine, Error, PassedOver, Spec, target};
 
 /// How often the stop flag is checked.
@@ -106,6 +110,8 @@ pub struct Prepared {
     passed_over: Vec<PassedOver>,
     /// For an existing device.
     crew: Option<Crew>,
+    /// What somebody holds for the device's servers.
+    files: Option<Files>,
 }
 
 impl Prepared {
@@ -115,8 +121,22 @@ impl Prepared {
     ///
     /// Errors in the specification, and what this kernel or user cannot do.
     pub fn new(spec: &Spec, start: Start) -> Result<Self, Error> {
+        Self::with(spec, start, None)
+    }
+
+    /// The same of files that somebody holds for the device's servers; `None` opens them when they are needed.
+    ///
+    /// # Errors
+    ///
+    /// As of [`new`](Self::new).
+    pub fn with(spec: &Spec, start: Start, files: Option<Files>) -> Result<Self, Error> {
         check(spec)?;
-        let mut control = Control::open()?;
+        let mut control = match &files {
+            Some(files) => {
+                Control::of(files.control.try_clone().map_err(Error::doing("the driver"))?)?
+            }
+            None => Control::open()?,
+        };
         let features = control.features()?;
         let found = match start {
             Start::New => None,
@@ -142,9 +162,23 @@ impl Prepared {
         if let Some(Found { id, queues, depth, max_request, .. }) = found {
             spec = Spec { queues, depth, max_request, ..spec };
             let cpus = |queue| control.affinity(id, queue).unwrap_or_default();
-            crew = Some(Crew::gather(queues, Shape::of(engine, &spec), &program, cpus)?);
+            let of_disks = files.as_ref().map_or_else(|| spec.is_of_disks(), Files::are_disks);
+            let shape = Shape::of(engine, &spec, of_disks);
+            crew = Some(Crew::gather(queues, shape, &program, cpus)?);
         }
-        Ok(Self { spec, control, features, found, program, policy, engine, passed_over, crew })
+        let prepared = Self {
+            spec,
+            control,
+            features,
+            found,
+            program,
+            policy,
+            engine,
+            passed_over,
+            crew,
+            files,
+        };
+        Ok(prepared)
     }
 
     /// Makes or takes over the device and serves it.
@@ -191,14 +225,21 @@ impl Server {
             }
             *found = now;
         }
-        let existing =
-            found.map(|found| existing(&Directory::of(found.id), found.id)).transpose()?;
+        if let (Some(found), Some(following)) = (&found, following) {
+            is_the_same(found, following.made)?;
+        }
+        let open = match (prepared.files, found) {
+            (Some(files), _) => files,
+            (None, Some(found)) => Files::of_known(&mut control, found.id, following)?,
+            (None, None) => Files::of_new(spec, &mut control)?,
+        };
+        let of_disks = open.are_disks();
+        let Files { state, backings, record: known, .. } = open;
+        let existing = found.zip(known).map(|(found, known)| existing(known, &state, found.id));
+        let existing = existing.transpose()?;
         let other = |existing: &&Existing| existing.record.spec.files != spec.files;
         if let Some(existing) = existing.as_ref().filter(other) {
             return Err(Error::usage(format!("device {} was made of other files", existing.id)));
-        }
-        if let (Some(existing), Some(following)) = (&existing, following) {
-            is_the_same(existing.id, following.made)?;
         }
         if let (Some(existing), Some(prepared)) = (&existing, &policy) {
             let kept = Directory::of(existing.id).policy_path();
@@ -211,40 +252,30 @@ impl Server {
                 program = Arc::new(Program::of_policy(joined));
             }
         }
-        // The last server may let go of them a little later than of the device.
-        let mut patience =
-            existing.as_ref().map(|existing| Patience::with_the_last(existing.id, following));
-        let backings = loop {
-            match (backing::open_all(spec, existing.as_ref()), &mut patience) {
-                (Err(refused), Some(patience)) if refused.is_held => {
-                    patience.wait(&mut control, refused.error)?;
-                }
-                (opened, _) => break opened.map_err(|refused| refused.error)?,
-            }
-        };
-        let parts: Vec<_> = backings.iter().map(|backing| backing.part).collect();
-        let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
-        let mut limits = device::limits(engine, &backings);
-        let (map, size, parts) = match &existing {
+        let (limits, map, size, parts) = match &existing {
             None => {
+                let parts: Vec<_> =
+                    backings.iter().map(|backing| backing.facts.part.clone()).collect();
+                let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
                 let (mut map, size) = target::lay_out(spec, &sizes)?;
                 map.one_store = Part::have_one_store(&parts).into();
-                map.by_command = backing::by_command(&backings);
+                map.by_command = by_command(&backings);
+                let mut limits = device::limits(engine, &backings);
                 if engine.lends() {
                     limits.max_segments = limits.max_segments.min(spec.max_segments);
                 }
-                (map, size, parts)
+                (limits, map, size, parts)
             }
-            Some(Existing { id, map, record: known }) => {
-                if let Some(breach) = known.limits.breach(&limits) {
-                    return Err(Error::usage(format!(
-                        "the files of device {id} want {breach} as when the device was made of them: \
-                         give it back what it was made of"
-                    )));
-                }
-                limits = known.limits;
-                (*map, known.size, known.parts.clone())
+            Some(Existing { map, record: known, .. }) => {
+                (known.limits, *map, known.size, known.parts.clone())
             }
+        };
+        let making = match &existing {
+            None => {
+                let files = spec.files.iter().map(PathBuf::as_path).zip(&parts);
+                Some(Making::begin(&mut control, files)?)
+            }
+            Some(_) => None,
         };
 
         let mut device = match found {
@@ -288,31 +319,53 @@ impl Server {
             exchanges = Some(Exchanges::listen(&directory).map_err(stateful)?);
         }
         let state = match found {
-            None => State::make(&directory, &map, queues, depth),
-            Some(_) => State::take_over(&directory, queues, depth),
+            None => State::begin(state, &map, queues, depth),
+            Some(_) => State::take_over(state, &map, queues, depth),
         };
         let state = state.map_err(stateful)?;
+        match directory.name_state(state.file()) {
+            // It serves as well without a name.
+            Err(error) if existing.is_some() => tracing::warn!("{}", stateful(error)),
+            named => named.map_err(stateful)?,
+        }
         let memory = u64::from(queues) * engine::memory(engine, depth, max_request)
             + state::bytes(queues, depth) as u64;
         let mut spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
         let made = match &existing {
             Some(existing) => {
-                spec.policy.clone_from(&existing.record.spec.policy);
+                // It may have been exchanged since.
+                let now = directory.read().ok().filter(|now| now.made == existing.record.made);
+                let known = now.map_or_else(|| existing.record.spec.clone(), |now| now.spec);
+                spec.policy = known.policy;
                 spec.max_segments = existing.record.spec.max_segments;
                 existing.record.made
             }
             None => device.made,
         };
-        let by_command = map.by_command;
-        let record =
-            Record { spec, made, engine, passed_over, size, memory, limits, by_command, parts };
+        let (version, by_command) = (VERSION, map.by_command);
+        let record = Record {
+            version,
+            spec,
+            made,
+            engine,
+            passed_over,
+            size,
+            memory,
+            limits,
+            by_command,
+            parts,
+        };
         directory.write(&record).map_err(stateful)?;
+        drop(making);
 
         let files = Arc::new(files(id, backings)?);
         let cpus = |queue| device.control.affinity(id, queue).unwrap_or_default();
         let crew = match prepared.crew {
             Some(crew) => crew,
-            None => Crew::gather(queues, Shape::of(engine, &record.spec), &program, cpus)?,
+            None => {
+                let shape = Shape::of(engine, &record.spec, of_disks);
+                Crew::gather(queues, shape, &program, cpus)?
+            }
         };
         tracing::debug!(?map, "device {id}");
         let mut server = Self { device, crew, record, program, exchanges };

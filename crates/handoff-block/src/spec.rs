@@ -241,7 +241,7 @@ impl Spec {
         let is_disk = |file: &PathBuf| {
             std::fs::metadata(file).is_ok_and(|metadata| metadata.file_type().is_block_device())
         };
-        self.direct && !self.files.is_empty() && self.files.iter().all(is_disk)
+        !self.files.is_empty() && self.files.iter().all(is_disk)
     }
 }
 

@@ -1,111 +1,39 @@
 //! What a device leaves in memory: its specification, and a file in which its queues' engines work.
 //!
-//! `/run/handoff/blk/<number>/spec.json` is the specification. `state` in the same directory begins with
+//! `/run/handoff/blk/<number>/spec.json` is the [record](Record). `state` in the same directory begins with
 //! the map; then it has for each queue counters and the records of requests (`struct blk_region` in
 //! `bpf/blk_request.h`, in pieces). All engines map it, also the one in the kernel. So readers of the file
-//! see them at work, and it keeps what must survive a server: which legs of a mirror are out.
+//! see them at work, and it keeps what must survive a server: which legs of a mirror are out. The last number in
+//! the map's page is the layout's, as in the record. `/run/handoff/blk/<number>.state` is the same file, in case
+//! somebody removes the directory.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::mem::offset_of;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
-use serde::{Deserialize, Serialize};
 
-use crate::life::{self, FILES, MAP_SPACE, Map, OPS, QUEUE_SPACE, QueueState, Statistics};
-use crate::limits::Limits;
+use crate::counters::RECOVER;
+pub use crate::counters::{Bucket, Counters, LegFailure, Operation, QueueCounters};
+use crate::error::Error;
+use crate::life::{self, FILES, Failure, MAP_SPACE, Map, QUEUE_SPACE, QueueState};
 use crate::members;
 use crate::pins;
 use crate::private::make_private;
-use crate::ring;
-use crate::spec::{Engine, Kind, PassedOver, Spec};
+pub use crate::record::{Part, Record};
+use crate::record::{VERSION, check_version};
 
 /// Where the states of all devices are, and the logs of their servers.
 pub const DIRECTORY: &str = "/run/handoff/blk";
 /// The copy of a policy's object, in a device's directory.
 pub(crate) const POLICY: &str = "policy.bpf.o";
 const PAGE: usize = 4096;
-
-/// The record beside the state, for whoever shows or recovers the device.
-///
-/// [`Directory::read`] and [`Server::record`](crate::Server::record) return it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Record {
-    /// What was asked for.
-    pub spec: Spec,
-    /// A number that no other device has, also not a later one with this one's number.
-    pub made: u64,
-    /// The engine in use.
-    pub engine: Engine,
-    /// Better engines that were not taken, with the reasons.
-    pub passed_over: Vec<PassedOver>,
-    /// Bytes of the device.
-    pub size: u64,
-    /// Bytes of memory that the server needs for it beside its code: buffers, rings and state.
-    pub memory: u64,
-    /// The limits of its requests.
-    pub limits: Limits,
-    /// Files that are disks which give ranges back by a command, by bit.
-    #[serde(default)]
-    pub by_command: u32,
-    /// Its files when it was made, in order.
-    pub parts: Vec<Part>,
-}
-
-impl Record {
-    /// Why serving takes memory for which the kernel may wait until the server has written; `None` if it takes
-    /// none, on disks.
-    pub fn takes_memory(&self) -> Option<String> {
-        ring::takes_memory(self.engine, &self.spec, &self.limits)
-    }
-
-    /// Files longer than the part that the device uses, with the bytes left over.
-    pub fn unused(&self) -> impl Iterator<Item = (&Path, u64)> {
-        let each = match self.spec.target {
-            Kind::Mirror => self.size,
-            Kind::Stripe => self.size / self.parts.len().max(1) as u64,
-            _ => u64::MAX,
-        };
-        let files = self.spec.files.iter().map(PathBuf::as_path).zip(&self.parts);
-        files
-            .filter(move |(_, part)| part.size > each)
-            .map(move |(file, part)| (file, part.size - each))
-    }
-}
-
-/// Identity of a file or disk behind a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
-    /// The device that a file lies on, or the number of a disk.
-    pub device: u64,
-    /// Of a file; 0 of a disk.
-    pub inode: u64,
-    /// Of a disk: the kernel's number for its appearance or last medium; 0 of a file.
-    pub sequence: u64,
-    /// Usable bytes.
-    pub size: u64,
-}
-
-impl Part {
-    /// Whether both are the same file or disk, of any length.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.is_on_same(other) && self.sequence == other.sequence
-    }
-
-    /// Whether all are files of one file system.
-    pub(crate) fn have_one_store(all: &[Self]) -> bool {
-        all.iter().all(|part| part.inode != 0 && part.device == all[0].device)
-    }
-
-    /// Whether both are the same file, or have the same number of a disk.
-    pub(crate) fn is_on_same(&self, other: &Self) -> bool {
-        (self.device, self.inode) == (other.device, other.inode)
-    }
-}
 
 /// Makes [`DIRECTORY`], which belongs to root alone.
 ///
@@ -204,16 +132,92 @@ impl Directory {
 
     /// Writes the record, whole or not at all. Rewriting an existing one takes no memory.
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
-        let text = serde_json::to_vec_pretty(record)?;
+        self.write_text(&serde_json::to_vec_pretty(record)?)?;
+        self.mark_disks(record)
+    }
+
+    fn mark_disks(&self, record: &Record) -> io::Result<()> {
+        // A file has an inode; a leg that was out from the start is nothing.
+        let disks = record.parts.iter().filter(|part| part.inode == 0 && part.device != 0);
+        members::mark(&self.path, disks.map(|part| part.device))
+    }
+
+    fn write_text(&self, text: &[u8]) -> io::Result<()> {
         if fs::read(self.record_path()).is_ok_and(|known| known == text) {
             return Ok(());
         }
         let new = self.path.join("spec.json.new");
-        write(&new, &text)?;
-        fs::rename(new, self.record_path())?;
-        // A file has an inode; a leg that was out from the start is nothing.
-        let disks = record.parts.iter().filter(|part| part.inode == 0 && part.device != 0);
-        members::mark(&self.path, disks.map(|part| part.device))
+        write(&new, text)?;
+        fs::rename(new, self.record_path())
+    }
+
+    /// Whether all is there that a device leaves.
+    pub(crate) fn is_whole(&self, has_policy: bool) -> bool {
+        let mut paths = vec![self.record_path(), self.state_path()];
+        paths.extend(has_policy.then(|| self.policy_path()));
+        paths.iter().all(|path| path.exists())
+    }
+
+    /// Puts back what is missing, as it was held, or as the device was made.
+    pub(crate) fn put_back(&self, record: &Record, state: &File, held: &Held) -> io::Result<()> {
+        let [known, _, policy, _] = &held.mappings;
+        self.make()?;
+        if let Some(policy) = policy.as_ref().filter(|_| !self.policy_path().exists()) {
+            self.write_policy(policy.as_slice()).and_then(|()| self.keep_policy())?;
+        }
+        match known {
+            _ if self.record_path().exists() => {}
+            Some(text) => self.write_text(text.as_slice())?,
+            None => self.write(record)?,
+        }
+        self.name_state(state)?;
+        self.mark_disks(record)
+    }
+
+    /// The second name of the state.
+    fn state_beside(&self) -> PathBuf {
+        self.path.with_extension("state")
+    }
+
+    /// Gives the state its names.
+    pub(crate) fn name_state(&self, state: &File) -> io::Result<()> {
+        for path in [self.state_path(), self.state_beside()] {
+            let names = |path: &Path| {
+                let metadata = fs::symlink_metadata(path)?;
+                Ok::<_, io::Error>((metadata.dev(), metadata.ino()))
+            };
+            let own = state.metadata()?;
+            match names(&path) {
+                Ok(named) if named == (own.dev(), own.ino()) => continue,
+                Ok(_) => fs::remove_file(&path)?,
+                Err(_) => {}
+            }
+            // By the file itself it takes CAP_DAC_READ_SEARCH.
+            let file = format!("/proc/self/fd/{}", state.as_raw_fd());
+            rustix::fs::linkat(CWD, file, CWD, &path, AtFlags::SYMLINK_FOLLOW)?;
+        }
+        Ok(())
+    }
+
+    /// Processes that have the state open: the device's supervisor, and servers that wait.
+    pub fn processes(&self) -> Vec<u32> {
+        let is_open_in = |process: &Path, state: &fs::Metadata| {
+            let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+            let mut files = files.filter_map(|file| fs::metadata(file.path()).ok());
+            files.any(|file| (file.dev(), file.ino()) == (state.dev(), state.ino()))
+        };
+        let Ok(state) = fs::metadata(self.state_path()) else { return Vec::new() };
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbered =
+            processes.filter_map(|it| Some((it.file_name().to_str()?.parse().ok()?, it.path())));
+        numbered.filter(|(_, path)| is_open_in(path, &state)).map(|(process, _)| process).collect()
+    }
+
+    /// The state of an existing device.
+    pub(crate) fn open_state(&self) -> io::Result<File> {
+        let mut options = File::options();
+        options.read(true).write(true);
+        options.open(self.state_path()).or_else(|_| options.open(self.state_beside()))
     }
 
     /// Maps what the device's servers read, and the log page written next, as far as they exist. `/run` can be
@@ -231,7 +235,8 @@ impl Directory {
         for ((path, most), slot) in files.iter().zip(&mut held.mappings) {
             match Mapping::of_end(path, *most) {
                 Ok(mapping) => *slot = Some(mapping),
-                Err(error) if is_nothing(&error) => *slot = None,
+                // What was removed can be put back from what is held.
+                Err(error) if is_nothing(&error) => {}
                 Err(_) => all = false,
             }
         }
@@ -249,14 +254,23 @@ impl Directory {
     ///
     /// A device that this crate did not make has no record.
     pub fn read(&self) -> io::Result<Record> {
-        let text = fs::read(self.record_path())?;
-        serde_json::from_slice(&text).map_err(io::Error::other)
+        Record::parse(&fs::read(self.record_path())?)
+    }
+
+    /// The record of a device that must have one.
+    pub(crate) fn known(&self) -> Result<Record, Error> {
+        self.read().map_err(|error| {
+            let id = self.id;
+            Error::usage(format!("what device {id} was made of is not known here: {error}"))
+                .caused_by(&error)
+        })
     }
 
     /// Forgets the device. Forgetting an unknown one is no error.
     pub fn remove(&self) {
         pins::remove(self.id);
         let disks = members::marked(&self.path);
+        let _ = fs::remove_file(self.state_beside());
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("{} stays behind: {error}", self.path.display());
@@ -266,28 +280,19 @@ impl Directory {
         disks.iter().for_each(|disk| members::look_again(disk));
     }
 
-    /// The state's file, and the map at its beginning.
-    pub(crate) fn map(&self) -> io::Result<(File, Map)> {
-        let file = File::open(self.state_path())?;
-        let mut map = [0; size_of::<Map>()];
-        file.read_exact_at(&mut map, 0)?;
-        // SAFETY: a plain structure of numbers, of the size that was read.
-        let map = unsafe { ptr::read_unaligned(map.as_ptr().cast()) };
-        Ok((file, map))
-    }
-
     /// What the engines of a device with so many queues of this depth have counted.
     ///
     /// # Errors
     ///
     /// Errors of reading the file.
     pub fn counters(&self, queues: u16, depth: u16) -> io::Result<Counters> {
-        let (file, map) = self.map()?;
+        let file = File::open(self.state_path())?;
+        let map = map_of(&file)?;
         let mut all = Vec::new();
         let mut failures = BTreeMap::new();
         for queue in 0..queues {
             let mut bytes = [0; size_of::<QueueState>()];
-            file.read_exact_at(&mut bytes, offset_of(queue, depth) as u64)?;
+            file.read_exact_at(&mut bytes, place_of(queue, depth) as u64)?;
             // SAFETY: a plain structure of numbers, of the size that was read.
             let state: QueueState = unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) };
             all.push(QueueCounters::from(&state.statistics));
@@ -308,6 +313,21 @@ impl Directory {
     }
 }
 
+/// The map at the beginning of a state, if this program knows its layout.
+pub(crate) fn map_of(state: &File) -> io::Result<Map> {
+    let mut page = [0; MAP_SPACE];
+    state.read_exact_at(&mut page, 0)?;
+    let version = page.last_chunk().expect("a number");
+    check_version(u32::from_ne_bytes(*version))?;
+    // SAFETY: a plain structure of numbers, shorter than what was read.
+    Ok(unsafe { ptr::read_unaligned(page.as_ptr().cast()) })
+}
+
+fn bytes_of(map: &Map) -> &[u8] {
+    // SAFETY: a structure of numbers without padding, its size asserted where it is declared.
+    unsafe { std::slice::from_raw_parts(ptr::from_ref(map).cast::<u8>(), size_of::<Map>()) }
+}
+
 /// Files of a device that stay mapped until this is dropped: [`Directory::hold`].
 #[derive(Debug, Default)]
 pub struct Held {
@@ -318,120 +338,6 @@ pub struct Held {
 /// Whether there are no bytes to map.
 fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
-}
-
-/// Counters of a device's engines since it was made.
-///
-/// [`Directory::counters`] returns them.
-#[derive(Clone, Debug, Serialize)]
-pub struct Counters {
-    /// Legs of a mirror that are out, by their place in the list of files.
-    pub failed_legs: Vec<u32>,
-    /// The requests that took them out.
-    pub failures: Vec<LegFailure>,
-    /// By queue.
-    pub queues: Vec<QueueCounters>,
-}
-
-/// The request that took a leg of a mirror out.
-#[derive(Clone, Debug, Serialize)]
-pub struct LegFailure {
-    /// The leg, by its place in the list of files.
-    pub leg: u32,
-    /// Its operation: `read`, `write`, `flush`, `discard` or `write_zeroes`.
-    pub operation: &'static str,
-    /// Its first byte on the device.
-    pub position: u64,
-    /// Its length; 0 for a flush.
-    pub length: u32,
-    /// The error number from the leg.
-    pub error: i32,
-}
-
-impl LegFailure {
-    fn of((leg, noted): (u32, life::Failure)) -> Self {
-        let operation = NAMES.get(noted.op as usize).copied().flatten().unwrap_or("unknown");
-        let life::Failure { position, length, error, .. } = noted;
-        Self { leg, operation, position, length, error: error.saturating_neg() }
-    }
-}
-
-impl fmt::Display for LegFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let error = io::Error::from_raw_os_error(self.error);
-        write!(f, "{} of {} bytes at {}: {error}", self.operation, self.length, self.position)
-    }
-}
-
-/// The names of operations.
-const NAMES: [Option<&str>; OPS] =
-    [Some("read"), Some("write"), Some("flush"), Some("discard"), None, Some("write_zeroes")];
-
-/// The counters of one queue.
-#[derive(Clone, Debug, Serialize)]
-pub struct QueueCounters {
-    /// Requests that failed.
-    pub errors: u64,
-    /// Submissions to the files.
-    pub pieces: u64,
-    /// Of these, continuations after a short result.
-    pub continued: u64,
-    /// Turns of the engine's loop.
-    pub turns: u64,
-    /// By operation.
-    pub operations: Vec<Operation>,
-}
-
-/// One kind of request.
-#[derive(Clone, Debug, Serialize)]
-pub struct Operation {
-    /// `read`, `write`, `flush`, `discard` or `write_zeroes`.
-    pub name: &'static str,
-    /// Answered without an error.
-    pub requests: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Time from arrival to the first result of a file.
-    pub first_result: Vec<Bucket>,
-    /// Time from arrival to the answer.
-    pub answer: Vec<Bucket>,
-}
-
-/// Requests that took so long.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Bucket {
-    /// At least, in nanoseconds; less than twice as long.
-    pub from_ns: u64,
-    /// How many.
-    pub requests: u32,
-}
-
-impl From<&Statistics> for QueueCounters {
-    fn from(statistics: &Statistics) -> Self {
-        let buckets = |counts: &[u32]| {
-            let filled = counts.iter().enumerate().filter(|(_, requests)| **requests > 0);
-            filled
-                .map(|(bucket, requests)| Bucket { from_ns: 1 << bucket, requests: *requests })
-                .collect::<Vec<_>>()
-        };
-        let operations = NAMES.iter().enumerate().filter_map(|(op, name)| {
-            let operation = Operation {
-                name: (*name)?,
-                requests: statistics.requests[op],
-                bytes: statistics.bytes[op],
-                first_result: buckets(&statistics.latency[0][op]),
-                answer: buckets(&statistics.latency[1][op]),
-            };
-            (!operation.answer.is_empty()).then_some(operation)
-        });
-        Self {
-            errors: statistics.errors,
-            pieces: statistics.pieces,
-            continued: statistics.continued,
-            turns: statistics.turns,
-            operations: operations.collect(),
-        }
-    }
 }
 
 /// Bytes of a queue's [`Mapping`].
@@ -445,13 +351,51 @@ fn queue_bytes(depth: u16) -> usize {
     (QUEUE_SPACE + requests).next_multiple_of(PAGE)
 }
 
-fn offset_of(queue: u16, depth: u16) -> usize {
+fn place_of(queue: u16, depth: u16) -> usize {
     MAP_SPACE + usize::from(queue) * queue_bytes(depth)
 }
 
 /// Bytes of the whole file.
 pub(crate) fn bytes(queues: u16, depth: u16) -> usize {
-    offset_of(queues, depth)
+    place_of(queues, depth)
+}
+
+/// A file without a name for the state of a new device.
+pub(crate) fn anonymous() -> io::Result<File> {
+    make_base()?;
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(DIRECTORY, flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+/// Says by which layout a state is written.
+fn number(state: &File) -> io::Result<()> {
+    state.write_all_at(&VERSION.to_ne_bytes(), (MAP_SPACE - size_of::<u32>()) as u64)
+}
+
+/// Takes legs of a mirror out, each with its error number, while nobody serves it.
+pub(crate) fn take_out(
+    state: &File,
+    queues: u16,
+    depth: u16,
+    legs: &[(usize, i32)],
+) -> io::Result<()> {
+    if queues == 0 || state.metadata()?.len() != bytes(queues, depth) as u64 {
+        return Err(io::Error::other("it has another length"));
+    }
+    let mut failed = map_of(state)?.failed;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let when = (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1);
+    for (leg, error) in legs {
+        failed |= 1 << leg;
+        let note = Failure { when, op: RECOVER, error: -error, ..Failure::default() };
+        // SAFETY: a structure of numbers without padding, its size asserted where it is declared.
+        let note = unsafe {
+            std::slice::from_raw_parts(ptr::from_ref(&note).cast::<u8>(), size_of::<Failure>())
+        };
+        let place = place_of(0, depth) + offset_of!(QueueState, failures) + leg * note.len();
+        state.write_all_at(note, place as u64)?;
+    }
+    state.write_all_at(&failed.to_ne_bytes(), offset_of!(Map, failed) as u64)
 }
 
 /// The open file of a device's state.
@@ -461,42 +405,43 @@ pub(crate) struct State {
     depth: u16,
 }
 
-impl State {
-    /// Makes the state of a new device.
-    pub(crate) fn make(
-        directory: &Directory,
-        map: &Map,
-        queues: u16,
-        depth: u16,
-    ) -> io::Result<Self> {
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        Self::begin(options.open(directory.state_path())?, map, queues, depth)
+impl From<State> for File {
+    fn from(state: State) -> Self {
+        state.file
     }
+}
 
+impl State {
     /// Makes an empty file the state of a device.
     pub(crate) fn begin(file: File, map: &Map, queues: u16, depth: u16) -> io::Result<Self> {
         file.set_len(bytes(queues, depth) as u64)?;
-        // SAFETY: a structure of numbers without padding, its size asserted where it is declared.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(ptr::from_ref(map).cast::<u8>(), size_of::<Map>())
-        };
-        file.write_all_at(bytes, 0)?;
+        file.write_all_at(bytes_of(map), 0)?;
+        number(&file)?;
         Ok(Self { file, depth })
     }
 
-    /// Takes over the state of a device whose server is gone: all stays except the end of its engines.
-    pub(crate) fn take_over(directory: &Directory, queues: u16, depth: u16) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).open(directory.state_path())?;
+    /// Takes over the state of a device whose server is gone: all stays except the end of its engines, and what an
+    /// older layout had otherwise of the map.
+    pub(crate) fn take_over(file: File, map: &Map, queues: u16, depth: u16) -> io::Result<Self> {
         let (len, wanted) = (file.metadata()?.len(), bytes(queues, depth) as u64);
         // Access to a mapping behind the end of its file kills the process.
         if len != wanted {
             return Err(io::Error::other(format!("it has {len} bytes, not {wanted}")));
         }
+        // Legs that are out are known there.
+        let (before, behind) = (offset_of!(Map, failed), offset_of!(Map, size));
+        file.write_all_at(&bytes_of(map)[..before], 0)?;
+        file.write_all_at(&bytes_of(map)[behind..], behind as u64)?;
+        number(&file)?;
         for queue in 0..queues {
-            file.write_all_at(&[0; 16], offset_of(queue, depth) as u64)?;
+            file.write_all_at(&[0; 16], place_of(queue, depth) as u64)?;
         }
         Ok(Self { file, depth })
+    }
+
+    /// Its file.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Maps what one queue's engine works in.
@@ -508,7 +453,7 @@ impl State {
             unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE)? };
         let mapping = Mapping { address: NonNull::new(address.cast()).expect("not null"), len };
         let parts =
-            [(0, MAP_SPACE, 0), (MAP_SPACE, queue_bytes(self.depth), offset_of(queue, self.depth))];
+            [(0, MAP_SPACE, 0), (MAP_SPACE, queue_bytes(self.depth), place_of(queue, self.depth))];
         for (at, len, offset) in parts {
             // SAFETY: inside of the mapping just made, which nobody else knows.
             unsafe {
@@ -559,6 +504,12 @@ impl Mapping {
         self.address.as_ptr()
     }
 
+    /// The bytes of a file that is replaced, and not changed.
+    fn as_slice(&self) -> &[u8] {
+        // SAFETY: the mapping has so many bytes, and lives as long as this.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -583,25 +534,37 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
     use crate::existing::existing;
-    use crate::target;
+    use crate::{Engine, Kind, Limits, Spec, target};
 
     /// The directory of a device of two files that nobody serves.
     fn directory(path: &Path) -> (Directory, Record, Map) {
         let directory = Directory { id: 7, path: path.to_owned() };
         let files = vec!["/a".into(), "/b".into()];
         let spec = Spec { target: Kind::Stripe, files, chunk: 8192, ..Spec::default() };
-        let part = |inode| Part { device: 5, inode, sequence: 0, size: 1 << 20 };
+        let part = |inode| Part { device: 5, inode, size: 1 << 20, ..Part::default() };
         let parts = vec![part(11), part(12)];
         let (mut map, size) = target::lay_out(&spec, &[1 << 20; 2]).expect("a stripe");
         map.one_store = Part::have_one_store(&parts).into();
         let (engine, passed_over) = (Engine::UserAuto, Vec::new());
         let limits = Limits { memory_alignment: 512, ..Limits::NONE };
         let memory = 1 << 20;
-        let by_command = 0;
-        let record =
-            Record { spec, made: 3, engine, passed_over, size, memory, limits, by_command, parts };
+        let (version, by_command) = (VERSION, 0);
+        let record = Record {
+            version,
+            spec,
+            made: 3,
+            engine,
+            passed_over,
+            size,
+            memory,
+            limits,
+            by_command,
+            parts,
+        };
         directory.write(&record).expect("written");
-        State::make(&directory, &map, 2, 4).expect("made");
+        let mut options = File::options();
+        let state = options.read(true).write(true).create(true).open(directory.state_path());
+        State::begin(state.expect("a file"), &map, 2, 4).expect("made");
         (directory, record, map)
     }
 
@@ -649,7 +612,11 @@ mod tests {
     fn damaged_states_are_refused_or_harmless() {
         let place = tempfile::tempdir().expect("a directory");
         let (directory, record, map) = directory(place.path());
-        existing(&directory, 7).expect("as it was made");
+        let found = || -> io::Result<_> {
+            let (record, state) = (directory.read()?, directory.open_state()?);
+            existing(record, &state, 7).map_err(io::Error::other)
+        };
+        found().expect("as it was made");
         let honest = [directory.record_path(), directory.state_path()]
             .map(|path| (path.clone(), fs::read(path).expect("a file")));
         let mutants = if std::env::var_os("HANDOFF_SOAK").is_some() { 10_000 } else { 500 };
@@ -674,8 +641,10 @@ mod tests {
             }
             fs::write(path, &bytes).expect("written");
             let _ = directory.counters(2, 4);
-            let whole_state = State::take_over(&directory, 2, 4).is_ok();
-            match existing(&directory, 7) {
+            let taken =
+                directory.open_state().and_then(|state| State::take_over(state, &map, 2, 4));
+            let (whole_state, found) = (taken.is_ok(), found());
+            match found {
                 Ok(found) => {
                     // What decides where bytes lie is unchanged.
                     assert_eq!(Map { failed: map.failed, ..found.map }, map, "{number}");
@@ -691,6 +660,6 @@ mod tests {
             fs::write(path, whole).expect("written");
         }
         assert!(refused > mutants / 4, "only {refused} of {mutants} were refused");
-        existing(&directory, 7).expect("as it was made");
+        found().expect("as it was made");
     }
 }

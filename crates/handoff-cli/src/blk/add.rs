@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{self, Path, PathBuf};
 use std::str::FromStr;
 
@@ -159,9 +159,9 @@ pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failu
     let id = args.id;
     super::device(&mut Control::open()?, id)?;
     let record = Directory::of(id).read().map_err(|error| {
-        Failure::usage(format!(
-            "what device {id} was made of is not known here: {error}; another program made it"
-        ))
+        let by =
+            if error.kind() == io::ErrorKind::NotFound { "; another program made it" } else { "" };
+        Failure::usage(format!("what device {id} was made of is not known here: {error}{by}"))
     })?;
     start(&Task::new(record.spec, Some(id)), args.foreground, context)
 }

@@ -13,6 +13,8 @@ use crate::{Context, Failure, output};
 /// How long a mere look may hold a device open, and how long its number may stay in use.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long the processes of a removed device may take to end.
+const LETTING_GO: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Requests under way are answered first. Without --force, a device that is mounted, open in a
@@ -57,6 +59,7 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
         } else {
             stop_unused(&mut control, *id, context)?;
         }
+        let processes = supervise::processes(*id);
         // Before the number is free, and another device's.
         Directory::of(*id).remove();
         supervise::log::forget(*id);
@@ -73,6 +76,8 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
                 break;
             }
         }
+        // Until then the device's files are in use.
+        processes.iter().for_each(|process| supervise::has_ended(process, LETTING_GO));
     }
     if context.json { output::json(&serde_json::json!({ "removed": ids })) } else { Ok(()) }
 }

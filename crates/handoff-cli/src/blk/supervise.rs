@@ -10,6 +10,8 @@
 //! - a server that is called, or started after another, waits until the kernel has let go of the last one;
 //! - if a server cannot start for lack of memory, descriptors or threads, the supervisor tries again as long
 //!   as it takes;
+//! - a supervisor opens the device's files, and hands them to its servers ([`Files`]). It starts them from the very
+//!   program that it runs, whatever lies at its path by now. What is removed of the device's directory it puts back;
 //! - a supervisor that is asked to end asks its server, which removes the device; a killed supervisor
 //!   leaves the server, and `recover` makes a new one when that is gone too.
 
@@ -20,7 +22,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use handoff_block::state::{Directory, Record};
-use handoff_block::{Control, Prepared, Spec, Start};
+use handoff_block::{Control, Files, Inherited, Prepared, Spec, Start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -55,17 +57,20 @@ pub(super) struct Task {
     follows: Option<u64>,
     /// Whether to prepare and then wait for a line on stdin.
     waits: bool,
+    /// What the supervisor holds for the device; `None` for the supervisor itself.
+    files: Option<Inherited>,
 }
 
 impl Task {
     /// A task to make a device, or to take one over if its server is gone.
     pub(super) fn new(spec: Spec, recover: Option<u32>) -> Self {
-        Self { spec, recover, follows: None, waits: false }
+        Self { spec, recover, follows: None, waits: false, files: None }
     }
 
     /// A task to take over a device whose server is gone.
-    fn following(spec: Spec, id: u32, made: u64) -> Self {
-        Self { follows: Some(made), ..Self::new(spec, Some(id)) }
+    fn following(record: &Record, id: u32, files: Inherited) -> Self {
+        let new = Self::new(record.spec.clone(), Some(id));
+        Self { follows: Some(record.made), files: Some(files), ..new }
     }
 
     /// A new device of which nobody hears must go. One that is taken over has its users.
@@ -123,13 +128,16 @@ impl ServeArgs {
 
 /// `handoff blk serve`.
 pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
-    let task = args.task()?;
+    let mut task = args.task()?;
+    call_it_handoff();
+    // SAFETY: the supervisor that made this task has handed them on, and nobody here has taken them before.
+    let files = task.files.take().map(|told| unsafe { Files::inherit(told) });
     // It runs in the background of the terminal to which its log may go.
     handoff_sys::hangup::write_in_background().map_err(Failure::failed)?;
     pressure::stand();
     pressure::stay_in_memory();
     let start = task.recover.map_or(Start::New, Start::Recover);
-    let prepared = Prepared::new(&task.spec, start);
+    let prepared = Prepared::with(&task.spec, start, files);
     if task.waits && prepared.is_ok() && !is_called(&context.stop)? {
         return Ok(());
     }
@@ -162,6 +170,7 @@ fn is_called(stop: &Stop) -> Result<bool, Failure> {
 /// `handoff blk supervise`.
 pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     let task = args.task()?;
+    call_it_handoff();
     let log = match log::open() {
         Ok(log) => log,
         Err(failure) => return refuse(failure.into()),
@@ -211,11 +220,19 @@ pub(super) fn detach(task: &Task) -> Result<u32, Failure> {
     Ok(id)
 }
 
+/// This program, whatever lies at its path by now.
+const THIS: &str = "/proc/self/exe";
+
+/// Gives this process its program's name, which it lacks when it was started from [`THIS`].
+fn call_it_handoff() {
+    // Only who looks at processes sees it.
+    let _ = rustix::thread::set_name(c"handoff");
+}
+
 fn process(role: &str, task: &Task) -> Result<Command, Failure> {
-    let this = std::env::current_exe()
-        .map_err(|error| Failure::failed(format!("this program is not found: {error}")))?;
     let task = serde_json::to_string(task).map_err(Failure::failed)?;
-    let mut command = Command::new(this);
+    let mut command = Command::new(THIS);
+    command.arg0(std::env::args_os().next().unwrap_or_else(|| "handoff".into()));
     command.args(["blk", role, &task]).stdin(Stdio::null()).stdout(Stdio::piped());
     Ok(command)
 }
@@ -237,6 +254,19 @@ fn end(mut child: Child) {
 /// Becomes readable when a process ends.
 fn ending(child: &Child) -> io::Result<OwnedFd> {
     Ok(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?)
+}
+
+/// The processes that have the files of a device open, and end when the device is gone.
+pub(super) fn processes(id: u32) -> Vec<OwnedFd> {
+    let all = Directory::of(id).processes().into_iter();
+    let all = all.filter_map(|process| Pid::from_raw(process.try_into().ok()?));
+    all.filter_map(|process| pidfd_open(process, PidfdFlags::empty()).ok()).collect()
+}
+
+/// Waits until a process has ended, so long at most.
+pub(super) fn has_ended(process: &OwnedFd, most: Duration) {
+    let most = Timespec::try_from(most).ok();
+    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], most.as_ref());
 }
 
 /// Starts a process and reads its line.
@@ -312,7 +342,12 @@ pub(super) fn watch(
     ready: impl FnOnce(u32, &Record) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     pressure::stand();
-    let (mut child, id) = begin(server(task)?, None)?;
+    let mut files = match task.recover {
+        None => Files::open(&task.spec)?,
+        Some(id) => Files::of_device(id)?,
+    };
+    let told = files.hand_on().map_err(Failure::failed)?;
+    let (mut child, id) = begin(server(&Task { files: Some(told), ..task.clone() })?, None)?;
     pressure::stay_in_memory();
     let directory = Directory::of(id);
     let record = directory
@@ -327,8 +362,10 @@ pub(super) fn watch(
         log::forget(id);
         return Err(failure);
     }
-    let mut spare = Spare::of(&record, id);
-    let mut log = Log::of(&directory);
+    files.belong_to(record.clone());
+    let following = Task::following(&record, id, files.hand_on().map_err(Failure::failed)?);
+    let mut spare = Spare::of(&following);
+    let mut log = Log::of(&directory, &files);
     let mut lives = Lives::new();
     loop {
         let status = wait(&mut child, &mut spare, &mut log, context).map_err(Failure::failed)?;
@@ -384,10 +421,7 @@ pub(super) fn watch(
             }
             let followed = match called {
                 Some(followed) => followed,
-                None => {
-                    let task = Task::following(record.spec.clone(), id, record.made);
-                    begin(server(&task)?, Some(&context.stop))
-                }
+                None => begin(server(&following)?, Some(&context.stop)),
             };
             match followed {
                 Ok((server, _)) => {

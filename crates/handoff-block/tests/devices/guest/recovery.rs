@@ -1,11 +1,12 @@
 //! What a later server finds: the same files or others, its state whole or damaged.
 
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, chown};
 use std::path::Path;
 
 use handoff_block::{Engine, Kind, Server, Spec, Start, policy};
 use handoff_lab::topology::{Disk as _, LoopDisk};
+use serde_json::Value;
 
 use super::device::{Device, Files, MIB, driver_or_skip, read_at, run, spec, write_at};
 use super::fixture;
@@ -64,10 +65,87 @@ fn a_server_that_follows_takes_no_other_disk_of_the_same_number() {
     assert_eq!(second.path(), files.paths[0], "the number is given again");
     let line = refused(&spec, id);
     assert!(line.contains("is another file or disk"), "{line}");
+    remove(id);
+}
+
+/// Removes a device without a server.
+fn remove(id: u32) {
     let mut control = handoff_block::Control::open().expect("the driver");
     control.stop(id).expect("stopped");
     handoff_block::state::Directory::of(id).remove();
     control.remove(id).expect("removed");
+}
+
+#[test]
+fn a_server_that_follows_takes_no_new_file_of_the_old_inode() {
+    driver_or_skip!();
+    let files = Files::new(&[MIB]);
+    let spec = spec(Kind::Loop, &files, Engine::UserAuto);
+    let id = orphan(&spec);
+    let path = &files.paths[0];
+    let inode = || fs::metadata(path).expect("there").ino();
+    let old = inode();
+    fs::remove_file(path).expect("removed");
+    // The file system gives the number again, at the latest when its journal is written.
+    let others = tempfile::tempdir_in(files.directory.path()).expect("a directory");
+    let is_old = (0..1000).any(|number| {
+        fs::File::create(path).and_then(|file| file.set_len(MIB)).expect("a new file");
+        let is_old = inode() == old;
+        if !is_old {
+            fs::rename(path, others.path().join(number.to_string())).expect("aside");
+            rustix::fs::sync();
+        }
+        is_old
+    });
+    assert!(is_old, "the number is not given again");
+    let line = refused(&spec, id);
+    assert!(line.contains("backing-0 is another file or disk"), "{line}");
+    remove(id);
+}
+
+#[test]
+fn what_an_older_program_wrote_is_read_and_what_a_newer_one_wrote_is_not() {
+    driver_or_skip!();
+    /// Where a state has the number of its layout.
+    const NUMBER: u64 = 4092;
+    let files = Files::new(&[MIB, MIB]);
+    let spec = spec(Kind::Mirror, &files, Engine::UserAuto);
+    let id = orphan(&spec);
+    let [record, state] =
+        ["spec.json", "state"].map(|name| format!("/run/handoff/blk/{id}/{name}"));
+    let text = fs::read_to_string(&record).expect("a record");
+    let mut old: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(old["version"], 1);
+    let number = |number: u32| {
+        let state = fs::File::options().write(true).open(&state).expect("opens");
+        state.write_all_at(&number.to_ne_bytes(), NUMBER).expect("written");
+    };
+    let newer = "a newer handoff wrote it (layout 99, and this one reads up to 1): use that one";
+    number(99);
+    let line = refused(&spec, id);
+    assert!(line.contains(newer), "{line}");
+    number(0);
+    old["version"] = 99.into();
+    fs::write(&record, old.to_string()).expect("written");
+    let line = refused(&spec, id);
+    assert!(line.contains(newer), "{line}");
+    // As the layout was before it had a number.
+    old.as_object_mut().expect("an object").remove("version");
+    for part in old["parts"].as_array_mut().expect("a list") {
+        let part = part.as_object_mut().expect("an object");
+        for new in ["birth", "handle", "below"] {
+            assert!(part.remove(new).is_some(), "{new}");
+        }
+    }
+    fs::write(&record, old.to_string()).expect("written");
+    let device = Device::recovered(&spec, id);
+    write_at(&device.open(), 0, &[5; 4096]).expect("written");
+    let text = fs::read_to_string(&record).expect("a record");
+    assert!(text.contains("\"version\": 1"), "{text}");
+    device.end();
+    for leg in 0..2 {
+        assert_eq!(files.read(leg)[..4096], [5; 4096]);
+    }
 }
 
 #[test]

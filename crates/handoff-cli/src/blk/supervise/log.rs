@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
+use handoff_block::Files;
 use handoff_block::state::{DIRECTORY, Directory, Held, make_base};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
 
@@ -54,14 +55,15 @@ pub(super) fn let_go_of_stdout() -> Result<(), Failure> {
 /// the device has no server, a page swapped out to it cannot come back.
 pub(super) struct Log<'a> {
     directory: &'a Directory,
+    files: &'a Files,
     held: Held,
     /// Whether something is not held that should be.
     lacks: bool,
 }
 
 impl<'a> Log<'a> {
-    pub(super) fn of(directory: &'a Directory) -> Self {
-        let mut log = Self { directory, held: Held::default(), lacks: false };
+    pub(super) fn of(directory: &'a Directory, files: &'a Files) -> Self {
+        let mut log = Self { directory, files, held: Held::default(), lacks: false };
         log.hold();
         log
     }
@@ -76,8 +78,13 @@ impl<'a> Log<'a> {
         self.hold();
     }
 
-    /// Holds the current files.
+    /// Holds the current files. If some were removed, puts back those that it held.
     pub(super) fn hold(&mut self) {
+        match self.files.put_back(&self.held) {
+            Ok(true) => tracing::warn!("what was removed of the device's directory is back"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!("the device has no directory, and goes on: {error}"),
+        }
         self.lacks = !self.directory.hold(&mut self.held);
     }
 

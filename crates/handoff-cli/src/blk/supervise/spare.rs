@@ -6,7 +6,6 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use handoff_block::policy::{Change, Watch};
-use handoff_block::state::Record;
 
 use super::lives::{Lives, pause_after};
 use super::log::Log;
@@ -23,8 +22,8 @@ pub(super) struct Spare {
     lives: Lives,
     /// When the next one may be started.
     next: Instant,
-    /// Reports another policy, which the waiting process does not have.
-    policies: Option<Watch>,
+    /// Reports another policy, which the waiting process does not have, and what is removed.
+    changes: Option<Watch>,
     /// Whether the waiting process may have another policy than the device.
     is_outdated: bool,
     /// Whether the missing watch was reported.
@@ -32,16 +31,14 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    pub(super) fn of(record: &Record, id: u32) -> Self {
+    /// One that waits for this task.
+    pub(super) fn of(following: &Task) -> Self {
         Self {
-            task: Some(Task {
-                waits: true,
-                ..Task::following(record.spec.clone(), id, record.made)
-            }),
+            task: Some(Task { waits: true, ..following.clone() }),
             waits: None,
             lives: Lives::new(),
             next: Instant::now(),
-            policies: None,
+            changes: None,
             is_outdated: false,
             is_told: false,
         }
@@ -73,42 +70,48 @@ impl Spare {
         Ok(Some(self.next.saturating_duration_since(Instant::now())))
     }
 
-    /// Checks whether the device has another policy. Before there is a watch, it may have had one.
+    /// Checks whether the device has another policy. Before there is a watch, it may have had one. What was
+    /// removed is put back.
     fn look(&mut self, log: &mut Log<'_>) {
-        let change = match (&self.policies, self.watched()) {
-            (Some(watch), _) => watch.change(),
-            (None, None) => None,
-            (None, Some(id)) => match Watch::of(id) {
+        let mut change = self.changes.as_ref().and_then(Watch::change);
+        if change == Some(Change::Removed) {
+            log.hold();
+            self.changes = None;
+        }
+        if let (None, Some(id)) = (&self.changes, self.watched()) {
+            match Watch::of(id) {
                 Ok(watch) => {
-                    self.policies = Some(watch);
-                    Some(Change::Policy)
+                    self.changes = Some(watch);
+                    change = change.max(Some(Change::Policy));
                 }
+                // The device is being removed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     // It checks that itself when it is called.
                     if !std::mem::replace(&mut self.is_told, true) {
                         log.say(&format!(
-                            "a server that waits reads another policy when it is called: {error}"
+                            "a server that waits reads another policy when it is called, and what is removed is \
+                             put back then: {error}"
                         ));
                     }
-                    None
                 }
-            },
-        };
+            }
+        }
         if change.is_some() {
             log.hold();
         }
-        self.is_outdated |= change == Some(Change::Policy);
+        let has_policy = self.task.as_ref().is_some_and(|task| task.spec.policy.is_some());
+        self.is_outdated |= has_policy && change >= Some(Change::Policy);
     }
 
-    /// The number of a device whose policy can be exchanged.
+    /// The number of the device, unless none should wait.
     fn watched(&self) -> Option<u32> {
-        let task = self.task.as_ref()?;
-        task.spec.policy.as_ref().and(task.recover)
+        self.task.as_ref()?.recover
     }
 
     /// Whether a watch is missing, and must be tried again.
     pub(super) fn lacks(&self) -> bool {
-        self.policies.is_none() && self.watched().is_some()
+        self.changes.is_none() && self.watched().is_some()
     }
 
     fn put_off(&mut self, log: &mut Log<'_>, cause: &str) {
@@ -124,7 +127,7 @@ impl Spare {
     /// A descriptor that is readable when there is something to do.
     pub(super) fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let ended = self.waits.as_ref().map(|(_, ended)| ended.as_fd());
-        ended.into_iter().chain(self.policies.as_ref().map(Watch::as_fd))
+        ended.into_iter().chain(self.changes.as_ref().map(Watch::as_fd))
     }
 
     /// Makes it take the device over; `None` if none waits.

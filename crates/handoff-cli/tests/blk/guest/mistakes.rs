@@ -105,7 +105,8 @@ fn what_is_in_use_is_not_taken() {
     let files = Files::new(1, 1 << 20);
     let device = Added::new(&["loop", files.name(0)]);
     let line = refused(&["add", "loop", files.name(0)], 2);
-    assert!(line.contains("in use by another device"), "{line}");
+    let id = device.id;
+    assert!(line.contains(&format!("in use by device {id}: handoff blk del {id}")), "{line}");
     let line = refused(&["add", "null", "--id", &device.id.to_string()], 2);
     assert!(line.contains("already"), "{line}");
     let line = refused(&["recover", &device.id.to_string()], 2);

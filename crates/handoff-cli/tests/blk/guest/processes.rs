@@ -242,8 +242,8 @@ fn a_server_that_waits_and_ends_is_followed_by_one_that_waits() {
     nothing_is_left();
 }
 
-/// A server that was called and finds the device's file in the hands of others, as of a last server that takes
-/// long to end.
+/// A server that was called and finds the driver's file of the device in the hands of others, as of a last server
+/// that takes long to end.
 #[test]
 fn a_server_that_was_called_waits_until_the_last_one_has_let_go() {
     driver_or_skip!();
@@ -256,25 +256,24 @@ fn a_server_that_was_called_waits_until_the_last_one_has_let_go() {
         // The next server is called when the file is in our hands.
         tell(supervisor, Signal::STOP);
         kill(server);
-        let locked = fs::File::open(&files.paths[0]).expect("opens");
-        let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-        eventually(|| rustix::fs::flock(&locked, lock).ok());
+        let node = format!("/dev/ublkc{}", device.id);
+        let held = eventually(|| fs::File::options().read(true).write(true).open(&node).ok());
         tell(supervisor, Signal::CONT);
-        eventually(|| log(&device).contains("is in use by another device").then_some(()));
+        eventually(|| (!waits(next)).then_some(()));
         assert_ne!(device.show()["state"], "live");
-        (device, supervisor, server, next, locked)
+        (device, supervisor, server, next, held)
     };
 
-    let (device, supervisor, server, next, locked) = held_up();
+    let (device, supervisor, server, next, held) = held_up();
     assert!(children(supervisor).contains(&next), "it waits on: {}", log(&device));
-    drop(locked);
+    drop(held);
     assert_eq!(device.server(Some(server)), next);
     device.del();
 
     // It serves, though nobody hears that it does.
-    let (device, supervisor, server, next, locked) = held_up();
+    let (device, supervisor, server, next, held) = held_up();
     kill(supervisor);
-    drop(locked);
+    drop(held);
     eventually(|| (device.show()["server"].as_i64() == Some(next.into())).then_some(()));
     assert_eq!(device.server(Some(server)), next);
     write_block(&device.node(), 3, 3).expect("written");
@@ -282,27 +281,34 @@ fn a_server_that_was_called_waits_until_the_last_one_has_let_go() {
     nothing_is_left();
 
     // The device may be removed meanwhile, and its supervisor asked to end.
-    let (device, .., locked) = held_up();
-    device.del();
+    let (device, .., held) = held_up();
+    let node = device.node();
+    std::thread::scope(|scope| {
+        // It returns when the number is free.
+        let removed = scope.spawn(|| device.del());
+        eventually(|| (!Path::new(&node).exists()).then_some(()));
+        drop(held);
+        removed.join().expect("removed");
+    });
     nothing_is_left();
-    drop(locked);
-    let (device, supervisor, .., locked) = held_up();
+    let (device, supervisor, .., held) = held_up();
     let path = format!("/run/handoff/blk/{}.log", device.id);
     tell(supervisor, Signal::TERM);
     nothing_is_left();
     assert!(!Path::new(&path).exists(), "{path} is left");
-    drop(locked);
+    drop(held);
 }
 
 #[test]
 fn a_supervisor_leaves_a_new_device_of_the_same_number_alone() {
     driver_or_skip!();
-    let files = Files::new(1, 8 << 20);
-    let make = |queues| {
-        let of = ["loop", files.name(0), "--engine", "user-auto", "--id", "58"];
+    // The first supervisor has the first one open.
+    let files = Files::new(2, 8 << 20);
+    let make = |file, queues| {
+        let of = ["loop", files.name(file), "--engine", "user-auto", "--id", "58"];
         Added::new(&[&of[..], &["--queues", queues]].concat())
     };
-    let first = make("1");
+    let first = make(0, "1");
     let server = first.server(None);
     let supervisor = parent(server);
     waiting(supervisor, server, None);
@@ -310,7 +316,7 @@ fn a_supervisor_leaves_a_new_device_of_the_same_number_alone() {
     kill(server);
     eventually(|| (first.show()["state"] != "live").then_some(()));
     first.del();
-    let second = make("2");
+    let second = make(1, "2");
     let server = second.server(None);
     tell(supervisor, Signal::CONT);
     eventually(|| (!Path::new(&format!("/proc/{supervisor}")).exists()).then_some(()));
@@ -361,8 +367,8 @@ fn a_supervisor_that_is_short_of_descriptors_goes_on() {
     let supervisor = parent(server);
     let next = waiting(supervisor, server, None);
     let limit = |most| limit_descriptors(supervisor, most);
-    // It can open nothing more, and wait for three.
-    limit(3);
+    // It can open nothing more, and wait for four.
+    limit(4);
     kill(server);
     assert_eq!(device.server(Some(server)), next);
     eventually(|| log(&device).contains("the server is looked at").then_some(()));
