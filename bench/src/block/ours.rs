@@ -2,14 +2,10 @@
 
 use std::{
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     thread::{self, JoinHandle},
 };
 
-use handoff_block::{Error, Server, Spec, Start};
+use handoff_block::{Error, Server, Spec, Start, state::Record};
 
 use super::served::Device;
 use crate::tasks::{self, of_process};
@@ -17,7 +13,7 @@ use crate::tasks::{self, of_process};
 pub(super) struct Ours {
     id: u32,
     threads: Vec<i32>,
-    stop: Arc<AtomicBool>,
+    record: Record,
     serving: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -25,12 +21,9 @@ impl Ours {
     pub(super) fn new(spec: &Spec) -> Result<Self, String> {
         let server = Server::start(spec, Start::New).map_err(|error| error.to_string())?;
         let (id, threads) = (server.id(), server.threads().to_vec());
-        let stop = Arc::new(AtomicBool::new(false));
-        let serving = thread::spawn({
-            let stop = Arc::clone(&stop);
-            move || server.wait(&stop)
-        });
-        Ok(Self { id, threads, stop, serving: Some(serving) })
+        let record = server.record().clone();
+        let serving = thread::spawn(move || server.wait());
+        Ok(Self { id, threads, record, serving: Some(serving) })
     }
 }
 
@@ -52,9 +45,9 @@ impl Device for Ours {
 
 impl Drop for Ours {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
         if let Some(serving) = self.serving.take() {
             // The load has shown if a server failed.
+            let _ = handoff_block::remove(&self.record);
             let _ = serving.join();
         }
     }

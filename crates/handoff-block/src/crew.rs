@@ -4,16 +4,18 @@
 //! - a gathered thread has its ring and what its engine loads before ([`engine::load`]), and waits for a device; it
 //!   ends if no order comes;
 //! - a thread runs on the processors from which the driver sends it requests;
-//! - each thread reports its end, also when it panics.
+//! - each thread reports its end, also when it panics;
+//! - the crew's descriptor is readable when a thread has something to report ([`Crew::heard`]).
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::Error;
@@ -50,6 +52,8 @@ pub(crate) struct Crew {
     /// By queue.
     orders: Vec<Sender<Order>>,
     ends: Receiver<End>,
+    /// Rung with each report.
+    bell: Arc<OwnedFd>,
 }
 
 impl Crew {
@@ -61,12 +65,21 @@ impl Crew {
         mut cpus: impl FnMut(u16) -> Vec<usize>,
     ) -> Result<Self, Error> {
         let (sender, ends) = mpsc::channel();
-        let mut crew =
-            Self { threads: Vec::new(), thread_ids: Vec::new(), orders: Vec::new(), ends };
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(Error::doing("the threads cannot be listened to"))?;
+        let bell = Arc::new(bell);
+        let mut crew = Self {
+            threads: Vec::new(),
+            thread_ids: Vec::new(),
+            orders: Vec::new(),
+            ends,
+            bell: Arc::clone(&bell),
+        };
         for queue in 0..queues {
             let (order, orders) = mpsc::channel();
             let (sender, program, cpus) = (sender.clone(), Arc::clone(program), cpus(queue));
-            let thread = Thread { queue, shape, program, cpus, orders, sender };
+            let bell = Arc::clone(&bell);
+            let thread = Thread { queue, shape, program, cpus, orders, sender, bell };
             crew.threads.push(thread.spawn()?);
             crew.orders.push(order);
         }
@@ -110,6 +123,13 @@ impl Crew {
         self.ends.recv_timeout(time)
     }
 
+    /// What a thread has reported, if one has; the descriptor is readable at the next report.
+    pub(crate) fn heard(&self) -> Option<End> {
+        // Before looking: a report that comes meanwhile rings again.
+        let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+        self.ends.try_recv().ok()
+    }
+
     /// Ends the threads that have no order yet.
     pub(crate) fn dismiss(&mut self) {
         self.orders.clear();
@@ -127,6 +147,12 @@ impl Crew {
     }
 }
 
+impl AsFd for Crew {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
 /// The order for a queue's thread.
 struct Thread {
     queue: u16,
@@ -135,6 +161,7 @@ struct Thread {
     cpus: Vec<usize>,
     orders: Receiver<Order>,
     sender: Sender<End>,
+    bell: Arc<OwnedFd>,
 }
 
 // SAFETY: only the thread that gets the region uses its mapping.
@@ -160,6 +187,8 @@ impl Thread {
     fn tell(&self, step: Step) {
         // Nobody listens while the server is being abandoned.
         let _ = self.sender.send((self.queue, step));
+        // It can only be full, and so rings already.
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
 
     fn serve(&self) -> io::Result<()> {

@@ -21,6 +21,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::inotify;
@@ -162,10 +163,25 @@ impl Exchanges {
         Ok(Self(listener))
     }
 
-    /// The next client, if there is one.
+    /// The next client, if there is one; the descriptor is readable when there is.
     pub(crate) fn next(&self) -> Option<Request> {
-        let (stream, _) = self.0.accept().ok()?;
+        let (stream, _) = match self.0.accept() {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+            Err(error) => {
+                // It waits on, for a descriptor or memory.
+                tracing::warn!("a request is not accepted: {error}");
+                thread::sleep(REQUEST);
+                return None;
+            }
+        };
         Request::read(stream).map_err(|error| tracing::warn!("a request: {error}")).ok()
+    }
+}
+
+impl AsFd for Exchanges {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

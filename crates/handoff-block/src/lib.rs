@@ -2,14 +2,13 @@
 //! other block devices.
 //!
 //! ```no_run
-//! use std::sync::atomic::AtomicBool;
 //! use handoff_block::{Kind, Server, Spec, Start};
 //!
 //! # fn main() -> Result<(), handoff_block::Error> {
 //! let spec = Spec { target: Kind::Linear, files: vec!["a.img".into(), "b.img".into()], ..Spec::default() };
 //! let server = Server::start(&spec, Start::New)?;
 //! println!("/dev/ublkb{} by {}", server.id(), server.engine());
-//! server.wait(&AtomicBool::new(false))?;
+//! server.wait()?;
 //! # Ok(())
 //! # }
 //! ```

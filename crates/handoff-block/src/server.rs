@@ -12,14 +12,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use handoff_sys::ublk;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use crate::backing::{Backing, by_command};
 use crate::claims::Making;
@@ -39,7 +41,7 @@ use crate::ring::Shape;
 use crate::state::{self, Directory, Record, State};
 use crate::{Control, Engine, Error, PassedOver, Spec, target};
 
-/// How often the stop flag is checked.
+/// How often a device that failed to start is stopped.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The most queues that the driver takes, and threads that we start.
 const QUEUES: std::ops::RangeInclusive<u16> = 1..=64;
@@ -59,7 +61,6 @@ pub enum Start {
 /// A device that is being served.
 ///
 /// ```no_run
-/// use std::sync::atomic::AtomicBool;
 /// use handoff_block::{Kind, Server, Spec, Start};
 ///
 /// # fn main() -> Result<(), handoff_block::Error> {
@@ -68,7 +69,7 @@ pub enum Start {
 /// for better in server.passed_over() {
 ///     eprintln!("not {}: {}", better.engine, better.reason);
 /// }
-/// server.wait(&AtomicBool::new(false))?; // until the flag is set, or somebody removes the device
+/// server.wait()?; // until somebody removes the device
 /// # Ok(())
 /// # }
 /// ```
@@ -449,32 +450,24 @@ impl Server {
         &self.record
     }
 
-    /// Serves until somebody else removes the device, or `stop` is set; then it is removed.
+    /// Serves until the device is stopped or removed, by [`remove`](crate::remove), [`Control::stop`] or another
+    /// process; then it is removed. Meanwhile this thread waits for events, and wakes for nothing else.
     ///
     /// # Errors
     ///
     /// A queue that failed. Then the device stays, and requests may wait in it until this process has ended; end it
     /// soon. Afterwards another server can take the device over ([`Start::Recover`]), or [`remove`](crate::remove)
     /// removes it.
-    pub fn wait(mut self, stop: &AtomicBool) -> Result<(), Error> {
+    pub fn wait(mut self) -> Result<(), Error> {
         let mut running = usize::from(self.record.spec.queues);
-        let mut stopping = false;
         while running > 0 {
-            if let Some(request) = self.exchanges.as_ref().and_then(Exchanges::next) {
-                let exchanged = self.exchange(&request);
-                request.answer(&exchanged);
-            }
-            match self.crew.next(PAUSE) {
-                // After the ends of queues: the driver would wait for one that has failed.
-                Err(RecvTimeoutError::Timeout) => {
-                    if stop.load(Ordering::Acquire) && !stopping {
-                        stopping = true;
-                        self.device.stop()?;
-                    }
+            match self.crew.heard() {
+                Some((_, Step::Gathered(_) | Step::Ready)) => continue,
+                Some((_, Step::Ended(Ok(())))) => {
+                    running -= 1;
+                    continue;
                 }
-                Ok((_, Step::Gathered(_) | Step::Ready)) => {}
-                Ok((_, Step::Ended(Ok(())))) => running -= 1,
-                Ok((queue, Step::Ended(Err(cause)))) => {
+                Some((queue, Step::Ended(Err(cause)))) => {
                     // Stopping the device would wait for the requests that the queue had.
                     self.device.remove = false;
                     self.crew.leave();
@@ -483,11 +476,32 @@ impl Server {
                         self.device.id
                     )));
                 }
-                Err(RecvTimeoutError::Disconnected) => break,
+                None => {}
             }
+            if let Some(request) = self.exchanges.as_ref().and_then(Exchanges::next) {
+                let exchanged = self.exchange(&request);
+                request.answer(&exchanged);
+                continue;
+            }
+            self.sleep()?;
         }
         self.crew.join();
         Ok(())
+    }
+
+    /// Until a thread reports something, or a client asks for another policy.
+    fn sleep(&self) -> Result<(), Error> {
+        let exchanges = self.exchanges.as_ref().map(AsFd::as_fd);
+        let wakes = [Some(self.crew.as_fd()), exchanges];
+        let mut fds: Vec<_> = wakes
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::doing("the server cannot wait")(io::Error::from(error))),
+        }
     }
 
     /// Replaces the device's policy, or leaves it unchanged.

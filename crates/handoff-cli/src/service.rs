@@ -3,6 +3,7 @@
 //! Kernel interface: none; `sd_notify(3)` and `sd_listen_fds(3)`.
 
 use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sd_notify::NotifyState;
@@ -11,9 +12,27 @@ use crate::Failure;
 
 /// Reports that the service is ready, in words.
 pub(crate) fn ready(what: &str) {
-    if let Err(error) = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(what)]) {
+    notify(&[NotifyState::Ready, NotifyState::Status(what)]);
+}
+
+/// Reports what the service is doing.
+pub(crate) fn status(what: &str) {
+    notify(&[NotifyState::Status(what)]);
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "systemd is not told");
     }
+}
+
+/// Whether systemd, which runs this process, ends the machine.
+pub(crate) fn machine_ends() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+        && Command::new("systemctl")
+            .arg("is-system-running")
+            .output()
+            .is_ok_and(|said| said.stdout.starts_with(b"stopping"))
 }
 
 /// The one socket that systemd has opened for this process, at the first call.

@@ -5,6 +5,8 @@
 //!   returns [`Failure::Stopped`], so that drops put back what was set up;
 //! - the second SIGINT or SIGTERM ends the process at once with 128 + signal, in case clean-up hangs.
 //!   SIGHUP is not counted: at the end of a session several come, from the kernel and the shell;
+//! - a process whose end may have to wait for others ([`Stop::be_patient`]) goes on after the second signal, and
+//!   sees that its end is insisted on;
 //! - a process started to outlive its session (nohup, a device's supervisor) ignores SIGHUP. With the
 //!   terminal gone, its output goes nowhere and nothing fails for it;
 //! - handlers are installed with SA_RESTART, so a blocking call does not return by itself: wait with a
@@ -32,6 +34,9 @@ use crate::failure::Failed;
 pub struct Stop {
     requested: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
+    /// Whether a second signal only sets the next flag.
+    patient: Arc<AtomicBool>,
+    insisted: Arc<AtomicBool>,
     wake: Arc<UnixStream>,
 }
 
@@ -47,17 +52,23 @@ impl Stop {
         let (wake, waker) = UnixStream::pair()?;
         let waker = Arc::new(waker);
         let asked = Arc::new(AtomicBool::new(false));
+        let patient = Arc::new(AtomicBool::new(false));
+        let insisted = Arc::new(AtomicBool::new(false));
         let heard =
             if hangup::is_ignored() { &[SIGINT, SIGTERM][..] } else { &[SIGINT, SIGTERM, SIGHUP] };
         for &number in heard {
             let (requested, signal) = (Arc::clone(&requested), Arc::clone(&signal));
             let (waker, asked) = (Arc::clone(&waker), Arc::clone(&asked));
+            let (patient, insisted) = (Arc::clone(&patient), Arc::clone(&insisted));
             // One action does everything: between several, a signal would be half handled.
             let action = move || {
                 if number == SIGHUP {
                     hangup::fall_silent();
                 } else if asked.swap(true, Ordering::AcqRel) {
-                    low_level::exit(128 + number);
+                    if !patient.load(Ordering::Acquire) {
+                        low_level::exit(128 + number);
+                    }
+                    insisted.store(true, Ordering::Release);
                 }
                 if requested.load(Ordering::Acquire) {
                     return;
@@ -71,7 +82,17 @@ impl Stop {
             // allocates, locks, panics nor changes `errno`.
             unsafe { low_level::register(number, action) }?;
         }
-        Ok(Self { requested, signal, wake: Arc::new(wake) })
+        Ok(Self { requested, signal, patient, insisted, wake: Arc::new(wake) })
+    }
+
+    /// From here on a second SIGINT or SIGTERM does not end the process: [`insisted`](Self::insisted) tells of it.
+    pub(crate) fn be_patient(&self) {
+        self.patient.store(true, Ordering::Release);
+    }
+
+    /// Whether a second signal has come to a process that is patient.
+    pub(crate) fn insisted(&self) -> bool {
+        self.insisted.load(Ordering::Acquire)
     }
 
     /// Whether a signal has come.

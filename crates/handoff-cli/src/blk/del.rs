@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use handoff_block::Control;
 use handoff_block::state::Directory;
 
+use super::ending::{self, Forced, listed};
 use super::holders::{self, Holder};
 use super::supervise;
 use crate::{Context, Failure, output};
@@ -18,7 +19,9 @@ const LETTING_GO: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Requests under way are answered first. Without --force, a device that is mounted, open in a
-program or part of another device is left alone; with it, its users get I/O errors.
+program or part of another device is left alone. With --force, what is still to be written to it is
+written first, as long as it answers; then its users get I/O errors. A server that does not answer
+is killed.
 
 Examples:
   handoff blk del 0
@@ -35,9 +38,15 @@ pub struct DelArgs {
     /// Remove all devices that this command has made
     #[arg(long)]
     pub all: bool,
+    /// Remove nothing, and fail if one of the devices is in use
+    #[arg(long, conflicts_with = "force")]
+    pub dry_run: bool,
     /// Remove devices that are in use, too
     #[arg(long)]
     pub force: bool,
+    /// With --force, kill a server that leaves requests unanswered for so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "force", default_value_t = ending::GRACE.as_secs())]
+    pub grace: u64,
 }
 
 pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
@@ -46,29 +55,38 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
     for id in &ids {
         if control.find(*id)?.is_none() {
             // A machine that lost its driver leaves a state without a device.
-            Directory::of(*id).remove();
+            if !args.dry_run {
+                Directory::of(*id).remove();
+            }
             if args.all {
                 continue;
             }
             return Err(Failure::usage(format!("there is no device {id}: handoff blk list")));
         }
+        if args.dry_run {
+            until_unused(*id, context, || {
+                let holders = holders::of(*id);
+                Ok((!holders.is_empty()).then_some(holders))
+            })?;
+            continue;
+        }
+        let processes = supervise::processes(*id);
         let mut holders = Vec::new();
         if args.force {
             holders = holders::of(*id);
-            control.stop(*id)?;
+            let grace = Duration::from_secs(args.grace);
+            if let Forced::Hangs(what) = ending::force(*id, grace, &mut || context.stop.check())? {
+                return Err(Failure::failed(what));
+            }
         } else {
-            stop_unused(&mut control, *id, context)?;
+            until_unused(*id, context, || ending::stop_unused(&mut control, *id))?;
+            ending::forget(&mut control, *id)?;
         }
-        let processes = supervise::processes(*id);
-        // Before the number is free, and another device's.
-        Directory::of(*id).remove();
-        supervise::log::forget(*id);
-        control.remove(*id)?;
         let deadline = Instant::now() + PATIENCE;
         while !control.is_gone(*id, PAUSE)? {
             context.stop.check()?;
             // Whoever still has it open keeps its number in use.
-            if !holders.is_empty() && Instant::now() > deadline {
+            if Instant::now() > deadline {
                 tracing::warn!(
                     "/dev/ublkb{id} is gone, and its number is free when nobody has it open any more: {}",
                     listed(&holders)
@@ -79,21 +97,18 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
         // Until then the device's files are in use.
         processes.iter().for_each(|process| supervise::has_ended(process, LETTING_GO));
     }
-    if context.json { output::json(&serde_json::json!({ "removed": ids })) } else { Ok(()) }
+    let removed = if args.dry_run { Vec::new() } else { ids };
+    if context.json { output::json(&serde_json::json!({ "removed": removed })) } else { Ok(()) }
 }
 
-/// Stops a device, or says who holds it.
-fn stop_unused(control: &mut Control, id: u32, context: &Context) -> Result<(), Failure> {
+/// Waits a little until nobody holds a device, or says who does.
+fn until_unused(
+    id: u32,
+    context: &Context,
+    mut held: impl FnMut() -> Result<Option<Vec<Holder>>, Failure>,
+) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
-    let tells_use = control.tells_use()?;
-    loop {
-        if tells_use && control.stop_unused(id)? {
-            return Ok(());
-        }
-        let holders = holders::of(id);
-        if !tells_use && holders.is_empty() {
-            return Ok(control.stop(id)?);
-        }
+    while let Some(holders) = held()? {
         // Programs that look at new devices open them for a moment.
         if Instant::now() > deadline {
             return Err(Failure::failed(format!(
@@ -104,11 +119,5 @@ fn stop_unused(control: &mut Control, id: u32, context: &Context) -> Result<(), 
         context.stop.check()?;
         thread::sleep(PAUSE);
     }
-}
-
-fn listed(holders: &[Holder]) -> String {
-    if holders.is_empty() {
-        return "open, and not in a process that shows".to_owned();
-    }
-    holders.iter().map(Holder::to_string).collect::<Vec<_>>().join(", ")
+    Ok(())
 }

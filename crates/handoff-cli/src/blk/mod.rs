@@ -14,6 +14,7 @@ use crate::{Context, Failure};
 
 mod add;
 mod del;
+mod ending;
 mod holders;
 mod pressure;
 mod set;
@@ -21,8 +22,9 @@ mod show;
 mod supervise;
 
 const EXAMPLES: &str = "\
-`del` removes a device, and so does SIGTERM to its supervisor. A restart of the machine ends all
-devices.
+`del` removes a device that nobody uses. So does SIGTERM to its supervisor, which serves it on until
+nobody uses it; after a second SIGTERM the device goes all the same. A restart of the machine ends
+all devices.
 
 Examples:
   handoff blk add linear half-1.img half-2.img       two files, one after the other
@@ -61,6 +63,9 @@ pub enum Action {
     /// Watch over a device's server (started by add and recover)
     #[command(hide = true)]
     Supervise(supervise::ServeArgs),
+    /// Do a part of a device's end that may hang (started by del and by supervisors)
+    #[command(hide = true)]
+    End(ending::EndArgs),
 }
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
@@ -73,6 +78,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         Action::Del(args) => del::run(args, context),
         Action::Serve(args) => supervise::serve(args, context),
         Action::Supervise(args) => supervise::supervise(args, context),
+        Action::End(args) => ending::run(args, context),
     }
 }
 

@@ -12,14 +12,17 @@
 //!   as it takes;
 //! - a supervisor opens the device's files, and hands them to its servers ([`Files`]). It starts them from the very
 //!   program that it runs, whatever lies at its path by now. What is removed of the device's directory it puts back;
-//! - a supervisor that is asked to end asks its server, which removes the device; a killed supervisor
-//!   leaves the server, and `recover` makes a new one when that is gone too.
+//! - a supervisor or server that is asked to end stops its device once nobody uses it, and serves on until then
+//!   ([`Ending`]); a killed supervisor leaves the server, and `recover` makes a new one when that is gone too.
 
+use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, Files, Inherited, Prepared, Spec, Start};
@@ -31,12 +34,13 @@ use serde::{Deserialize, Serialize};
 use self::lives::{Lives, PAUSE, pause_after};
 use self::log::Log;
 use self::spare::Spare;
+use super::ending::{self, Ending, Role};
 use super::pressure;
 use crate::stop::Stop;
 use crate::{Context, Failure, output};
 
 mod lives;
-pub(super) mod log;
+mod log;
 mod spare;
 
 /// After so many short-lived servers the supervisor gives up, unless memory or descriptors were short: then it
@@ -136,6 +140,10 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     handoff_sys::hangup::write_in_background().map_err(Failure::failed)?;
     pressure::stand();
     pressure::stay_in_memory();
+    let ending = match Ending::prepare(&context.stop, Role::Server) {
+        Ok(ending) => ending,
+        Err(error) => return refuse(no_thread(error)),
+    };
     let start = task.recover.map_or(Start::New, Start::Recover);
     let prepared = Prepared::with(&task.spec, start, files);
     if task.waits && prepared.is_ok() && !is_called(&context.stop)? {
@@ -153,7 +161,13 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
         }
     };
     task.heard(say(&Answer::Serving { id: server.id() }))?;
-    Ok(server.wait(context.stop.flag())?)
+    ending.of(server.record());
+    Ok(server.wait()?)
+}
+
+fn no_thread(error: io::Error) -> NoServer {
+    let failure = Failure::failed(format!("a thread cannot be started: {error}"));
+    NoServer { failure, starved: true }
 }
 
 /// Whether a waiting server must take over; not if its supervisor is gone, nor if it is asked to end, which
@@ -175,6 +189,7 @@ pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failu
         Ok(log) => log,
         Err(failure) => return refuse(failure.into()),
     };
+    leave_session();
     let mut serving = false;
     let watched = watch(&task, context, |id, _| {
         // Before the line is printed: whoever hears of the device finds its log.
@@ -186,6 +201,18 @@ pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failu
     match watched {
         Err(failure) if !serving => refuse(failure.into()),
         watched => watched,
+    }
+}
+
+/// When a session ends, systemd kills what is in the session's control group: also when the machine is switched off, and
+/// before file systems are unmounted. A device outlives the session that made it, so its processes leave that group.
+fn leave_session() {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    if Path::new("/run/systemd/system").exists() && groups.contains(":/user.slice/") {
+        let left = fs::write("/sys/fs/cgroup/cgroup.procs", std::process::id().to_string());
+        if let Err(error) = left {
+            tracing::warn!("the device ends with the session: {error}");
+        }
     }
 }
 
@@ -216,14 +243,11 @@ pub(super) fn detach(task: &Task) -> Result<u32, Failure> {
             handoff_sys::hangup::ignore()
         });
     }
-    let (_, id) = begin(command, None)?;
+    let (_, id) = begin(command)?;
     Ok(id)
 }
 
-/// This program, whatever lies at its path by now.
-const THIS: &str = "/proc/self/exe";
-
-/// Gives this process its program's name, which it lacks when it was started from [`THIS`].
+/// Gives this process its program's name, which it lacks when it was started from [`ending::PROGRAM`].
 fn call_it_handoff() {
     // Only who looks at processes sees it.
     let _ = rustix::thread::set_name(c"handoff");
@@ -231,14 +255,16 @@ fn call_it_handoff() {
 
 fn process(role: &str, task: &Task) -> Result<Command, Failure> {
     let task = serde_json::to_string(task).map_err(Failure::failed)?;
-    let mut command = Command::new(THIS);
-    command.arg0(std::env::args_os().next().unwrap_or_else(|| "handoff".into()));
-    command.args(["blk", role, &task]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut command = Command::new(ending::PROGRAM);
+    command
+        .arg0(ending::SURVIVES)
+        .args(["blk", role, &task])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
     Ok(command)
 }
 
-/// A server. A signal to a terminal's programs does not reach it: it is asked to end once, by the supervisor. A second
-/// signal would end it before it has removed the device.
+/// A server. A signal to a terminal's programs does not reach it.
 fn server(task: &Task) -> Result<Command, Failure> {
     let mut command = process("serve", task)?;
     command.process_group(0);
@@ -270,7 +296,7 @@ pub(super) fn has_ended(process: &OwnedFd, most: Duration) {
 }
 
 /// Starts a process and reads its line.
-fn begin(mut command: Command, stop: Option<&Stop>) -> Result<(Child, u32), NoServer> {
+fn begin(mut command: Command) -> Result<(Child, u32), NoServer> {
     let child = command.spawn().map_err(|error| NoServer {
         starved: matches!(
             error.raw_os_error(),
@@ -278,21 +304,12 @@ fn begin(mut command: Command, stop: Option<&Stop>) -> Result<(Child, u32), NoSe
         ),
         failure: Failure::failed(format!("a process cannot be started: {error}")),
     })?;
-    answered(child, stop)
+    answered(child)
 }
 
-/// A process that has printed its line. With `stop`, ends one that has not printed it when `stop` is set.
-fn answered(mut child: Child, stop: Option<&Stop>) -> Result<(Child, u32), NoServer> {
+/// A process that has printed its line.
+fn answered(mut child: Child) -> Result<(Child, u32), NoServer> {
     let stdout = child.stdout.take().expect("piped");
-    let heard = match stop.map(|stop| (stop, is_readable(&stdout, stop))) {
-        Some((stop, Ok(false))) => Err(stop.failure()),
-        Some((_, Err(failure))) => Err(failure),
-        _ => Ok(()),
-    };
-    if let Err(failure) = heard {
-        end(child);
-        return Err(failure.into());
-    }
     let mut line = String::new();
     // A process that ended without a word has an empty line.
     let _ = BufReader::new(stdout).read_line(&mut line);
@@ -342,12 +359,14 @@ pub(super) fn watch(
     ready: impl FnOnce(u32, &Record) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     pressure::stand();
+    let ending = Ending::prepare(&context.stop, Role::Supervisor);
+    let ending = ending.map_err(|error| no_thread(error).failure)?;
     let mut files = match task.recover {
         None => Files::open(&task.spec)?,
         Some(id) => Files::of_device(id)?,
     };
     let told = files.hand_on().map_err(Failure::failed)?;
-    let (mut child, id) = begin(server(&Task { files: Some(told), ..task.clone() })?, None)?;
+    let (mut child, id) = begin(server(&Task { files: Some(told), ..task.clone() })?)?;
     pressure::stay_in_memory();
     let directory = Directory::of(id);
     let record = directory
@@ -359,21 +378,22 @@ pub(super) fn watch(
         let signal = if task.recover.is_none() { Signal::TERM } else { Signal::KILL };
         let _ = kill_process(Pid::from_child(&child), signal);
         let _ = child.wait();
-        log::forget(id);
+        ending::forget_log(id);
         return Err(failure);
     }
     files.belong_to(record.clone());
+    ending.of(&record);
     let following = Task::following(&record, id, files.hand_on().map_err(Failure::failed)?);
     let mut spare = Spare::of(&following);
     let mut log = Log::of(&directory, &files);
     let mut lives = Lives::new();
     loop {
-        let status = wait(&mut child, &mut spare, &mut log, context).map_err(Failure::failed)?;
+        let status = wait(&mut child, &mut spare, &mut log).map_err(Failure::failed)?;
         let Some(signal) = status.signal() else {
             spare.dismiss();
             if status.success() {
                 if !is_another(&directory, &record) {
-                    log::forget(id);
+                    ending::forget_log(id);
                 }
                 return context.stop.check();
             }
@@ -381,10 +401,10 @@ pub(super) fn watch(
             while let Err(error) = handoff_block::remove(&record) {
                 log.say(&error.to_string());
                 let starved = matches!(error, handoff_block::Error::Starved(_));
-                if !starved || context.stop.requested() {
+                if !starved || context.stop.insisted() {
                     break;
                 }
-                rest(PAUSE, context)?;
+                thread::sleep(PAUSE);
             }
             return Err(Failure::failed(format!("the server of device {id} failed: {status}")));
         };
@@ -397,16 +417,7 @@ pub(super) fn watch(
             if let Some(more) = too_short.filter(|_| starved) {
                 pause = pause_after(more);
             }
-            rest(pause, context)?;
-            if context.stop.requested() {
-                spare.dismiss();
-                if !is_another(&directory, &record) {
-                    // Before the number is free, and another device's.
-                    log::forget(id);
-                    handoff_block::remove(&record)?;
-                }
-                return Err(context.stop.failure());
-            }
+            thread::sleep(pause);
             if too_short.is_some() && !starved {
                 return Err(Failure::failed(format!(
                     "{SHORT_LIVES} servers of device {id} ended at once: `handoff blk recover {id}` \
@@ -415,13 +426,13 @@ pub(super) fn watch(
             }
             lives.begin();
             // Before anything is printed, which may take memory.
-            let called = spare.call(&context.stop);
+            let called = spare.call();
             if let Some(killed) = killed.take() {
                 log.say(&killed);
             }
             let followed = match called {
                 Some(followed) => followed,
-                None => begin(server(&following)?, Some(&context.stop)),
+                None => begin(server(&following)?),
             };
             match followed {
                 Ok((server, _)) => {
@@ -429,13 +440,12 @@ pub(super) fn watch(
                     log.hold();
                     break;
                 }
-                Err(_) if context.stop.requested() => {}
                 // Removed while it had no server. Its number may be another device's by now.
-                Err(_) if is_another(&directory, &record) => return Ok(()),
+                Err(_) if is_another(&directory, &record) => return context.stop.check(),
                 // If nobody can be asked, it may be there.
                 Err(_) if matches!(Control::open().and_then(|mut it| it.find(id)), Ok(None)) => {
                     directory.remove();
-                    return Ok(());
+                    return context.stop.check();
                 }
                 Err(none) => {
                     log.say(&none.failure.line().unwrap_or_default());
@@ -452,42 +462,13 @@ fn is_another(directory: &Directory, record: &Record) -> bool {
     directory.read().is_ok_and(|now| now.made != record.made)
 }
 
-/// Waits this long, or until we are asked to end.
-fn rest(time: Duration, context: &Context) -> Result<(), Failure> {
-    let stop = context.stop.fd();
-    let deadline = Instant::now() + time;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || context.stop.requested() {
-            return Ok(());
-        }
-        let left = left.try_into().map_err(Failure::failed)?;
-        match poll(&mut [PollFd::new(&stop, PollFlags::IN)], Some(&left)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(Failure::failed(io::Error::from(error))),
-        }
-    }
-}
-
-/// Waits for a server, asks it to end when we are asked, and keeps another waiting beside it.
-fn wait(
-    child: &mut Child,
-    spare: &mut Spare,
-    log: &mut Log<'_>,
-    context: &Context,
-) -> io::Result<ExitStatus> {
+/// Waits for a server, and keeps another waiting beside it.
+fn wait(child: &mut Child, spare: &mut Spare, log: &mut Log<'_>) -> io::Result<ExitStatus> {
     let mut ended = None;
-    let stop = context.stop.fd();
-    let (mut asked, mut is_told) = (false, false);
+    let mut is_told = false;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
-        }
-        if context.stop.requested() && !asked {
-            asked = true;
-            spare.dismiss();
-            // It may have ended, and its id waits for us.
-            let _ = kill_process(Pid::from_child(child), Signal::TERM);
         }
         let pause = spare.tend(log)?;
         if log.lacks() {
@@ -506,10 +487,8 @@ fn wait(
         let look = (ended.is_none() || log.lacks() || spare.lacks()).then_some(LOOK);
         let pause = pause.into_iter().chain(look).min();
         let pause = pause.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
-        // The request to end stays readable.
-        let wish = (!asked).then(|| stop.as_fd());
-        let others = wish.into_iter().chain(ended.as_ref().map(OwnedFd::as_fd));
-        let mut fds: Vec<_> = others
+        let own = ended.as_ref().map(OwnedFd::as_fd).into_iter();
+        let mut fds: Vec<_> = own
             .chain(spare.wakes())
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();

@@ -11,6 +11,7 @@ mod guest {
     mod mistakes;
     mod policies;
     mod processes;
+    mod stopping;
     mod takeover;
 }
 

@@ -4,10 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use handoff_block::state::Record;
 use handoff_block::{Control, Engine, Error, Kind, Server, Spec, Start};
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -36,7 +35,7 @@ pub(super) use driver_or_skip;
 pub(super) struct Device {
     pub(super) id: u32,
     pub(super) engine: Engine,
-    stop: Arc<AtomicBool>,
+    record: Record,
     serving: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -55,13 +54,9 @@ impl Device {
     }
 
     pub(super) fn by(server: Server) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (id, engine) = (server.id(), server.engine());
-        let serving = std::thread::spawn({
-            let stop = Arc::clone(&stop);
-            move || server.wait(&stop)
-        });
-        Self { id, engine, stop, serving: Some(serving) }
+        let (id, engine, record) = (server.id(), server.engine(), server.record().clone());
+        let serving = std::thread::spawn(move || server.wait());
+        Self { id, engine, record, serving: Some(serving) }
     }
 
     pub(super) fn path(&self) -> PathBuf {
@@ -76,7 +71,7 @@ impl Device {
     }
 
     pub(super) fn end(mut self) {
-        self.stop.store(true, Ordering::Release);
+        handoff_block::remove(&self.record).expect("removed");
         let served = self.serving.take().expect("served once").join().expect("no panic");
         served.expect("served to the end");
         assert!(!self.path().exists(), "the device is gone");
@@ -86,8 +81,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
         if let Some(serving) = self.serving.take() {
+            let _ = handoff_block::remove(&self.record);
             let _ = serving.join();
         }
     }

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::AtomicBool;
 
 use handoff_block::{Server, Spec, Start};
 
@@ -30,5 +29,5 @@ fn serve() {
     let spec: Spec = serde_json::from_str(&spec).expect("a specification");
     let server = Server::start(&spec, Start::New).unwrap_or_else(|error| panic!("{error}"));
     println!("{SERVES}{}", server.id());
-    server.wait(&AtomicBool::new(false)).expect("served");
+    server.wait().expect("served");
 }

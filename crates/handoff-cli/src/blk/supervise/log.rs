@@ -11,12 +11,6 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
 
 use crate::Failure;
 
-/// Removes the log of a device that has ended well.
-pub(in crate::blk) fn forget(id: u32) {
-    // Both whoever removes the device and its server do this.
-    let _ = fs::remove_file(Directory::of(id).log_path());
-}
-
 /// Makes this process and those that it starts log to a file. The file gets its name only with a device, so
 /// that nothing is left if there never is one.
 pub(super) fn open() -> Result<File, Failure> {

@@ -11,7 +11,6 @@ use super::lives::{Lives, pause_after};
 use super::log::Log;
 use super::{NoServer, Task, answered, end, ending, server};
 use crate::Failure;
-use crate::stop::Stop;
 
 /// The process that waits until its device has no server. Dropping this ends it.
 pub(super) struct Spare {
@@ -131,11 +130,11 @@ impl Spare {
     }
 
     /// Makes it take the device over; `None` if none waits.
-    pub(super) fn call(&mut self, stop: &Stop) -> Option<Result<(Child, u32), NoServer>> {
+    pub(super) fn call(&mut self) -> Option<Result<(Child, u32), NoServer>> {
         let (mut child, _) = self.waits.take()?;
         // A process that has ended reads nothing, and has no answer.
         let _ = child.stdin.take().expect("piped").write_all(b"\n");
-        Some(answered(child, Some(stop)))
+        Some(answered(child))
     }
 
     /// None waits from here on.

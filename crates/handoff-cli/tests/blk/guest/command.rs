@@ -66,6 +66,13 @@ impl Added {
         Self { id: answer["id"].as_u64().expect("a number"), answer }
     }
 
+    /// One that was made otherwise, once it is served.
+    pub(super) fn existing(id: u64) -> Option<Self> {
+        let output = blk(&["show", &id.to_string(), "--json"]);
+        let answer: Value = serde_json::from_slice(&output.stdout).ok()?;
+        (answer["state"] == "live").then(|| Self { id, answer })
+    }
+
     pub(super) fn node(&self) -> String {
         format!("/dev/ublkb{}", self.id)
     }

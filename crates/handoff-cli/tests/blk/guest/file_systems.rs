@@ -6,7 +6,7 @@ use std::thread;
 use super::command::{Added, ENGINES, Files, driver_or_skip, nothing_is_left};
 
 #[track_caller]
-fn run(program: &str, arguments: &[&str]) {
+pub(super) fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().expect(program);
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -82,7 +82,7 @@ fn a_server_that_finds_no_descriptors_for_its_policy_is_tried_until_there_are_so
     let limit = |most| limit_descriptors(supervisor, most);
     // What waits already has no limit.
     waiting(supervisor, server, None);
-    limit(13);
+    limit(15);
     kill(server);
     server = device.server(Some(server));
     kill(server);

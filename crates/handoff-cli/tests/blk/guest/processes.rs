@@ -294,9 +294,10 @@ fn a_server_that_was_called_waits_until_the_last_one_has_let_go() {
     let (device, supervisor, .., held) = held_up();
     let path = format!("/run/handoff/blk/{}.log", device.id);
     tell(supervisor, Signal::TERM);
+    eventually(|| (!Path::new(&device.node()).exists()).then_some(()));
+    drop(held);
     nothing_is_left();
     assert!(!Path::new(&path).exists(), "{path} is left");
-    drop(held);
 }
 
 #[test]
@@ -393,17 +394,14 @@ pub(super) fn limit_descriptors(pid: i32, most: u64) {
 #[test]
 fn a_server_that_finds_no_descriptors_is_tried_until_there_are_some() {
     driver_or_skip!();
-    let files = Files::new(8, 8 << 20);
-    let mut args = vec!["stripe"];
-    args.extend((0..8).map(|file| files.name(file)));
-    args.extend(["--engine", "user-auto"]);
-    let device = Added::new(&args);
+    let files = Files::new(1, 8 << 20);
+    let device = Added::new(&["loop", files.name(0), "--engine", "user-auto"]);
     let mut server = device.server(None);
     let supervisor = parent(server);
     let limit = |most| limit_descriptors(supervisor, most);
-    // What waits already has no limit. The supervisor needs fewer than a server, which has the files.
+    // What waits already has no limit. The supervisor needs fewer than a server, which has rings.
     waiting(supervisor, server, None);
-    limit(14);
+    limit(15);
     kill(server);
     server = device.server(Some(server));
     kill(server);
