@@ -73,9 +73,11 @@ server=$(grep -vx "$(main handoff-blk@data)" "/sys/fs/cgroup$server/cgroup.procs
 kill -KILL "$server"
 until_true cmp /root/image /dev/ublkb7
 systemctl is-active handoff-blk@data
-# Without its supervisor the device waits, for a server or to be removed.
+# Without its supervisor, the server goes on alone; after that the device waits, for a server or to be removed.
 kill -KILL "$(main handoff-blk@data)"
 until_true systemctl is-failed handoff-blk@data
+cmp /root/image /dev/ublkb7
+kill -KILL "$(pgrep -f '^@handoff blk serve')"
 until_true sh -c 'handoff blk list | grep "waits for a server"'
 handoff blk recover 7
 cmp /root/image /dev/ublkb7

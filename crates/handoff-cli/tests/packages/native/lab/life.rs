@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -51,6 +51,25 @@ pub(crate) fn pack(into: &Path, library: &Path, version: Option<&str>) -> Vec<Pa
 /// Runs a script beside this program, with the packages in `place`, in a guest with this userland: the reason if this
 /// machine cannot.
 pub(crate) fn in_guest(userland: &str, script: &str, place: &Path) -> Option<String> {
+    let output = run_in_guest(userland, script, &[], place, &[]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(3) {
+        return Some(errors.into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}");
+    assert!(output.status.success() && text.ends_with("purged\n"), "{text}\n{errors}");
+    None
+}
+
+/// Runs a script with these arguments, and with these disks.
+pub(crate) fn run_in_guest(
+    userland: &str,
+    script: &str,
+    arguments: &[&str],
+    place: &Path,
+    disks: &[String],
+) -> Output {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages");
     let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
     command.args(["lab", "run", "--userland", userland, "--timeout", "3000"]);
@@ -60,16 +79,11 @@ pub(crate) fn in_guest(userland: &str, script: &str, place: &Path) -> Option<Str
     if place.join("newer").exists() {
         command.arg("--put").arg(place.join("newer"));
     }
-    let run = command.args(["--", "sh", &format!("/root/{script}")]);
-    let output = run.output().expect("handoff starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(3) {
-        return Some(errors.into_owned());
+    for disk in disks {
+        command.args(["--disk", disk]);
     }
-    let text = String::from_utf8_lossy(&output.stdout);
-    println!("{text}");
-    assert!(output.status.success() && text.ends_with("purged\n"), "{text}\n{errors}");
-    None
+    command.args(["--", "sh", &format!("/root/{script}")]).args(arguments);
+    command.output().expect("handoff starts")
 }
 
 /// A program in C is built with what the library's packages install, and runs.
