@@ -9,9 +9,11 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::pin::Pin;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use handoff::{
     Buffer, Carried, Driver, Error, Executor, RingUse, Route, RouteEngine, RouteSink, RouteSource,
     Wait,
@@ -502,6 +504,88 @@ fn a_route_is_made_of_what_is_kept() {
         to.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
     });
+}
+
+/// Each engine alone, and the choice among all.
+fn choices() -> impl Iterator<Item = Option<RouteEngine>> {
+    ENGINES.into_iter().map(Some).chain([None])
+}
+
+fn of_choice(route: Route, engine: Option<RouteEngine>) -> Route {
+    match engine {
+        Some(engine) => route.only(engine),
+        None => route,
+    }
+}
+
+#[test]
+fn bytes_that_a_dropped_receive_took_are_not_passed_over() {
+    for (driver, engine) in choices().flat_map(|it| drivers().into_iter().map(move |d| (d, it))) {
+        let ((mut peer, near), (out, far)) = (tcp("127.0.0.1"), tcp("127.0.0.1"));
+        let (from, to) = (driver.socket(near).unwrap(), driver.socket(out).unwrap());
+        peer.write_all(b"0123456789").unwrap();
+        let timed_out = driver.block_on(async {
+            let receiving = from.receive_exact(Buffer::from(vec![0; 100])).unwrap();
+            // Until the kernel has given it the bytes.
+            let taken = async {
+                while rustix::io::ioctl_fionread(&from).unwrap() > 0 {
+                    driver.sleep(Duration::from_millis(1)).await.unwrap();
+                }
+            };
+            let taken = std::pin::pin!(taken);
+            matches!(select(receiving, taken).await, Either::Right(_))
+        });
+        assert!(timed_out.unwrap(), "it waits for 90 more bytes");
+        peer.write_all(b"ABCDEFGHIJ").unwrap();
+        drop(peer);
+        let mut route = of_choice(Route::new(&driver, &from, &to), engine);
+        let error = driver.block_on(route.run()).unwrap().result.unwrap_err();
+        assert!(matches!(error, Error::ReceivedLost { bytes: 10 }), "{engine:?}: {error}");
+        drop((route, from, to));
+        assert_eq!(read_all(far).join().unwrap(), b"", "{engine:?}");
+    }
+}
+
+#[test]
+fn a_stream_has_one_receiver_which_may_be_a_route() {
+    for (driver, engine) in choices().flat_map(|it| drivers().into_iter().map(move |d| (d, it))) {
+        let ((mut peer, near), (out, far)) = (tcp("127.0.0.1"), tcp("127.0.0.1"));
+        let (from, to) = (driver.socket(near).unwrap(), driver.socket(out).unwrap());
+        let pool = driver.pool(handoff::Region::anonymous(1 << 16).unwrap(), 4096).unwrap();
+        let receiver = from.receive(&pool).unwrap();
+        let mut route = of_choice(Route::new(&driver, &from, &to), engine);
+        let error = driver.block_on(route.run()).unwrap().result.unwrap_err();
+        assert!(error.to_string().contains("has a receiver"), "{engine:?}: {error}");
+        drop(receiver);
+        // Its request may still be with the kernel, and would take what comes.
+        while driver.in_flight() > 0 {
+            driver.turn(Wait::AtMost(Duration::from_millis(5))).unwrap();
+        }
+        driver
+            .block_on(async {
+                let mut route = of_choice(Route::new(&driver, &from, &to), engine);
+                let progress = route.progress();
+                let mut running = std::pin::pin!(route.run());
+                peer.write_all(b"behind").unwrap();
+                std::future::poll_fn(|context| {
+                    assert!(running.as_mut().poll(context).is_pending());
+                    if progress.get() == 0 { Poll::Pending } else { Poll::Ready(()) }
+                })
+                .await;
+                let refused = from.receive_into(Buffer::from(vec![0; 9])).unwrap_err();
+                assert!(refused.error.to_string().contains("has a receiver"), "{engine:?}");
+                drop(peer);
+                let carried = running.await;
+                carried.result.unwrap();
+                assert_eq!(carried.bytes, 6, "{engine:?}");
+                // The end of the stream is there for whoever receives next.
+                let end = from.receive_into(Buffer::from(vec![0; 9])).unwrap().await;
+                assert_eq!(end.result.unwrap(), 0);
+            })
+            .unwrap();
+        drop((route, from, to));
+        assert_eq!(read_all(far).join().unwrap(), b"behind", "{engine:?}");
+    }
 }
 
 #[test]

@@ -6,12 +6,9 @@
 //!   after it. Bytes of a dropped [`Receiver`](crate::Receiver) are lost, as its documentation says.
 
 use std::cell::Cell;
-#[cfg(feature = "tokio")]
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use super::waiter::Waiters;
-#[cfg(feature = "tokio")]
-use super::waiter::Waiting;
+use super::waiter::{Waiters, Waiting};
 use crate::error::{Error, Result};
 use crate::ring::Key;
 
@@ -56,7 +53,6 @@ impl Reception {
 
     /// Ready when a call may take the next bytes: not while the kernel has a dropped request, which may
     /// have taken bytes before them.
-    #[cfg(feature = "tokio")]
     pub(crate) fn poll_free(
         &self,
         waiting: &mut Waiting,
@@ -68,6 +64,16 @@ impl Reception {
             return Poll::Pending;
         }
         Poll::Ready(self.check_whole())
+    }
+
+    /// As [`take`](Self::take), once the kernel is through with a dropped request.
+    pub(crate) fn poll_take(
+        &self,
+        waiting: &mut Waiting,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<()>> {
+        ready!(self.poll_free(waiting, context))?;
+        Poll::Ready(self.take())
     }
 
     /// Begins to receive, until [`end`](Self::end).

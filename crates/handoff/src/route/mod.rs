@@ -2,7 +2,7 @@
 //! next one serves, and the result says so.
 //!
 //! Contracts:
-//! - bytes arrive once and in order, whatever engines serve;
+//! - bytes arrive once and in order, whatever engines serve; nobody else receives from the source meanwhile ([`held`]);
 //! - the route reports engines that it passed over, and why ([`Route::passed_over`]), and what the CPU
 //!   copied on either side, as far as the kernel reports it;
 //! - a stream's first pieces to a socket are copied where several engines may serve, as long as they are few and small
@@ -15,6 +15,7 @@
 
 mod delivery;
 mod first;
+mod held;
 #[cfg(feature = "getbuf")]
 mod lent;
 mod splice;
@@ -46,6 +47,7 @@ use crate::reactor::Reactor;
 use crate::sleep::Sleep;
 use crate::socket::Socket;
 use delivery::{Given, Giving};
+use held::Held;
 #[cfg(feature = "getbuf")]
 use lent::FromKernel;
 use supply::{CHUNK, FromFile, FromStream, Supply};
@@ -352,6 +354,9 @@ impl Route {
     /// Carries all bytes. If you drop it midway, bytes on their way may arrive or not, and bytes taken from
     /// a stream are gone from there.
     ///
+    /// Nobody else can receive from the source meanwhile. If it has a receiver, the route fails; if a dropped receive
+    /// has taken bytes of it, with [`Error::ReceivedLost`].
+    ///
     /// While the driver has as many operations under way as it was built for, the route waits for room; results that
     /// you have not taken keep theirs. Only a stream that is received into memory ends then, with [`Error::Busy`],
     /// unless sends to its sink make room; what was received and not sent is lost.
@@ -415,11 +420,15 @@ impl Route {
         if !self.head.is_empty() && matches!(self.sink, RouteSink::File(..)) {
             return Err(Error::Invalid("a route to a file has no head"));
         }
+        let mut held = Held::take(&self.source).await?;
         if self.copy_first().await? {
             return Ok(());
         }
         loop {
             let engine = self.engines[0];
+            if held.is_none() {
+                held = Held::take(&self.source).await?;
+            }
             if engine != RouteEngine::Splice {
                 self.send_head().await?;
             }
@@ -427,7 +436,11 @@ impl Route {
                 #[cfg(feature = "getbuf")]
                 RouteEngine::GetBuf => self.lend().await,
                 RouteEngine::Splice => self.splice().await,
-                RouteEngine::Memory | RouteEngine::Copy => self.through_memory(engine).await,
+                RouteEngine::Memory | RouteEngine::Copy => {
+                    // Its receiver takes the place at once.
+                    held = None;
+                    self.through_memory(engine).await
+                }
             };
             let reason = ended.as_ref().err().and_then(cannot_serve);
             let Some(reason) = reason.filter(|_| self.engines.len() > 1) else { return ended };
