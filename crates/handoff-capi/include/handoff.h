@@ -1019,6 +1019,15 @@ int handoff_connect(handoff_socket socket,
                     handoff_operation *operation);
 
 /*
+ Ends a connection at once: its peer gets a reset, and bytes that it has not taken are lost. Sends and receives under way
+ fail, and lent buffers come back with the next turns, however long the peer would have kept them. Does nothing to
+ datagram sockets. The socket stays to be closed.
+
+ Returns 0, or a negative error number.
+ */
+int handoff_abort(handoff_socket socket);
+
+/*
  The descriptor of a socket, for getpeername(2), shutdown(2), options and the like. It stays the socket's: don't close
  it, and neither send nor receive by it.
 

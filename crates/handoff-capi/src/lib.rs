@@ -66,6 +66,7 @@ pub use receive::{
 };
 pub use route::{handoff_route, handoff_route_options};
 pub use socket::{
-    HANDOFF_MAX_HEADER, HANDOFF_SEND_MORE, HANDOFF_SEND_TELL_SENT, handoff_connect, handoff_send,
-    handoff_send_options, handoff_socket_fd, handoff_socket_new, handoff_socket_set_engine,
+    HANDOFF_MAX_HEADER, HANDOFF_SEND_MORE, HANDOFF_SEND_TELL_SENT, handoff_abort, handoff_connect,
+    handoff_send, handoff_send_options, handoff_socket_fd, handoff_socket_new,
+    handoff_socket_set_engine,
 };

@@ -22,7 +22,7 @@ use crate::exchange::{Feeding, Rest, exchange};
 use crate::idle::Idle;
 use crate::input::Input;
 use crate::limits::Limits;
-use crate::output::Output;
+use crate::output::{Loans, Output};
 use crate::request_body::RequestBody;
 use crate::wire::{Head, LONG_TARGET, Lines, Piece, Refusal};
 
@@ -100,6 +100,22 @@ fn head(lines: &mut Lines, input: &mut Input, limits: &Limits) -> Option<Next> {
     Some(Next::Refused(refusal))
 }
 
+/// The end of a connection. One that is dropped midway takes its answer along: otherwise its client would decide how
+/// long the rest of the answer is kept.
+struct End {
+    socket: Socket,
+    loans: Rc<Loans>,
+    is_good: bool,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if !self.is_good && self.loans.is_under_way() {
+            self.socket.abort();
+        }
+    }
+}
+
 struct Connection<'a> {
     common: &'a Common,
     /// No request follows the current one.
@@ -138,6 +154,8 @@ pub(crate) async fn serve<S, B>(
         peer,
     };
     let loans = connection.output.loans();
+    let mut end =
+        End { socket: connection.socket.clone(), loans: Rc::clone(&loans), is_good: false };
     let mut running = pin!(connection.run(&mut service));
     let mut stop = pin!(stop);
     let ended = poll_fn(|context| {
@@ -149,7 +167,10 @@ pub(crate) async fn serve<S, B>(
         loans.look(context);
         ended
     });
-    if let Err(cut) = ended.await {
+    let ended = ended.await;
+    end.is_good = ended.is_ok();
+    if let Err(cut) = ended {
+        end.socket.abort();
         match cut {
             Cut::Connection(_) | Cut::Stalled | Cut::Left | Cut::Refused(_) => {
                 tracing::info!(%peer, %cut, "an answer was cut short");

@@ -35,7 +35,8 @@ pub struct Limits {
     /// that the service has not read may take this long in all. Default 30 s.
     pub body_time: Duration,
     /// How long the client may take for the next 256 KiB of an answer; after that it is disconnected. For a spliced
-    /// file a single byte is enough, and it may take twice this time to notice that none was taken. Default 30 s.
+    /// file a single byte is enough, and it may take twice this time to notice that none was taken. The kernel, too, ends
+    /// a connection whose client takes nothing for this long (`TCP_USER_TIMEOUT`). Default 30 s.
     pub stall: Duration,
     /// How long requests under way have to end when the server stops. Default 10 s.
     pub grace: Duration,

@@ -4,7 +4,8 @@
 //! - bytes leave in the order in which they were given;
 //! - at most [`UNTAKEN`] sends wait for room at the client, so a slow client slows the body;
 //! - at most [`ON_LOAN`] are lent, so slow clients leave the driver room for others;
-//! - dropping it cancels what the kernel has not taken; what the kernel has, it keeps until it is done.
+//! - dropping it cancels what the kernel has not taken; what the kernel has, it keeps until the client has it or the
+//!   connection is reset.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -52,6 +53,8 @@ pub(crate) struct Loans {
     /// Why one of them ended early.
     failure: Cell<Option<Error>>,
     on_loan: RefCell<VecDeque<Loan>>,
+    /// A file is on its way.
+    routing: Cell<bool>,
     book: Rc<Book>,
 }
 
@@ -97,6 +100,11 @@ impl Loans {
             }
             Poll::Pending => true,
         });
+    }
+
+    /// Whether the client does not have all of what was given.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.held() > 0 || self.routing.get()
     }
 
     /// What the kernel has not taken or not given back.
@@ -148,6 +156,7 @@ impl Output {
             untaken: RefCell::default(),
             failure: Cell::default(),
             on_loan: RefCell::default(),
+            routing: Cell::default(),
             book: Rc::clone(&common.book),
         };
         Self {
@@ -279,6 +288,7 @@ impl Output {
     /// Runs a route of so many bytes to its end.
     async fn run(&mut self, mut routed: Routed, len: u64) -> Result<(), Cut> {
         self.flush_before_more().await?;
+        self.loans.routing.set(true);
         let progress = routed.route.progress();
         let running = pin!(routed.route.run());
         let standing_still = pin!(async {
@@ -294,7 +304,11 @@ impl Output {
         match select(running, standing_still).await {
             Either::Left((carried, _)) => {
                 carried.result?;
-                if carried.bytes < len { Err(Cut::FileEnded) } else { Ok(()) }
+                if carried.bytes < len {
+                    return Err(Cut::FileEnded);
+                }
+                self.loans.routing.set(false);
+                Ok(())
             }
             Either::Right((ended, _)) => ended,
         }

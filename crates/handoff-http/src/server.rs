@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::future::{Pending, pending, poll_fn};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +17,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use handoff::{Driver, Error, Listener, Result, Socket};
 use http::{Request, Response};
 use http_body::Body;
-use rustix::net::sockopt::set_tcp_nodelay;
+use rustix::net::sockopt::{set_tcp_nodelay, set_tcp_user_timeout};
 use tower_service::Service;
 
 use crate::common::Common;
@@ -122,6 +123,7 @@ impl Server {
         if let Err(error) = set_tcp_nodelay(&listener, true) {
             tracing::info!(%error, "small answers may wait for earlier ones");
         }
+        limit_stalls(&listener, limits.stall);
         loop {
             if open.len() >= most {
                 listener.pause();
@@ -187,6 +189,7 @@ impl Server {
     {
         set_tcp_nodelay(&socket, true)
             .map_err(|_| Error::Invalid("HTTP is served on a TCP connection"))?;
+        limit_stalls(&socket, self.common.limits.stall);
         if self.common.book.read().open >= self.common.most as u64 {
             self.common.book.write(|served| served.turned_away += 1);
             return Err(Error::Busy { limit: self.common.driver.in_flight_limit() });
@@ -230,6 +233,15 @@ impl std::fmt::Debug for Server {
             .field("limits", &self.common.limits)
             .field("served", &self.served())
             .finish_non_exhaustive()
+    }
+}
+
+/// Makes the kernel, too, end a connection whose client takes nothing for that long, or has vanished: also when the
+/// answer is all with the kernel.
+fn limit_stalls(socket: impl AsFd, stall: Duration) {
+    let millis = u32::try_from(stall.as_millis()).unwrap_or(u32::MAX).min(i32::MAX as u32);
+    if let Err(error) = set_tcp_user_timeout(socket, millis) {
+        tracing::info!(%error, "the kernel keeps the end of an answer for longer");
     }
 }
 

@@ -247,8 +247,47 @@ static void abandoned(uint32_t ring)
 	close(ends[1]);
 }
 
+/* A peer that takes nothing keeps a buffer until the connection is reset. */
+static void aborted(uint32_t ring)
+{
+	handoff_driver driver = driver_with(ring);
+	handoff_region region;
+	handoff_buffer buffer;
+	handoff_socket sender;
+	struct handoff_event event;
+	char bytes[4096];
+	void *data;
+	ssize_t got;
+	int ends[2];
+
+	connected(ends);
+	CHECK(handoff_socket_new(driver, ends[0], &sender) == 0);
+	CHECK(handoff_region_new(32 << 20, HANDOFF_PAGES_BASE, &region) == 0);
+	CHECK(handoff_buffer_new(region, 32 << 20, &buffer) == 0);
+	CHECK(handoff_send(sender, buffer, NULL, 3, NULL) == 0);
+	for (int turns = 0; turns < 5; turns++)
+		CHECK(handoff_turn(driver, 10 * 1000 * 1000, &event, 1) == 0);
+	CHECK(handoff_abort(buffer) == -EBADF);
+	CHECK(handoff_abort(sender) == 0);
+	event = next_event(driver);
+	CHECK(event.kind == HANDOFF_EVENT_RETURNED && event.user_data == 3);
+	CHECK(event.error == -ECONNRESET || event.error == -EPIPE);
+	CHECK(handoff_buffer_data(buffer, &data, NULL) == 0);
+	CHECK(handoff_driver_in_flight(driver) == 0);
+	do
+		got = read(ends[1], bytes, sizeof(bytes));
+	while (got > 0);
+	CHECK(got < 0 && errno == ECONNRESET);
+	CHECK(handoff_close(sender) == 0);
+	CHECK(handoff_close(buffer) == 0);
+	CHECK(handoff_close(region) == 0);
+	CHECK(handoff_close(driver) == 0);
+	close(ends[1]);
+}
+
 void socket_cases(uint32_t ring)
 {
+	aborted(ring);
 	sends(ring);
 	datagrams(ring);
 	echo(ring);

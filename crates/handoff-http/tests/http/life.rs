@@ -1,7 +1,7 @@
 //! Crowds, clients that stall or leave, and the end of a server.
 
 use std::future::poll_fn;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::pin::pin;
 use std::slice;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use axum::extract::Request;
 use axum::routing::{any, get};
 use axum::{Extension, Router};
+use bytes::Bytes;
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Error, Wait};
 use handoff_http::{LentBody, Limits, Server};
@@ -117,6 +118,45 @@ fn slow_clients_leave_the_driver_room_for_others() {
         assert_eq!(other.answer().text(), "hello");
         drop(slow);
         serving.stop();
+    }
+}
+
+#[test]
+fn clients_that_take_nothing_are_reset() {
+    const CROWD: usize = 200;
+    let (page, file) = (Bytes::from(content(32 << 20)), tempfile::tempfile().expect("a file"));
+    file.set_len(32 << 20).expect("grows");
+    let (lent, file) = (Buffer::from(content(32 << 20)).freeze(), std::sync::Arc::new(file));
+    for ring in RINGS {
+        let (page, lent, file) = (page.clone(), lent.clone(), file.clone());
+        let file = get(async move || Extension(LentBody::file(file, 0..32 << 20)));
+        let router = hello()
+            .route("/bytes", get(async move || page))
+            .route("/lent", get(async move || Extension(LentBody::from(lent))))
+            .route("/file", file);
+        let limits =
+            Limits { stall: Duration::from_millis(500), connections: 256, ..Limits::default() };
+        // Two operations for each connection, and no more.
+        let driver = Driver::builder().ring(ring).in_flight(512);
+        let serving = Serving::start_on(driver, limits, move || router);
+        // More than there is room for.
+        for round in 1..=3 {
+            let mut crowd: Vec<_> = (0..CROWD).map(|_| serving.connect_without_room()).collect();
+            for (client, path) in crowd.iter_mut().zip(["bytes", "lent", "file"].iter().cycle()) {
+                client.send(format!("GET /{path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+            }
+            // Others are served meanwhile.
+            for _ in 0..20 {
+                assert_eq!(serving.ask(HELLO).text(), "hello");
+            }
+            serving.until(|served| served.cut_short == (round * CROWD) as u64);
+            for client in &mut crowd {
+                let left = client.stream.read_to_end(&mut Vec::new()).map_err(|it| it.kind());
+                assert_eq!(left, Err(ErrorKind::ConnectionReset));
+            }
+        }
+        let served = serving.stop();
+        assert_eq!((served.cut_short, served.open), (3 * CROWD as u64, 0), "{served:?}");
     }
 }
 

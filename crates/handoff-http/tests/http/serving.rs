@@ -139,6 +139,15 @@ impl Serving {
         Client::of(stream.into())
     }
 
+    /// By a client that has hardly any room, until it reads.
+    pub(crate) fn connect_without_room(&self) -> Client {
+        use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+        let stream = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        sockopt::set_socket_recv_buffer_size(&stream, 4096).expect("has a size");
+        connect(&stream, &self.address).expect("connects");
+        Client::of(stream.into())
+    }
+
     /// One request on its own connection.
     pub(crate) fn ask(&self, request: &[u8]) -> Answer {
         let mut client = self.connect();

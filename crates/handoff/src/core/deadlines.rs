@@ -10,6 +10,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::Core;
+use super::lingering::Lingering;
 use crate::op::SocketShared;
 use crate::ring::{Alarm, Token};
 
@@ -25,6 +26,8 @@ pub(crate) enum Then {
     Await(Rc<SocketShared>, Token),
     /// What made this cancellation, which the ring had no room for, makes it anew if it still is to end.
     Cancel(Token),
+    /// A connection that nobody has is looked at.
+    Look(Lingering),
     Wake(Waker),
 }
 
@@ -47,6 +50,10 @@ pub(crate) struct Deadlines {
 impl Deadlines {
     pub(crate) fn is_empty(&self) -> bool {
         self.list.borrow().is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.borrow().len()
     }
 
     /// Time until the earliest deadline.

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Waker;
+use std::time::Duration;
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -82,9 +83,14 @@ impl Lanes {
         wakers
     }
 
-    /// Leaks what open requests may still read; returns how many buffers that is.
-    pub(crate) fn abandon(&self) -> usize {
-        self.all().iter().map(|lane| lane.state.borrow_mut().abandon()).sum()
+    /// Leaks what open requests may still read; returns how many buffers that is. Streams have so much `time` to get
+    /// through.
+    pub(crate) fn abandon(&self, time: Duration) -> usize {
+        let abandon = |lane: &Rc<LaneShared>| {
+            lane.socket.is_left_to_the_kernel(time);
+            lane.state.borrow_mut().abandon()
+        };
+        self.all().iter().map(abandon).sum()
     }
 }
 

@@ -2,12 +2,14 @@
 
 mod deadlines;
 mod lanes;
+mod lingering;
 mod pipes;
 mod waits;
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::lease::Due;
@@ -22,6 +24,7 @@ use crate::ring::{Io, Unpark};
 use deadlines::Deadlines;
 pub(crate) use deadlines::{Deadline, Then};
 use lanes::Lanes;
+use lingering::LINGER;
 pub(crate) use pipes::Pipe;
 use pipes::Pipes;
 
@@ -37,6 +40,10 @@ pub(crate) struct Core {
     streams: RefCell<Vec<Weak<SocketShared>>>,
     spare_streams: RefCell<Vec<Weak<SocketShared>>>,
     pub(crate) deadlines: Deadlines,
+    /// How long a connection that nobody has may take next to nothing.
+    pub(crate) linger: Cell<Duration>,
+    /// Deadlines of such connections.
+    lingering: Cell<usize>,
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<Arc<Backing>>>,
     /// The devices that clear slots, by slot.
@@ -78,6 +85,8 @@ impl Core {
             streams: RefCell::default(),
             spare_streams: RefCell::default(),
             deadlines: Deadlines::default(),
+            linger: Cell::new(LINGER),
+            lingering: Cell::new(0),
             registered: RefCell::default(),
             clearing: RefCell::default(),
             rx_queues: RefCell::default(),

@@ -1,5 +1,7 @@
 //! What a driver consists of: its ring, or the reason why there is none, and the sizes of its tables.
 
+use std::time::Duration;
+
 use super::Driver;
 use crate::error::{Error, Result};
 use crate::reactor::Reactor;
@@ -44,6 +46,7 @@ pub struct DriverBuilder {
     registered_files: u32,
     zero_copy_receive: bool,
     mixed_completions: bool,
+    linger: Option<Duration>,
 }
 
 impl Default for DriverBuilder {
@@ -57,6 +60,7 @@ impl Default for DriverBuilder {
             registered_files: 512,
             zero_copy_receive: false,
             mixed_completions: false,
+            linger: None,
         }
     }
 }
@@ -121,6 +125,14 @@ impl DriverBuilder {
         self
     }
 
+    /// How long the peer of a connection that nobody holds any more may take next to nothing (less than 1 KiB a second)
+    /// of what was sent: then the connection is reset, and lent buffers are back. Default 60 s, and at most a second if a
+    /// send ended midway; with 0 it is reset when its last handle goes. While you hold a connection, its end is yours: [`Socket::abort`](crate::Socket::abort).
+    pub fn linger(mut self, time: Duration) -> Self {
+        self.linger = Some(time);
+        self
+    }
+
     /// Builds the driver for the calling thread.
     ///
     /// # Errors
@@ -152,6 +164,10 @@ impl DriverBuilder {
                 Io::of_epoll(epoll, reason)
             }
         };
-        Reactor::new(io, self.in_flight).map(Driver::of)
+        let reactor = Reactor::new(io, self.in_flight)?;
+        if let Some(time) = self.linger {
+            reactor.linger.set(time);
+        }
+        Ok(Driver::of(reactor))
     }
 }

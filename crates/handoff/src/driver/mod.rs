@@ -299,7 +299,7 @@ impl Driver {
             self.reactor.start_and_wake();
             let to_come = || {
                 self.reactor.kernel_holds_any()
-                    || !self.reactor.deadlines.is_empty()
+                    || self.reactor.has_deadlines()
                     || self.reactor.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
             };
             !self.reactor.news.get() && to_come()

@@ -121,8 +121,11 @@ pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
 }
 
 /// A started send of a stream is ours again: tells those who wait for it, or for all sends of the stream.
-fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
-    let was_first = come_back(core, socket, key);
+fn come_back_and_advance(core: &Core, socket: &Rc<SocketShared>, key: Key) {
+    let (was_first, cut) = come_back(core, socket, key);
+    if cut && socket.is_left() {
+        core.leave_stream(socket);
+    }
     sending::advance(core, key);
     let mut queue = socket.queue.borrow_mut();
     if queue.take_end() {
@@ -140,9 +143,10 @@ fn come_back_and_advance(core: &Core, socket: &SocketShared, key: Key) {
     }
 }
 
-/// A started send of a stream is ours again: if settled, it leaves the queue. Returns whether it was the first there.
-fn come_back(core: &Core, socket: &SocketShared, key: Key) -> bool {
-    let mut was_first = false;
+/// A started send of a stream is ours again: if settled, it leaves the queue. Returns whether it was the first there, and
+/// whether it ended midway.
+fn come_back(core: &Core, socket: &SocketShared, key: Key) -> (bool, bool) {
+    let (mut was_first, mut cut) = (false, false);
     let mut queue = socket.queue.borrow_mut();
     queue.started -= 1;
     let mut records = core.records.borrow_mut();
@@ -155,9 +159,10 @@ fn come_back(core: &Core, socket: &SocketShared, key: Key) -> bool {
         }
         if op.done < op.total && op.done > 0 {
             queue.break_off(op.done, op.total);
+            cut = true;
         }
     }
-    was_first
+    (was_first, cut)
 }
 
 /// Sends by system call start at once; those of the ring start together, at the driver's next submission.

@@ -41,6 +41,11 @@ impl Reception {
         }
     }
 
+    /// Whether somebody receives, or is about to.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.receiver.get(), Receiver::Somebody | Receiver::Leaving { next: Some(_) })
+    }
+
     /// Whether another receive may be begun; it may have to wait for a dropped one.
     pub(crate) fn check_free(&self) -> Result<()> {
         match self.receiver.get() {

@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::task::Waker;
+use std::time::Duration;
 
 use super::accept::{AcceptOp, AcceptState};
 use super::get::GetOp;
@@ -292,6 +293,15 @@ impl Records {
         place.is_some()
     }
 
+    /// Streams that nobody holds, with a send that ended midway and bytes that the kernel has.
+    pub(crate) fn cut_streams(&self) -> Vec<Rc<SocketShared>> {
+        let cut = |op: &Op| match op {
+            Op::Send(op) if op.kernel_holds() && op.socket.is_cut() => Some(Rc::clone(&op.socket)),
+            _ => None,
+        };
+        self.records.iter().filter_map(|record| cut(&record.op)).collect()
+    }
+
     /// Nobody can turn the driver any more: nothing starts again, and holders are told. Returns all keys.
     pub(crate) fn end_all(&mut self) -> Vec<Key> {
         let mut keys = Vec::new();
@@ -344,13 +354,15 @@ impl Records {
     }
 
     /// Leaks what the kernel may still write to, or read from memory that would be reused, with the record
-    /// that it may point into; returns the number of such operations. The rest goes with the driver.
-    pub(crate) fn abandon(&mut self) -> usize {
+    /// that it may point into; returns the number of such operations. The rest goes with the driver. Streams have so much
+    /// `time` to get through.
+    pub(crate) fn abandon(&mut self, time: Duration) -> usize {
         for record in &self.records {
-            if let Op::Send(SendOp { loan: Some(loan), .. }) = &record.op
+            if let Op::Send(SendOp { loan: Some(loan), socket, .. }) = &record.op
                 && record.op.kernel_holds()
             {
                 loan.keep_from_nic();
+                socket.is_left_to_the_kernel(time);
             }
         }
         let (held, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)

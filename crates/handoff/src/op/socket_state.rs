@@ -6,9 +6,12 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Waker;
+use std::time::Duration;
 
 use handoff_sys::sqe;
 use io_uring::{opcode, squeue};
+use rustix::net::connect_unspec;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::chooser::Chooser;
@@ -48,6 +51,8 @@ pub(crate) struct SocketKind {
 
 pub(crate) struct SocketShared {
     pub(crate) endpoint: Endpoint,
+    /// Handles on the socket, and on lanes.
+    pub(crate) handles: Cell<u32>,
     pub(crate) stream: bool,
     pub(crate) ipv6: bool,
     pub(crate) udp: bool,
@@ -105,6 +110,7 @@ impl SocketShared {
             .build());
         Self {
             endpoint,
+            handles: Cell::new(0),
             stream,
             ipv6,
             udp,
@@ -143,6 +149,46 @@ impl SocketShared {
     pub(crate) fn end_writing_now(&self) {
         // It fails if the connection has already ended.
         let _ = SockRef::from(&self.endpoint.fd).shutdown(Shutdown::Write);
+    }
+
+    /// Ends the connection at once, in both directions: the kernel tells the peer by a reset, and lets go of everything
+    /// that it has not delivered. Requests under way fail.
+    pub(crate) fn reset(&self) {
+        let Err(error) = connect_unspec(&self.endpoint.fd) else { return };
+        // The protocol cannot; then the last close resets the connection. If these fail, it has ended already.
+        tracing::debug!(%error, "a connection is reset by its last descriptor");
+        let socket = SockRef::from(&self.endpoint.fd);
+        let _ = socket.set_linger(Some(Duration::ZERO));
+        let _ = socket.shutdown(Shutdown::Both);
+    }
+
+    /// The driver goes, and leaves the rest of a stream to the kernel: it gives up on a peer that takes nothing for that
+    /// long.
+    pub(crate) fn is_left_to_the_kernel(&self, time: Duration) {
+        if self.stream && self.has_undelivered() {
+            let millis = time.as_millis().clamp(1, i32::MAX as u128) as u32;
+            // Other streams than TCP deliver at once.
+            let _ = set_tcp_user_timeout(&self.endpoint.fd, millis);
+        }
+    }
+
+    /// Whether the kernel may have bytes of a stream that its peer has not taken, or gets more.
+    pub(crate) fn has_undelivered(&self) -> bool {
+        let queue = self.queue.borrow();
+        self.lent_by_ring.get() > 0
+            || !self.outstanding.borrow().sends.is_empty()
+            || !queue.is_idle()
+            || queue.lane
+    }
+
+    /// Whether a send ended midway, so that its peer can get no whole stream.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_left() && self.queue.borrow().broken.is_some()
+    }
+
+    /// Whether nobody uses the connection any more, but for sends that go on by themselves.
+    pub(crate) fn is_left(&self) -> bool {
+        self.handles.get() == 0 && !self.reception.is_held()
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut SendStats)) {

@@ -252,6 +252,7 @@ impl Reactor {
                 Then::Tell(token) => self.ready(token),
                 Then::Await(socket, token) => self.await_readiness(&socket.endpoint, 0, token),
                 Then::Cancel(token) => self.cancel_again(token, true),
+                Then::Look(lingering) => self.look_at(&lingering),
                 Then::Wake(waker) => self.due.wake(Some(waker)),
             }
         }
@@ -443,6 +444,16 @@ impl Reactor {
                 _ => {}
             }
         }
+        self.wait_for_kernel();
+        let cut = self.records.borrow().cut_streams();
+        if !cut.is_empty() {
+            cut.iter().for_each(|socket| socket.reset());
+            self.wait_for_kernel();
+        }
+    }
+
+    /// Gives the kernel a moment to let go of everything.
+    fn wait_for_kernel(&self) {
         let deadline = Instant::now() + teardown::PATIENCE;
         while self.kernel_holds_any() {
             let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
@@ -479,7 +490,8 @@ impl Drop for Reactor {
         for queue in self.core.rx_queues.get_mut() {
             queue.outlive_driver();
         }
-        let leaked = self.records.borrow_mut().abandon() + self.lanes.abandon();
+        let time = self.linger.get();
+        let leaked = self.records.borrow_mut().abandon(time) + self.lanes.abandon(time);
         if leaked > 0 {
             tracing::warn!(
                 leaked,

@@ -39,7 +39,7 @@ impl Socket {
             return Err(unavailable("the socket was told to send by another engine".to_owned()));
         }
         let lane = LaneShared::open(&self.driver, shared, region.backing(), capacity)?;
-        Ok(Lane { shared: lane, driver: Rc::clone(&self.driver) })
+        Ok(Lane { shared: lane, driver: Rc::clone(&self.driver), _socket: self.clone() })
     }
 }
 
@@ -76,6 +76,8 @@ impl Socket {
 pub struct Lane {
     shared: Rc<LaneShared>,
     driver: Rc<Reactor>,
+    /// A lane is a handle on its socket.
+    _socket: Socket,
 }
 
 impl Lane {

@@ -32,7 +32,8 @@ use crate::transfer::Readiness;
 /// A connected or bound socket of any family, used through its driver.
 ///
 /// Clones are handles on the same attachment. It closes when the last handle is dropped and nothing is
-/// under way on it.
+/// under way on it. A connection whose peer then takes next to nothing is reset after a time
+/// ([`DriverBuilder::linger`](crate::DriverBuilder::linger)).
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,18 +51,39 @@ use crate::transfer::Readiness;
 /// })??;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
 pub struct Socket {
     pub(crate) shared: Rc<SocketShared>,
     pub(crate) driver: Rc<Reactor>,
 }
 
+impl Clone for Socket {
+    fn clone(&self) -> Self {
+        Self::of(Rc::clone(&self.driver), Rc::clone(&self.shared))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        shared.handles.update(|handles| handles - 1);
+        if shared.stream && shared.handles.get() == 0 {
+            self.driver.leave_stream(shared);
+        }
+    }
+}
+
 impl Socket {
+    /// A handle.
+    fn of(driver: Rc<Reactor>, shared: Rc<SocketShared>) -> Self {
+        shared.handles.update(|handles| handles + 1);
+        Self { shared, driver }
+    }
+
     pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
         let zero_copy = has_zero_copy(&fd).map(|()| zero_copy_engine(&driver.io));
         let chooser = Chooser::new(zero_copy, tells_copies(&driver.io));
         let shared = SocketShared::new(&driver.io, fd, chooser)?;
-        Ok(Self { shared: Rc::new(shared), driver })
+        Ok(Self::of(driver, Rc::new(shared)))
     }
 
     /// As [`attach`](Self::attach) for a socket known to be TCP.
@@ -69,7 +91,7 @@ impl Socket {
         let chooser = Chooser::new(Ok(zero_copy_engine(&driver.io)), tells_copies(&driver.io));
         let kind = SocketKind { stream: true, ipv6, udp: false };
         let shared = SocketShared::of_kind(&driver.io, fd, chooser, kind);
-        Self { shared: Rc::new(shared), driver }
+        Self::of(driver, Rc::new(shared))
     }
 
     /// Ends a direction, or both, for every handle on the connection. The peer sees the end behind the
@@ -82,6 +104,28 @@ impl Socket {
         SockRef::from(&self.shared.endpoint.fd)
             .shutdown(how)
             .map_err(|error| Error::io("shutting a connection down", error))
+    }
+
+    /// Ends the connection at once, for every handle on it: its peer gets a reset, and bytes that it has not taken are
+    /// lost. Sends and receives under way fail, and the kernel lets go of lent buffers, however long its peer would have
+    /// kept them: [`OnLoan`](crate::OnLoan) resolves with the driver's next turns. Does nothing to datagram sockets.
+    ///
+    /// ```no_run
+    /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+    /// let (sent, mut on_loan) = socket.send(buffer)?.split();
+    /// sent.await?;
+    /// // Its peer gets half a minute to take it.
+    /// let half_a_minute = std::time::Duration::from_secs(30);
+    /// if driver.timeout(half_a_minute, &mut on_loan).await.is_err() {
+    ///     socket.abort();
+    ///     println!("{} bytes are back", on_loan.await.buffer.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn abort(&self) {
+        if self.shared.stream {
+            self.shared.reset();
+        }
     }
 
     /// Waits until the kernel has taken all bytes accepted for a stream: also those of sends whose futures were
