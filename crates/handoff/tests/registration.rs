@@ -1,5 +1,5 @@
-//! Registered memory that leaves the ring's table while its sends are accepted and not yet looked at; and
-//! registered huge pages.
+//! Registered memory that leaves the ring's table while its sends are accepted and not yet looked at, or by its own end;
+//! and registered huge pages.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -197,5 +197,84 @@ fn two_drivers_register_a_region_at_a_time() {
         });
         // The second may begin before the first has ended its round.
         assert!((1..=ROUNDS).contains(&first.into_inner()));
+    });
+}
+
+/// KiB that this process has pinned.
+fn pinned() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn memory_that_is_gone_is_not_registered_any_more() {
+    const NAME: &str = "memory_that_is_gone_is_not_registered_any_more";
+    const ROOM: u32 = 4;
+    if !traffic::alone(NAME) {
+        return;
+    }
+    within(LONG, || {
+        let driver = Driver::builder().registered_buffers(ROOM).build().unwrap();
+        let other = Driver::builder().registered_buffers(ROOM).build().unwrap();
+        if let Some(reason) = driver.ring_unavailable() {
+            return traffic::skip(NAME, reason);
+        }
+        let before = pinned();
+        let mut shared = Vec::new();
+        for round in 0..3 * ROOM as usize {
+            let mut region = Region::anonymous(1 << 20).unwrap();
+            driver.register(&region).unwrap();
+            if round % 2 == 0 {
+                shared.push(other.register(&region).unwrap());
+            }
+            assert!(pinned() >= before + 1024, "{} KiB", pinned());
+            // A buffer keeps it, and its slot.
+            let buffer = filled(&mut region, round, LEN);
+            drop(region);
+            driver.turn(Wait::No).unwrap();
+            let (near, mut far) = tcp("127.0.0.1");
+            let socket = driver.socket(near).unwrap();
+            socket.set_engine(Engine::UringZc).unwrap();
+            let sending = socket.send(buffer).unwrap();
+            let mut message = vec![0; LEN];
+            let finished = driver.block_on(async { sending.await }).unwrap();
+            assert_eq!(finished.sent.unwrap(), LEN);
+            far.read_exact(&mut message).unwrap();
+            assert!(message == pattern(round, LEN), "{round}");
+            // The last of it may go on any thread.
+            thread::spawn(move || drop(finished.buffer)).join().unwrap();
+            driver.turn(Wait::No).unwrap();
+            other.turn(Wait::No).unwrap();
+            assert_eq!(pinned(), before, "{round}: {shared:?}");
+        }
+        // All of the table is free.
+        let regions: Vec<_> = (0..ROOM).map(|_| Region::anonymous(LEN).unwrap()).collect();
+        regions.iter().for_each(|region| drop(driver.register(region).unwrap()));
+    });
+}
+
+#[test]
+fn a_driver_that_waits_lets_go_of_memory_that_is_gone() {
+    const NAME: &str = "a_driver_that_waits_lets_go_of_memory_that_is_gone";
+    if !traffic::alone(NAME) {
+        return;
+    }
+    within(LONG, || {
+        let Some((driver, region)) = registered(NAME, 1) else { return };
+        let (near, mut far) = tcp("127.0.0.1");
+        let socket = driver.socket(near).unwrap();
+        let (receiving, waits) =
+            traffic::telling(socket.receive_into(handoff::Buffer::from(vec![0; 1])).unwrap());
+        let other = thread::spawn(move || {
+            waits.recv().unwrap();
+            drop(region);
+            while pinned() > 0 {
+                thread::yield_now();
+            }
+            std::io::Write::write_all(&mut far, &[1]).unwrap();
+        });
+        assert_eq!(driver.block_on(receiving).unwrap().result.unwrap(), 1);
+        other.join().unwrap();
     });
 }

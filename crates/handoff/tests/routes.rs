@@ -506,6 +506,47 @@ fn a_route_is_made_of_what_is_kept() {
     });
 }
 
+#[test]
+fn the_memory_of_a_route_goes_with_it() {
+    const NAME: &str = "the_memory_of_a_route_goes_with_it";
+    const SLOTS: u32 = 4;
+    if !traffic::alone(NAME) {
+        return;
+    }
+    let pinned = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        status.lines().find(|line| line.starts_with("VmPin:")).unwrap().to_owned()
+    };
+    let driver = Driver::builder().registered_buffers(SLOTS).build().unwrap();
+    if let Some(reason) = driver.ring_unavailable() {
+        return traffic::skip(NAME, reason);
+    }
+    let before = pinned();
+    for round in 0..3 * SLOTS {
+        let ((from, near), (out, far)) = (tcp("127.0.0.1"), tcp("127.0.0.1"));
+        let to = driver.socket(out).unwrap();
+        let received = read_all(far);
+        if round % 2 == 0 {
+            let (sent, from) = (write_all(from), driver.socket(near).unwrap());
+            run(&driver, Route::new(&driver, &from, &to), RouteEngine::Memory);
+            sent.join().unwrap();
+        } else {
+            let file = driver.file(source_file()).unwrap();
+            run(&driver, Route::new(&driver, (&file, 0..u64::MAX), &to), RouteEngine::Memory);
+        }
+        drop(to);
+        assert_eq!(received.join().unwrap().len(), LEN);
+        while driver.in_flight() > 0 {
+            driver.turn(Wait::AtMost(Duration::from_millis(5))).unwrap();
+        }
+        driver.turn(Wait::No).unwrap();
+        assert_eq!(pinned(), before, "{round}");
+    }
+    // The table is the user's.
+    let regions: Vec<_> = (0..SLOTS).map(|_| handoff::Region::anonymous(1).unwrap()).collect();
+    regions.iter().for_each(|region| drop(driver.register(region).unwrap()));
+}
+
 /// Each engine alone, and the choice among all.
 fn choices() -> impl Iterator<Item = Option<RouteEngine>> {
     ENGINES.into_iter().map(Some).chain([None])

@@ -8,7 +8,7 @@ mod waits;
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::sync::{Arc, Weak as WeakArc};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -16,10 +16,10 @@ use crate::lease::Due;
 use crate::lease::kernel::GetBufShared;
 use crate::lease::request::Served;
 use crate::lease::rx_shared::RxShared;
-use crate::memory::{Backing, Pinning};
+use crate::memory::{Backing, Departed, Pinning};
 use crate::op::group::Groups;
 use crate::op::{Records, SocketShared};
-use crate::ring::{Io, Unpark};
+use crate::ring::{Io, Unpark, let_go_of_kept};
 
 use deadlines::Deadlines;
 pub(crate) use deadlines::{Deadline, Then};
@@ -45,7 +45,9 @@ pub(crate) struct Core {
     /// Deadlines of such connections.
     lingering: Cell<usize>,
     /// Memory in the ring's table of buffers.
-    registered: RefCell<Vec<Arc<Backing>>>,
+    registered: RefCell<Vec<WeakArc<Backing>>>,
+    /// Such memory that is gone.
+    pub(crate) departed: Arc<Departed>,
     /// The devices that clear slots, by slot.
     pub(crate) clearing: RefCell<Vec<Option<Rc<GetBufShared>>>>,
     /// Rx queues that are bound to the ring until it closes.
@@ -76,6 +78,9 @@ pub(crate) struct Core {
 impl Core {
     /// Starts empty, with room for so many operations.
     pub(crate) fn new(io: Io, in_flight: usize) -> Result<Self> {
+        let unpark = Unpark::new()?;
+        let ends_wait = Arc::clone(&unpark);
+        let departed = Departed::new(let_go_of_kept, Box::new(move || ends_wait.signal()));
         let core = Self {
             io: Rc::new(io),
             due: Rc::default(),
@@ -88,6 +93,7 @@ impl Core {
             linger: Cell::new(LINGER),
             lingering: Cell::new(0),
             registered: RefCell::default(),
+            departed,
             clearing: RefCell::default(),
             rx_queues: RefCell::default(),
             request_queues: RefCell::default(),
@@ -102,7 +108,7 @@ impl Core {
             news: Cell::new(false),
             closing: Cell::new(false),
             driven: Cell::new(false),
-            unpark: Unpark::new()?,
+            unpark,
         };
         core.watch_unpark()?;
         Ok(core)
@@ -110,23 +116,38 @@ impl Core {
 
     pub(crate) fn register(&self, backing: &Arc<Backing>) -> Result<Pinning> {
         let ring = self.io.ring().ok_or_else(|| self.io.no_ring("registering buffers"))?;
-        let pinning = ring.borrow_mut().register(backing)?;
-        self.registered.borrow_mut().push(Arc::clone(backing));
+        self.clear_departed();
+        let pinning = ring.borrow_mut().register(backing, &self.departed)?;
+        let mut registered = self.registered.borrow_mut();
+        registered.retain(|memory| memory.strong_count() > 0);
+        registered.push(Arc::downgrade(backing));
         Ok(pinning)
+    }
+
+    /// Clears the slots of memory that is gone.
+    #[cold]
+    pub(crate) fn clear_departed(&self) {
+        let Some(ring) = self.io.ring() else { return };
+        for slots in self.departed.take() {
+            ring.borrow_mut().clear_departed(slots);
+        }
     }
 
     pub(crate) fn unregister(&self, backing: &Arc<Backing>) -> Result<()> {
         let ring = self.io.ring().ok_or_else(|| self.io.no_ring("clearing registered buffers"))?;
         ring.borrow_mut().unregister(backing)?;
-        self.registered.borrow_mut().retain(|registered| !Arc::ptr_eq(registered, backing));
+        let is_other = |memory: &WeakArc<Backing>| !std::ptr::eq(memory.as_ptr(), &**backing);
+        self.registered.borrow_mut().retain(is_other);
         Ok(())
     }
 
     /// The ring goes, and its table of buffers with it.
     pub(crate) fn leave_registered(&mut self) {
         let Some(ring) = self.io.ring() else { return };
-        for backing in self.registered.get_mut() {
-            ring.borrow().leave(backing);
+        for backing in self.registered.get_mut().drain(..) {
+            if let Some(backing) = backing.upgrade() {
+                ring.borrow().leave(&backing);
+            }
         }
     }
 

@@ -170,8 +170,9 @@ impl Driver {
     /// pages once, instead of at each send. Where the kernel can, it pins once for all drivers that register
     /// the region (`IORING_REGISTER_CLONE_BUFFERS` with offsets, Linux 6.13). A [`Frozen`](crate::Frozen)
     /// buffer stands for its region. (Huge pages are pinned all the same for sends on streams, since the
-    /// kernel would charge the socket with all of such a page for each packet.) The driver keeps the memory
-    /// until you [unregister](Self::unregister) it, or the driver goes.
+    /// kernel would charge the socket with all of such a page for each packet.) This ends when you
+    /// [unregister](Self::unregister) the memory, when the driver goes, or when the region and all of its buffers are
+    /// gone: then the memory is unmapped, and the driver's next turn lets go of its pages.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ pub use pool::{BufferPool, GetBuffer};
 pub(crate) use range::within;
 pub use region::{Buffer, Pages, Region};
 pub(crate) use region::{map, own, page_size};
-pub(crate) use registrations::Keeping;
 pub use registrations::Pinning;
+pub(crate) use registrations::{Departed, Keeping, Registration};
 pub use shared::{SharedBuffer, SharedRegion};
 pub use view::View;

@@ -2,10 +2,13 @@
 //!
 //! Contracts:
 //! - a look-up takes no lock, and costs one load for the first ring;
-//! - a ring adds and removes its entry on its own thread, and looks up only that entry.
+//! - a ring adds and removes its entry on its own thread, and looks up only that entry;
+//! - a registration ends with the memory: its rings are told, and clear their slots with their next turn.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::mem;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How a driver has pinned the pages of a region that it [registered](crate::Driver::register).
 ///
@@ -61,10 +64,55 @@ struct Block {
 pub(crate) struct Keeping {
     /// The first slot in the table of the ring that keeps memory for all others, while that ring has it.
     pub(crate) kept_in: Option<u16>,
-    /// Rings that cloned their entries from there.
-    pub(crate) sharing: Vec<u32>,
-    /// Rings that pinned the pages themselves.
-    pub(crate) alone: usize,
+    /// The rings that have it.
+    pub(crate) places: Vec<Registration>,
+}
+
+/// Where a ring has a memory.
+pub(crate) struct Registration {
+    pub(crate) ring: u32,
+    pub(crate) slots: Range<usize>,
+    /// The ring cloned its entries from the one that keeps memory; otherwise it pinned the pages itself.
+    pub(crate) shares: bool,
+    /// Where the ring hears of the memory's end.
+    pub(crate) departed: Arc<Departed>,
+}
+
+/// What a driver hears of memory that has gone while its ring had it.
+pub(crate) struct Departed {
+    slots: Mutex<Vec<Range<usize>>>,
+    any: AtomicBool,
+    /// Makes the ring that keeps memory let go of so many slots from the first on.
+    let_go: fn(u16, usize),
+    /// Ends a wait of the driver's thread.
+    tell: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Departed {
+    pub(crate) fn new(let_go: fn(u16, usize), tell: Box<dyn Fn() + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self { slots: Mutex::default(), any: AtomicBool::new(false), let_go, tell })
+    }
+
+    fn add(&self, slots: Range<usize>) {
+        let mut all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(slots);
+        self.any.store(true, Relaxed);
+        drop(all);
+        (self.tell)();
+    }
+
+    /// Whether there may be slots to clear.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
+    /// The slots to clear.
+    pub(crate) fn take(&self) -> Vec<Range<usize>> {
+        let mut all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        self.any.store(false, Relaxed);
+        mem::take(&mut all)
+    }
 }
 
 fn pack(ring: u32, first_slot: u16) -> u64 {
@@ -120,6 +168,20 @@ impl Registrations {
             block = &here.next;
         }
         Some(first_slot)
+    }
+}
+
+impl Drop for Registrations {
+    /// The memory goes. The kernel has its pages until the slots are cleared, and nobody names these any more.
+    fn drop(&mut self) {
+        let keeping = self.keeping.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let places = mem::take(&mut keeping.places);
+        if let (Some(place), Some(first)) = (places.first(), keeping.kept_in.take()) {
+            (place.departed.let_go)(first, place.slots.len());
+        }
+        for place in places {
+            place.departed.add(place.slots);
+        }
     }
 }
 

@@ -104,6 +104,9 @@ impl Reactor {
         let (until, mut due) =
             if self.due.take_to_start() { self.start_due(until) } else { (until, 0) };
         lane::pump_marked(self);
+        if self.departed.any() {
+            self.clear_departed();
+        }
         // A task that is to be woken by now has something to do.
         let until = match until {
             Until::One | Until::OneOr(_) if !self.due.is_gone() && self.due.has_wakes() => {

@@ -6,7 +6,7 @@
 //! made when memory is first registered, where the kernel can clone.
 //!
 //! Contracts:
-//! - the keeper has memory only while a driver has it from there, which keeps the memory mapped.
+//! - the keeper has memory only while a driver has it from there, and while the memory is there.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -72,8 +72,8 @@ impl Keeper {
         for span in 0..run {
             let memory = [part(backing, span)];
             let update = || {
-                // SAFETY: the memory stays mapped as long as the backing, which a driver keeps as long as the
-                // keeper has it.
+                // SAFETY: the memory is mapped as long as the backing. From here on the kernel has the pages
+                // themselves.
                 unsafe {
                     self.ring.submitter().register_buffers_update(
                         (first + span) as u32,
@@ -138,11 +138,18 @@ pub(super) fn share(
 
 /// Makes the keeper let go of memory that no ring has from it any more.
 pub(super) fn let_go_if_unused(keeping: &mut Keeping, run: usize) {
-    if !keeping.sharing.is_empty() {
+    if keeping.places.iter().any(|place| place.shares) {
         return;
     }
+    if let Some(first) = keeping.kept_in.take() {
+        let_go_of_kept(first, run);
+    }
+}
+
+/// Makes the keeper let go of so many slots.
+pub(crate) fn let_go_of_kept(first: u16, run: usize) {
     let made = *KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let (Some(keeper), Some(first)) = (made, keeping.kept_in.take()) {
+    if let Some(keeper) = made {
         keeper.clear(first.into(), run);
         keeper.release(first.into(), run);
     }

@@ -34,6 +34,7 @@ pub(crate) use alarm::Alarm;
 pub(crate) use backend::{Backend, Io};
 pub(crate) use endpoint::{Endpoint, FileKind, Target};
 pub(crate) use epoll::{Epoll, Ready};
+pub(crate) use keeper::let_go_of_kept;
 pub(crate) use queues::{BATCH, Batch, Completion, Place, Queues, Shape};
 use slots::Slots;
 pub(crate) use slots::memlock_or;

@@ -3,6 +3,7 @@
 //! Requests name a slot instead of an address or a descriptor, so the kernel looks up neither.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{Queues, Ring, Until, keeper};
 use crate::error::{Error, Result};
-use crate::memory::{Backing, Keeping, Pinning, SLOT_SPAN};
+use crate::memory::{Backing, Departed, Keeping, Pinning, Registration, SLOT_SPAN};
 
 /// A table of slots; runs of slots are handed out first fit.
 pub(crate) struct Slots {
@@ -104,8 +105,12 @@ fn lets_go_at_once(io: &mut Queues) -> io::Result<bool> {
 
 impl Ring {
     /// Registers memory. The kernel pins its pages once for all rings if it can share them (Linux 6.13),
-    /// otherwise once for each. Needs Linux 5.19.
-    pub(crate) fn register(&mut self, backing: &Arc<Backing>) -> Result<Pinning> {
+    /// otherwise once for each. If the memory goes, `departed` hears of it. Needs Linux 5.19.
+    pub(crate) fn register(
+        &mut self,
+        backing: &Backing,
+        departed: &Arc<Departed>,
+    ) -> Result<Pinning> {
         if !backing.is_mapped() {
             return Err(Error::Invalid(
                 "memory of the heap can't be registered: cut buffers from a Region",
@@ -123,48 +128,53 @@ impl Ring {
         ))?;
         let taken_in = self.take_in(backing, &mut keeping, start, run);
         match &taken_in {
-            Ok(_) => {
+            Ok((_, shares)) => {
+                let (slots, departed) = (start..start + run, Arc::clone(departed));
+                keeping.places.push(Registration {
+                    ring: self.id,
+                    slots,
+                    shares: *shares,
+                    departed,
+                });
                 registrations.enter(self.id, start as u16);
                 backing.look_again_for_huge_pages();
             }
             Err(_) => self.buffers.release(start, run),
         }
-        taken_in
+        taken_in.map(|(pinning, _)| pinning)
     }
 
+    /// Pins the pages, or shares them with other rings; returns which.
     fn take_in(
         &mut self,
         backing: &Backing,
         keeping: &mut Keeping,
         start: usize,
         run: usize,
-    ) -> Result<Pinning> {
-        let elsewhere = keeping.alone > 0 || !keeping.sharing.is_empty();
+    ) -> Result<(Pinning, bool)> {
+        let elsewhere = !keeping.places.is_empty();
         let reason = match keeper::share(&self.io, backing, keeping, start, run) {
-            Ok(pinned) => {
-                keeping.sharing.push(self.id);
-                return Ok(if pinned { Pinning::Own } else { Pinning::Shared });
-            }
+            Ok(true) => return Ok((Pinning::Own, true)),
+            Ok(false) => return Ok((Pinning::Shared, true)),
             Err(error) => error,
         };
         self.pin(backing, start, run)?;
-        keeping.alone += 1;
         if !elsewhere {
-            return Ok(Pinning::Own);
+            return Ok((Pinning::Own, false));
         }
         let reason = format!(
             "rings share registered memory from Linux 6.13 on, for one user and process: {reason}"
         );
         tracing::info!(%reason, "the pages of a region are pinned once more");
-        Ok(Pinning::Again(reason))
+        Ok((Pinning::Again(reason), false))
     }
 
     /// Makes the kernel pin the pages for this ring.
     fn pin(&mut self, backing: &Backing, start: usize, run: usize) -> Result<()> {
         for span in 0..run {
             // One at a time: of several, the kernel passes over the failure of all but the first.
-            // SAFETY: the memory stays mapped as long as the backing, which the driver keeps until
-            // the slots are cleared or the ring is closed.
+            // SAFETY: the memory is mapped as long as the backing. From here on the kernel has the pages themselves,
+            // and requests name the slots only for pieces of the backing.
             if let Err(error) = unsafe { self.update_buffers(start + span, &[part(backing, span)]) }
             {
                 self.clear(start, span)?;
@@ -196,12 +206,16 @@ impl Ring {
             return;
         }
         backing.look_again_for_huge_pages();
-        match keeping.sharing.iter().position(|ring| *ring == self.id) {
-            Some(place) => {
-                keeping.sharing.swap_remove(place);
-                keeper::let_go_if_unused(&mut keeping, spans(backing));
-            }
-            None => keeping.alone -= 1,
+        keeping.places.retain(|place| place.ring != self.id);
+        keeper::let_go_if_unused(&mut keeping, spans(backing));
+    }
+
+    /// Clears slots of memory that is gone.
+    pub(crate) fn clear_departed(&mut self, slots: Range<usize>) {
+        let (start, run) = (slots.start, slots.len());
+        match self.clear(start, run) {
+            Ok(()) => self.buffers.release(start, run),
+            Err(error) => tracing::warn!(%error, "pages of memory that is gone stay pinned"),
         }
     }
 
