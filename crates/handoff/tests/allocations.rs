@@ -7,7 +7,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use handoff::{Buffer, Driver, Engine, GroupOnLoan, Lane, Region, Socket, Wait};
+use handoff::{
+    Buffer, BufferPool, Driver, Engine, GroupOnLoan, Lane, Payload, Region, Socket, Wait,
+};
 
 struct Counting;
 
@@ -43,7 +45,7 @@ fn allocations() -> u64 {
     ALLOCATIONS.with(|count| count.load(Relaxed))
 }
 
-fn one_by_one(driver: &Driver, socket: &Socket, mut buffer: Buffer, count: usize) -> Buffer {
+fn one_by_one<B: Payload>(driver: &Driver, socket: &Socket, mut buffer: B, count: usize) -> B {
     for _ in 0..count {
         let (mut sent, mut loan) = socket.send(buffer).unwrap().split();
         buffer = loop {
@@ -156,4 +158,67 @@ fn check(driver: &Driver, engine: Engine, registered: bool, stream: bool) {
     let before = allocations();
     by_lane(driver, &lane, &mut buffers, 50);
     assert_eq!(allocations() - before, 0, "a lane, registered {registered}, stream {stream}");
+}
+
+/// A datagram socket, and the engines of its driver that need no vectors of their own.
+fn datagrams() -> impl Iterator<Item = (Driver, Engine, Socket)> {
+    let lasting = |engine: &Engine| matches!(engine, Engine::Copy | Engine::UringZc);
+    let apart = traffic::engines_apart().into_iter().filter(move |(_, engine)| lasting(engine));
+    apart.map(|(driver, engine)| {
+        let (near, far) = traffic::udp_pair();
+        std::mem::forget(far);
+        let socket = traffic::attached(&driver, near, engine);
+        (driver, engine, socket)
+    })
+}
+
+#[test]
+fn buffers_of_a_pool_come_and_go_without_an_allocation() {
+    for (driver, engine, socket) in datagrams() {
+        let pool = BufferPool::new(Region::anonymous(4 * 4096).unwrap(), 4096).unwrap();
+        let take_turns = |count: usize| {
+            for round in 0..count {
+                let mut buffer = match round % 2 {
+                    0 => pool.try_get().unwrap(),
+                    _ => driver.block_on(pool.get()).unwrap(),
+                };
+                let head = buffer.split_to(round % 100);
+                drop(one_by_one(&driver, &socket, buffer, 1));
+                drop(head);
+                // Nobody waits for this one.
+                let (sent, _) = socket.send(pool.try_get().unwrap()).unwrap().split();
+                drop(sent);
+                while pool.free() < pool.buffers() {
+                    driver.turn(Wait::Event).unwrap();
+                }
+            }
+        };
+        take_turns(100);
+        let before = allocations();
+        take_turns(500);
+        assert_eq!(allocations() - before, 0, "{engine}");
+    }
+}
+
+#[cfg(feature = "bytes")]
+#[test]
+fn bytes_are_lent_without_an_allocation() {
+    for (driver, engine, socket) in datagrams() {
+        let mut bytes = bytes::Bytes::from(vec![7; 3000]);
+        // The first clone of bytes makes them shareable.
+        drop(bytes.clone());
+        let mut take_turns = |count: usize| {
+            for _ in 0..count {
+                bytes = one_by_one(&driver, &socket, std::mem::take(&mut bytes), 1);
+                drop(socket.send(bytes.clone()).unwrap());
+                while driver.in_flight() > 0 {
+                    driver.turn(Wait::Event).unwrap();
+                }
+            }
+        };
+        take_turns(100);
+        let before = allocations();
+        take_turns(500);
+        assert_eq!(allocations() - before, 0, "{engine}");
+    }
 }

@@ -172,7 +172,8 @@ fn unless_overcharged(op: &mut SendOp, slot: Option<u16>) -> Option<u16> {
 
 fn would_be_overcharged(op: &SendOp) -> bool {
     let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
-    !op.socket.keeps_to_slots.get() && pieces.iter().any(|piece: &Piece| is_huge(piece.backing()))
+    let is_huge = |piece: &Piece| piece.memory().is_some_and(|memory| is_huge(memory));
+    !op.socket.keeps_to_slots.get() && pieces.iter().any(is_huge)
 }
 
 /// Whether memory has huge pages, which the kernel charges whole when it pins a part.

@@ -5,7 +5,7 @@
 //!   [`Frozen`](super::Frozen) buffer, which nobody writes;
 //! - the memory stays mapped as long as any piece of it lives;
 //! - a part of other memory (a frozen buffer, a buffer of a pool) holds that part until its last piece
-//!   goes.
+//!   goes. Only memory itself can be registered, so only memory has a table of registrations.
 
 use std::any::Any;
 use std::fmt;
@@ -15,6 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::task::Waker;
 
+#[cfg(feature = "bytes")]
+use super::lent_bytes::LentBytes;
 use super::pool::Chunk;
 use super::registrations::Registrations;
 
@@ -26,28 +28,13 @@ pub(crate) struct Backing {
     /// What is known about the pages since they were registered: see [`Backing::is_huge`].
     huge: AtomicU8,
     /// Whether the pages of the memory outlive its mapping while the kernel uses them, so that the
-    /// mapping may go while bytes are still on their way out. Heap memory would be handed out again, and so
-    /// would a part of other memory.
+    /// mapping may go while bytes are still on their way out. Heap memory would be handed out again.
     pinned_by_page: bool,
-    owner: Owner,
-}
-
-/// The owner of the memory, until the last piece of it is gone.
-enum Owner {
     /// Unmaps or frees it when dropped.
-    Memory(#[allow(dead_code, reason = "only dropped")] Box<dyn Any + Send + Sync>),
-    /// A buffer that was frozen: a part of other memory.
-    Frozen(Piece),
-    /// A buffer of a pool: a part of the pool's memory.
-    Pooled(Chunk),
-    /// A vector; only the room behind its bytes is lent.
-    Vector(Vec<u8>),
-    /// Bytes of the heap, or of another owner.
-    #[cfg(feature = "bytes")]
-    Bytes(bytes::Bytes),
+    _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the memory is owned by `owner`, which is `Send`, and is reached only through pieces, each
+// SAFETY: the memory is owned by `_owner`, which is `Send`, and is reached only through pieces, each
 // of which owns its range alone or only reads it.
 unsafe impl Send for Backing {}
 // SAFETY: as above; what changes is atomic.
@@ -72,40 +59,14 @@ impl Backing {
         pinned_by_page: bool,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
-        Self::owned(start, len, pinned_by_page, Owner::Memory(owner))
-    }
-
-    fn owned(start: NonNull<u8>, len: usize, pinned_by_page: bool, owner: Owner) -> Arc<Self> {
         Arc::new(Self {
             start,
             len,
             registrations: Registrations::default(),
             huge: AtomicU8::new(UNKNOWN),
             pinned_by_page,
-            owner,
+            _owner: owner,
         })
-    }
-
-    /// The bytes in use of a piece, as memory that many pieces share.
-    fn frozen(piece: Piece) -> Arc<Self> {
-        Self::owned(piece.start, piece.len, false, Owner::Frozen(piece))
-    }
-
-    /// The pool's buffer, if there is one.
-    pub(crate) fn pooled(start: NonNull<u8>, len: usize, chunk: Chunk) -> Arc<Self> {
-        Self::owned(start, len, false, Owner::Pooled(chunk))
-    }
-
-    /// The memory that rings register: this, or the memory it is part of.
-    #[inline]
-    fn whole(self: &Arc<Self>) -> &Arc<Self> {
-        match &self.owner {
-            Owner::Memory(_) | Owner::Vector(_) => self,
-            Owner::Frozen(piece) => piece.backing(),
-            Owner::Pooled(chunk) => chunk.memory(),
-            #[cfg(feature = "bytes")]
-            Owner::Bytes(_) => self,
-        }
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -145,16 +106,49 @@ impl Backing {
     }
 }
 
-/// A range of a backing: `capacity` bytes of which the first `len` are in use. It is owned alone; or, in a
+/// What keeps the bytes of a piece in place.
+#[derive(Clone)]
+enum Hold {
+    /// There are no bytes.
+    Nothing,
+    /// The memory that it was cut from.
+    Memory(Arc<Backing>),
+    /// A buffer that was frozen.
+    Frozen(Arc<Piece>),
+    /// A buffer of a pool.
+    Pooled(Chunk),
+    /// A vector; only the room behind its bytes is lent.
+    Vector(Arc<Vec<u8>>),
+    /// Bytes of the heap, or of another owner.
+    #[cfg(feature = "bytes")]
+    Bytes(Arc<LentBytes>),
+}
+
+impl Hold {
+    /// Whether both are of the same memory, or of the same part.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Memory(one), Self::Memory(other)) => Arc::ptr_eq(one, other),
+            (Self::Pooled(one), Self::Pooled(other)) => one.is_same(other),
+            _ => false,
+        }
+    }
+}
+
+/// A range of memory: `capacity` bytes of which the first `len` are in use. It is owned alone; or, in a
 /// frozen buffer, shared and only read.
 pub(crate) struct Piece {
     start: NonNull<u8>,
     len: usize,
     capacity: usize,
-    backing: Arc<Backing>,
+    hold: Hold,
 }
 
-// SAFETY: a piece owns its range alone, or its range is only read, and the backing is `Send` and `Sync`.
+// Sends move it.
+const _: () = assert!(size_of::<Hold>() == 16);
+const _: () = assert!(size_of::<Piece>() == 40);
+
+// SAFETY: a piece owns its range alone, or its range is only read, and all that holds it is `Send` and `Sync`.
 unsafe impl Send for Piece {}
 // SAFETY: shared access to a piece only reads.
 unsafe impl Sync for Piece {}
@@ -175,14 +169,21 @@ impl Piece {
     ///
     /// As [`new`](Self::new).
     pub(crate) unsafe fn at(backing: Arc<Backing>, start: NonNull<u8>, capacity: usize) -> Self {
-        Self { start, len: capacity, capacity, backing }
+        Self { start, len: capacity, capacity, hold: Hold::Memory(backing) }
+    }
+
+    /// The buffer of a pool, which begins there.
+    ///
+    /// # Safety
+    ///
+    /// The range is that of the buffer, and no other piece is of that buffer.
+    pub(crate) unsafe fn of_pool(chunk: Chunk, start: NonNull<u8>, capacity: usize) -> Self {
+        Self { start, len: capacity, capacity, hold: Hold::Pooled(chunk) }
     }
 
     /// No bytes, of no memory.
     pub(crate) fn nothing() -> Self {
-        let start = NonNull::dangling();
-        // SAFETY: there are no bytes that anybody could reach.
-        unsafe { Self::at(Backing::new(start, 0, true, Box::new(())), start, 0) }
+        Self { start: NonNull::dangling(), len: 0, capacity: 0, hold: Hold::Nothing }
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -208,7 +209,7 @@ impl Piece {
     /// Cuts off the first `at` bytes, in use and in capacity.
     pub(crate) fn split_to(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "split at {at} is past the length of {}", self.len);
-        let head = Self { start: self.start, len: at, capacity: at, backing: self.backing.clone() };
+        let head = Self { start: self.start, len: at, capacity: at, hold: self.hold.clone() };
         // SAFETY: `at` is within the piece.
         self.start = unsafe { self.start.add(at) };
         self.len -= at;
@@ -218,12 +219,9 @@ impl Piece {
 
     /// Joins the piece that directly follows in memory; both must be used to capacity.
     pub(crate) fn join(&mut self, next: Self) -> Result<(), Self> {
-        // SAFETY: one past the end of a piece is within or one past its backing.
+        // SAFETY: one past the end of a piece is within or one past its memory.
         let end = unsafe { self.start.add(self.capacity) };
-        if Arc::ptr_eq(&self.backing, &next.backing)
-            && end == next.start
-            && self.len == self.capacity
-        {
+        if self.hold.is_same(&next.hold) && end == next.start && self.len == self.capacity {
             self.len += next.len;
             self.capacity += next.capacity;
             Ok(())
@@ -232,53 +230,60 @@ impl Piece {
         }
     }
 
-    /// The memory that it is part of, which rings register.
+    /// The memory that it is part of, which rings register; `None` for what no ring can register.
     #[inline]
-    pub(crate) fn backing(&self) -> &Arc<Backing> {
-        self.backing.whole()
+    pub(crate) fn memory(&self) -> Option<&Arc<Backing>> {
+        match &self.hold {
+            Hold::Memory(memory) => Some(memory),
+            Hold::Pooled(chunk) => Some(chunk.memory()),
+            Hold::Frozen(frozen) => frozen.memory(),
+            Hold::Nothing | Hold::Vector(_) => None,
+            #[cfg(feature = "bytes")]
+            Hold::Bytes(_) => None,
+        }
     }
 
     /// Whether it was cut from this memory itself, not from a part with an owner.
     pub(crate) fn is_cut_from(&self, backing: &Arc<Backing>) -> bool {
-        Arc::ptr_eq(&self.backing, backing)
+        matches!(&self.hold, Hold::Memory(memory) if Arc::ptr_eq(memory, backing))
     }
 
     /// The room of this size behind a vector's bytes. It is not initialised.
     pub(crate) fn of_room(mut vector: Vec<u8>, room: usize) -> Self {
+        // The room stays at its address as long as the vector is owned here, and nobody else reaches it.
         let start = NonNull::from(&mut vector.spare_capacity_mut()[..room]).cast();
-        // SAFETY: the room stays at its address as long as the vector is owned here, and nobody else reaches it.
-        unsafe { Self::at(Backing::owned(start, room, false, Owner::Vector(vector)), start, room) }
+        Self { start, len: room, capacity: room, hold: Hold::Vector(Arc::new(vector)) }
     }
 
     /// The vector whose room it is.
     pub(crate) fn into_vector(self) -> Vec<u8> {
-        match Arc::into_inner(self.backing) {
-            Some(Backing { owner: Owner::Vector(vector), .. }) => vector,
-            _ => unreachable!("the room of a vector is the only piece of its backing"),
+        match self.hold {
+            Hold::Vector(vector) => Arc::into_inner(vector).expect("it has one piece"),
+            _ => unreachable!("the room of a vector is the only piece of it"),
         }
     }
 
     /// The piece of which bytes are lent.
     #[cfg(feature = "bytes")]
     pub(crate) fn of_bytes(bytes: bytes::Bytes) -> Self {
+        // The bytes stay at their address, and nobody writes them, as long as they are owned here.
         let (start, len) = (NonNull::from(&bytes[..]).cast(), bytes.len());
-        // SAFETY: the bytes stay at their address, and nobody writes them, as long as they are owned here.
-        unsafe { Self::at(Backing::owned(start, len, false, Owner::Bytes(bytes)), start, len) }
+        Self { start, len, capacity: len, hold: Hold::Bytes(LentBytes::lend(bytes)) }
     }
 
     /// The bytes whose piece it is.
     #[cfg(feature = "bytes")]
     pub(crate) fn into_bytes(self) -> bytes::Bytes {
-        match Arc::into_inner(self.backing) {
-            Some(Backing { owner: Owner::Bytes(bytes), .. }) => bytes,
-            _ => unreachable!("a piece of bytes is the only one of its backing"),
+        match self.hold {
+            Hold::Bytes(lent) => LentBytes::give_back(lent).expect("it has one piece"),
+            _ => unreachable!("lent bytes come back as bytes"),
         }
     }
 
     /// Nobody writes its bytes from here on, so it can be shared.
     pub(crate) fn freeze(self) -> Self {
         let (start, len) = (self.start, self.len);
-        Self { start, len, capacity: len, backing: Backing::frozen(self) }
+        Self { start, len, capacity: len, hold: Hold::Frozen(Arc::new(self)) }
     }
 
     /// Part of a piece that is [frozen](Self::freeze).
@@ -287,53 +292,57 @@ impl Piece {
     ///
     /// When the range is not within the length.
     pub(crate) fn share(&self, range: Range<usize>) -> Self {
-        debug_assert!(
-            matches!(self.backing.owner, Owner::Frozen(_)),
-            "only what is frozen is shared"
-        );
+        debug_assert!(matches!(self.hold, Hold::Frozen(_)), "only what is frozen is shared");
         let Range { start, end } = range;
         assert!(start <= end && end <= self.len, "{start}..{end} is not within {}", self.len);
         // SAFETY: `start` is within the piece, as was just looked at.
         let at = unsafe { self.start.add(start) };
         let len = end - start;
-        Self { start: at, len, capacity: len, backing: Arc::clone(&self.backing) }
+        Self { start: at, len, capacity: len, hold: self.hold.clone() }
     }
 
     /// The piece that was frozen, if this is the last one that shares it.
     pub(crate) fn unfreeze(self) -> Result<Self, Self> {
-        let Self { start, len, capacity, backing } = self;
-        match Arc::try_unwrap(backing) {
-            Ok(Backing { owner: Owner::Frozen(piece), .. }) => Ok(piece),
-            Ok(_) => unreachable!("what is unfrozen was frozen"),
-            Err(backing) => Err(Self { start, len, capacity, backing }),
-        }
+        let Self { start, len, capacity, hold } = self;
+        let Hold::Frozen(frozen) = hold else { unreachable!("what is unfrozen was frozen") };
+        Arc::try_unwrap(frozen).map_err(|frozen| Self {
+            start,
+            len,
+            capacity,
+            hold: Hold::Frozen(frozen),
+        })
     }
 
     /// The pool's buffer that it is part of, if any.
     pub(crate) fn chunk(&self) -> Option<&Chunk> {
-        match &self.backing.owner {
-            Owner::Pooled(chunk) => Some(chunk),
-            Owner::Frozen(piece) => piece.chunk(),
+        match &self.hold {
+            Hold::Pooled(chunk) => Some(chunk),
+            Hold::Frozen(frozen) => frozen.chunk(),
             _ => None,
         }
     }
 
     /// Drops a piece that nobody wants. If that runs foreign code, `later` gets what calls it.
     pub(crate) fn let_go(self, later: &mut dyn FnMut(Waker)) {
-        let Some(Backing { owner, .. }) = Arc::into_inner(self.backing) else { return };
-        match owner {
-            Owner::Memory(memory) => drop(memory),
-            Owner::Vector(vector) => drop(vector),
-            Owner::Frozen(piece) => piece.let_go(later),
-            Owner::Pooled(chunk) => chunk.give_back().into_iter().for_each(later),
+        match self.hold {
+            Hold::Nothing => {}
+            Hold::Memory(memory) => drop(memory),
+            Hold::Vector(vector) => drop(vector),
+            Hold::Frozen(frozen) => {
+                if let Some(piece) = Arc::into_inner(frozen) {
+                    piece.let_go(later);
+                }
+            }
+            Hold::Pooled(chunk) => chunk.give_back().into_iter().for_each(later),
             #[cfg(feature = "bytes")]
-            Owner::Bytes(bytes) => later(super::lent_bytes::last_of(bytes)),
+            Hold::Bytes(lent) => later(Waker::from(lent)),
         }
     }
 
     /// The slot by which `ring` can use the piece, if one slot covers it whole.
+    #[inline]
     pub(crate) fn slot(&self, ring: u32) -> Option<u16> {
-        let memory = self.backing();
+        let memory = self.memory()?;
         let first_slot = memory.registrations.of(ring)?;
         let offset = self.start.as_ptr().addr() - memory.start().as_ptr().addr();
         let span = offset / SLOT_SPAN;
@@ -348,8 +357,14 @@ impl Piece {
         AddressRange { start, len: self.len - skip, slot: ring.and_then(|ring| self.slot(ring)) }
     }
 
+    /// Whether its pages outlive their mapping while the kernel uses them. A part of other memory would be handed out
+    /// again.
     pub(crate) fn pinned_by_page(&self) -> bool {
-        self.backing.pinned_by_page
+        match &self.hold {
+            Hold::Memory(memory) => memory.pinned_by_page,
+            Hold::Nothing => true,
+            _ => false,
+        }
     }
 }
 

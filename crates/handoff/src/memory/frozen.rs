@@ -132,7 +132,7 @@ impl AsRef<[u8]> for Frozen {
 impl Memory for Frozen {}
 impl Backed for Frozen {
     fn backing(&self) -> &Arc<Backing> {
-        self.0.backing()
+        self.0.memory().expect("a buffer is of memory")
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! Contracts:
 //! - a buffer is free again when the last piece of it is gone, in hand or on loan, on any thread;
+//! - to take a buffer and to give it back allocates nothing;
 //! - the first waiter gets the next buffer; a dropped wait keeps none;
 //! - wakers are called without the lock, and a driver calls them when all news of a turn is told.
 
@@ -12,6 +13,8 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -51,7 +54,8 @@ struct Shared {
     len: usize,
     /// From the start of one buffer to that of the next.
     stride: usize,
-    count: u32,
+    /// How many pieces of each buffer there are.
+    pieces: Box<[AtomicU32]>,
     state: Mutex<State>,
 }
 
@@ -74,29 +78,72 @@ enum Stands {
     Has(u32),
 }
 
-/// A pool's buffer in use. Dropping this frees it.
+/// The hold of a piece on a pool's buffer. Dropping the last one frees the buffer.
 pub(crate) struct Chunk {
     /// `None` once it is given back.
     pool: Option<Arc<Shared>>,
     number: u32,
+    _room: RoomForATag,
+}
+
+/// Has values that mean nothing, so that an enum of chunks and pointers is no larger than a chunk.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum RoomForATag {
+    It,
 }
 
 impl Chunk {
-    /// Gives it back; returns the waiter to wake.
+    fn pool(&self) -> &Arc<Shared> {
+        self.pool.as_ref().expect("it is out")
+    }
+
+    fn pieces(&self) -> &AtomicU32 {
+        &self.pool().pieces[self.number as usize]
+    }
+
+    /// Gives it up; returns the waiter to wake.
     pub(crate) fn give_back(mut self) -> Option<Waker> {
-        self.pool.take()?.give_back(self.number)
+        self.leave()
+    }
+
+    fn leave(&mut self) -> Option<Waker> {
+        self.pool.as_ref()?;
+        let is_last = self.pieces().fetch_sub(1, Release) == 1;
+        let pool = self.pool.take()?;
+        if !is_last {
+            return None;
+        }
+        // Whatever other threads did to their pieces comes before the next use of the buffer.
+        fence(Acquire);
+        pool.give_back(self.number)
     }
 
     /// The memory of the pool.
+    #[inline]
     pub(crate) fn memory(&self) -> &Arc<Backing> {
-        &self.pool.as_ref().expect("it is out").memory
+        &self.pool().memory
+    }
+
+    /// Whether both are of the same buffer.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.number == other.number && Arc::ptr_eq(self.pool(), other.pool())
+    }
+}
+
+impl Clone for Chunk {
+    fn clone(&self) -> Self {
+        // There is one already, so it can't be given back meanwhile. Each piece has some bytes of the buffer, or a start
+        // of its own, so their number stays far below the limit.
+        let before = self.pieces().fetch_add(1, Relaxed);
+        assert!(before < u32::MAX / 2, "a buffer has too many pieces");
+        Self { pool: self.pool.clone(), number: self.number, _room: self._room }
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        let waker = self.pool.take().and_then(|pool| pool.give_back(self.number));
-        if let Some(waker) = waker {
+        if let Some(waker) = self.leave() {
             waker.wake();
         }
     }
@@ -125,11 +172,11 @@ impl Shared {
     fn buffer(self: &Arc<Self>, number: u32) -> Buffer {
         // SAFETY: the pool has this many buffers within its memory.
         let start: NonNull<u8> = unsafe { self.memory.start().add(number as usize * self.stride) };
-        let chunk = Chunk { pool: Some(Arc::clone(self)), number };
-        let backing = Backing::pooled(start, self.len, chunk);
+        self.pieces[number as usize].store(1, Relaxed);
+        let chunk = Chunk { pool: Some(Arc::clone(self)), number, _room: RoomForATag::It };
         // SAFETY: the number was free, so that no piece of these bytes is there, and it is not handed out
-        // again before the last piece of this backing is gone.
-        Buffer(unsafe { Piece::new(backing, 0, self.len) })
+        // again before the last piece of it is gone.
+        Buffer(unsafe { Piece::of_pool(chunk, start, self.len) })
     }
 }
 
@@ -155,7 +202,7 @@ impl BufferPool {
             memory: Arc::clone(region.backing()),
             len,
             stride: super::region::stride(len),
-            count,
+            pieces: (0..count).map(|_| AtomicU32::new(0)).collect(),
             state: Mutex::new(state),
         })))
     }
@@ -181,7 +228,7 @@ impl BufferPool {
 
     /// Buffers in all.
     pub fn buffers(&self) -> usize {
-        self.0.count as usize
+        self.0.pieces.len()
     }
 
     /// Buffers that are free.
@@ -192,8 +239,7 @@ impl BufferPool {
     /// The number of the buffer that a piece is part of, if the buffer is of this pool.
     pub(crate) fn number_of(&self, piece: &Piece) -> Option<u32> {
         let chunk = piece.chunk()?;
-        let ours = chunk.pool.as_ref().is_some_and(|pool| Arc::ptr_eq(pool, &self.0));
-        ours.then_some(chunk.number)
+        Arc::ptr_eq(chunk.pool(), &self.0).then_some(chunk.number)
     }
 }
 

@@ -216,7 +216,7 @@ pub trait Lendable: AsLoan {}
 ///
 /// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer), [`Span`](crate::Span),
 /// [`Frozen`](crate::Frozen), [`Lease`](crate::Lease), and vectors of the first four, whose pieces are used
-/// in order; with the feature `bytes` also for `bytes::Bytes`, which cost an allocation per loan.
+/// in order; with the feature `bytes` also for `bytes::Bytes`.
 ///
 /// ```no_run
 /// async fn send<B: handoff::Payload>(socket: &handoff::Socket, buffer: B) -> handoff::Result<usize> {
