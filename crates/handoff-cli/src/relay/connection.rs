@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, FutureExt as _, select};
 use handoff::{Engine, Intake, Route, RouteEngine, RouteSource, Socket};
+use rustix::net::sockopt::set_tcp_user_timeout;
 
 use super::Relay;
 use super::ledger::Counted;
@@ -34,14 +35,50 @@ pub(super) async fn serve(
 
 async fn carry(relay: &Relay, client: Socket, counted: &mut Counted) -> Result<(), String> {
     let server = connect(relay).await?;
+    let mut sides = Sides { client: client.clone(), server: server.clone(), ended_well: false };
     let up = route(relay, &client, relay.intake.clone(), &server)?;
     let down = route(relay, &server, None, &client)?;
     counted.watch(up.progress(), down.progress());
     let mut ways = Ways { up, down, relay, counted };
     let both = pin!(both(relay, (&mut ways.up, &server), (&mut ways.down, &client)));
-    match select(both, pin!(standing_still(relay, counted))).await {
+    let ended = match select(both, pin!(standing_still(relay, counted))).await {
         Either::Left((both, _)) => both,
         Either::Right((reason, _)) => Err(reason),
+    };
+    if ended.is_ok() {
+        sides.end_well(relay.idle);
+    }
+    ended
+}
+
+/// Both sides of a connection. If they do not end well, they are reset: what was cut does not look whole, and a side that
+/// takes nothing keeps no descriptor and no memory.
+struct Sides {
+    client: Socket,
+    server: Socket,
+    ended_well: bool,
+}
+
+impl Sides {
+    fn end_well(&mut self, idle: Option<Duration>) {
+        self.ended_well = true;
+        let Some(idle) = idle else { return };
+        // The kernel has the rest, and gives up on a side that takes nothing for that long.
+        let millis = idle.as_millis().min(i32::MAX as u128) as u32;
+        for side in [&self.client, &self.server] {
+            if let Err(error) = set_tcp_user_timeout(side, millis) {
+                tracing::debug!(%error, "the end of a connection has no time limit");
+            }
+        }
+    }
+}
+
+impl Drop for Sides {
+    fn drop(&mut self) {
+        if !self.ended_well {
+            self.client.abort();
+            self.server.abort();
+        }
     }
 }
 
@@ -98,10 +135,8 @@ async fn both(
     if ended.is_ok() {
         return other.await;
     }
-    for socket in [server, client] {
-        // One of them is gone already.
-        let _ = socket.shutdown(Shutdown::Both);
-    }
+    server.abort();
+    client.abort();
     select(other, pin!(clock::pass(&relay.driver, CLOSING))).await;
     ended
 }

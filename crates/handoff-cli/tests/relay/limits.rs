@@ -1,6 +1,6 @@
 //! Limits, and what is wrong with a command line.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
 use std::sync::mpsc;
@@ -57,6 +57,23 @@ fn a_reader_that_stands_still_holds_back_the_sender() {
         assert_eq!(arrived.len(), sent);
         drop((still, stream));
         assert_eq!(relay.end().report()["bytes_up"], sent);
+    }
+}
+
+#[test]
+fn a_side_that_takes_nothing_is_reset() {
+    for engine in ENGINES {
+        // Sends as much as it can.
+        let target = serve(|mut stream| while stream.write_all(&[7; 1 << 16]).is_ok() {});
+        let limits = ["--engine", engine, "--idle", "1", "--connections", "20"];
+        let relay = Listening::start(target, &limits);
+        let clients: Vec<_> = (0..20).map(|_| relay.connect()).collect();
+        let report = relay.end().report();
+        assert_eq!(report["failed"], 20, "{report}");
+        for mut client in clients {
+            let end = client.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
+            assert_eq!(end, Err(ErrorKind::ConnectionReset), "{engine}");
+        }
     }
 }
 
