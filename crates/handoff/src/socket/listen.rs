@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -57,8 +57,8 @@ impl Listener {
         Ok(Self { driver: Rc::clone(driver), key, endpoint })
     }
 
-    /// The next connection, and the address of its peer; 0.0.0.0:0 if the peer has reset the connection by
-    /// now, as the socket then reports.
+    /// The next connection, and the address of its peer. A connection that its peer has reset by now is dropped: the
+    /// kernel no longer knows whose it was.
     ///
     /// If the process has no descriptor for it, you get [`Error::NoDescriptor`] once; the listener goes on
     /// when there is one.
@@ -68,11 +68,15 @@ impl Listener {
 
     /// The next connection if it is there already.
     pub fn try_accept(&mut self) -> Option<Result<(Socket, SocketAddr)>> {
-        let accepted = accepting::take(&self.driver, self.key)?;
-        Some(accepted.map(|accepted| {
-            let peer = peer_of(&accepted);
-            (Socket::attach_tcp(Rc::clone(&self.driver), accepted, peer.is_ipv6()), peer)
-        }))
+        loop {
+            let accepted = match accepting::take(&self.driver, self.key)? {
+                Ok(accepted) => accepted,
+                Err(error) => return Some(Err(error)),
+            };
+            let Some(peer) = peer_of(&accepted) else { continue };
+            let socket = Socket::attach_tcp(Rc::clone(&self.driver), accepted, peer.is_ipv6());
+            return Some(Ok((socket, peer)));
+        }
     }
 
     /// As [`accept`](Self::accept), for your own future: the task that polled last is woken.
@@ -105,9 +109,9 @@ impl Listener {
     }
 }
 
-fn peer_of(accepted: &OwnedFd) -> SocketAddr {
-    let peer = SockRef::from(accepted).peer_addr().ok().and_then(|peer| peer.as_socket());
-    peer.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
+/// Whose connection it is; `None` if it is reset.
+fn peer_of(accepted: &OwnedFd) -> Option<SocketAddr> {
+    SockRef::from(accepted).peer_addr().ok()?.as_socket()
 }
 
 impl Drop for Listener {
