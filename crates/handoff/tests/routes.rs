@@ -464,6 +464,58 @@ fn an_engine_that_can_not_serve_is_passed_over_with_its_reason() {
 }
 
 #[test]
+fn a_route_without_a_pipe_goes_on_by_the_next_engine() {
+    for ring in [RingUse::Prefer, RingUse::Avoid] {
+        let driver = Driver::builder().ring(ring).pipes(1).build().unwrap();
+        let (one, other) = (narrow_tcp(), tcp("127.0.0.1"));
+        // It has the only pipe as long as nobody reads.
+        let mut first = {
+            let file = driver.file(source_file()).unwrap();
+            let socket = driver.socket(one.0).unwrap();
+            Route::new(&driver, (&file, 0..u64::MAX), &socket).starting_with(RouteEngine::Splice)
+        };
+        let moved = first.progress();
+        let mut first = Box::pin(async move { first.run().await });
+        let begun = std::future::poll_fn(|context| {
+            assert!(first.as_mut().poll(context).is_pending());
+            if moved.get() > 0 { Poll::Ready(()) } else { Poll::Pending }
+        });
+        driver.block_on(begun).unwrap();
+
+        let (from, into) = tcp("127.0.0.1");
+        let feed = std::thread::spawn(move || {
+            let mut from = from;
+            from.write_all(&pattern(1, LEN)).unwrap();
+        });
+        let received = read_all(other.1);
+        let source = driver.socket(into).unwrap();
+        let sink = driver.socket(other.0).unwrap();
+        let mut route = Route::new(&driver, &source, &sink).starting_with(RouteEngine::Splice);
+        let carried = driver.block_on(route.run()).unwrap();
+        carried.result.unwrap();
+        assert_ne!(carried.engine, RouteEngine::Splice);
+        let (engine, reason) = &route.passed_over()[0];
+        assert_eq!(*engine, RouteEngine::Splice);
+        assert!(reason.contains("pipe"), "{reason}");
+        drop((route, source, sink));
+        feed.join().unwrap();
+        assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+        drop(first);
+        // Its pipe is free again, and bytes in it went with it.
+        let (near, far) = tcp("127.0.0.1");
+        let received = read_all(far);
+        let file = driver.file(source_file()).unwrap();
+        let socket = driver.socket(near).unwrap();
+        let mut third =
+            Route::new(&driver, (&file, 0..u64::MAX), &socket).starting_with(RouteEngine::Splice);
+        let carried = driver.block_on(third.run()).unwrap();
+        assert_eq!(carried.engine, RouteEngine::Splice, "{:?}", third.passed_over());
+        drop((third, socket));
+        assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+    }
+}
+
+#[test]
 fn a_socket_that_sends_a_file_stays_its_owners() {
     for driver in drivers() {
         let (near, far) = tcp("127.0.0.1");

@@ -47,6 +47,7 @@ pub struct DriverBuilder {
     zero_copy_receive: bool,
     mixed_completions: bool,
     linger: Option<Duration>,
+    pipes: usize,
 }
 
 impl Default for DriverBuilder {
@@ -61,6 +62,7 @@ impl Default for DriverBuilder {
             zero_copy_receive: false,
             mixed_completions: false,
             linger: None,
+            pipes: usize::MAX,
         }
     }
 }
@@ -133,6 +135,14 @@ impl DriverBuilder {
         self
     }
 
+    /// The most pipes, of two descriptors each, that routes splice through at once. Routes beyond that go on by the next
+    /// engine ([`Route::passed_over`](crate::Route::passed_over)), so they leave descriptors for connections and files.
+    /// Default: as many as the process may have.
+    pub fn pipes(mut self, most: usize) -> Self {
+        self.pipes = most;
+        self
+    }
+
     /// Builds the driver for the calling thread.
     ///
     /// # Errors
@@ -168,6 +178,7 @@ impl DriverBuilder {
         if let Some(time) = self.linger {
             reactor.linger.set(time);
         }
+        reactor.pipes.most.set(self.pipes);
         Ok(Driver::of(reactor))
     }
 }

@@ -7,7 +7,7 @@
 //! - a blocking socket is made non-blocking meanwhile, since the kernel has no other way to splice without
 //!   waiting; the driver waits for it. A file that is not in the page cache blocks the thread, as with
 //!   `sendfile(2)`;
-//! - if nothing can be spliced at the start, the engine is reported as impossible;
+//! - if nothing can be spliced at the start, or no pipe can be made, the engine is reported as impossible;
 //! - bytes that go at once need no future ([`at_once`]); bytes left in its pipe go first afterwards;
 //! - between two pipefuls the other futures of the thread get their turn, even if neither end ever has to
 //!   wait.
@@ -127,8 +127,8 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(pipe) = self.pipe.take().filter(|_| self.held == 0) {
-            self.driver.pipes.keep(pipe);
+        if let Some(pipe) = self.pipe.take() {
+            self.driver.pipes.put_back(pipe, self.held == 0);
         }
     }
 }
