@@ -8,7 +8,8 @@ mod traffic;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::pin::Pin;
+use std::os::fd::AsRawFd;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use handoff::{
     Buffer, Carried, Driver, Error, Executor, RingUse, Route, RouteEngine, RouteSink, RouteSource,
     Wait,
 };
+use handoff_lab::skip;
+use rustix::io::ReadWriteFlags;
 use traffic::{drivers, narrow_tcp, pattern, read_all, tcp};
 
 const LEN: usize = (3 << 20) + 4_567;
@@ -414,7 +417,7 @@ fn a_sink_that_appends_is_refused() {
         let mut route = Route::new(driver, source, sink).only(engine);
         let error = driver.block_on(route.run()).unwrap().result.unwrap_err();
         assert!(error.to_string().contains("appending"), "{engine}: {error}");
-        assert_eq!(std::fs::read(path).unwrap(), []);
+        assert!(std::fs::read(path).unwrap().is_empty());
     });
 }
 
@@ -461,6 +464,57 @@ fn an_engine_that_can_not_serve_is_passed_over_with_its_reason() {
     assert_eq!((*engine, reason.is_empty()), (RouteEngine::GetBuf, false));
     drop(route);
     assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+}
+
+/// A file of which nothing is in the page cache.
+fn cold_file(len: usize) -> File {
+    let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.write_all(&pattern(1, len)).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: the descriptor is open, and no memory is named.
+    let told = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    assert_eq!(told, 0);
+    file
+}
+
+#[test]
+fn a_cold_file_does_not_hold_up_the_thread() {
+    let driver = Driver::new().unwrap();
+    let mut byte = [0];
+    // A look at a page begins to read it.
+    let look = &mut [std::io::IoSliceMut::new(&mut byte)];
+    let looked = rustix::io::preadv2(cold_file(LEN), look, 0, ReadWriteFlags::NOWAIT);
+    if driver.ring_unavailable().is_some() || looked != Err(rustix::io::Errno::AGAIN) {
+        skip!("there is no ring, or no file that is not in memory");
+    }
+    for at_once in [false, true] {
+        let (near, far) = tcp("127.0.0.1");
+        let received = read_all(far);
+        let file = driver.file(cold_file(LEN)).unwrap();
+        let socket = driver.socket(near).unwrap();
+        socket.never_block().unwrap();
+        let route = Route::new(&driver, (&file, 0..LEN as u64), &socket);
+        let mut route = route.starting_with(RouteEngine::Splice);
+        let moved = route.progress();
+        if at_once {
+            assert!(!route.run_at_once());
+            assert_eq!(moved.get(), 0);
+        }
+        {
+            let mut running = pin!(route.run());
+            // The thread's turn ends before a byte has come from the disk.
+            let first = std::future::poll_fn(|context| {
+                let polled = running.as_mut().poll(context);
+                assert!(at_once || (polled.is_pending() && moved.get() == 0));
+                Poll::Ready(())
+            });
+            driver.block_on(first).unwrap();
+            driver.block_on(running).unwrap().result.unwrap();
+        }
+        assert_eq!(route.engine(), RouteEngine::Splice, "{:?}", route.passed_over());
+        drop((route, socket));
+        assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+    }
 }
 
 #[test]

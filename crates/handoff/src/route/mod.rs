@@ -13,6 +13,7 @@
 //!
 //! Minimum kernel, capability and return signal are those of the engine.
 
+mod cold;
 mod delivery;
 mod first;
 mod held;

@@ -5,8 +5,9 @@
 //!
 //! Contracts:
 //! - a blocking socket is made non-blocking meanwhile, since the kernel has no other way to splice without
-//!   waiting; the driver waits for it. A file that is not in the page cache blocks the thread, as with
-//!   `sendfile(2)`;
+//!   waiting; the driver waits for it;
+//! - pages of a file that are not in the page cache are read by the ring first ([`cold`]). Without a ring they block the
+//!   thread, as with `sendfile(2)`;
 //! - if nothing can be spliced at the start, or no pipe can be made, the engine is reported as impossible;
 //! - bytes that go at once need no future ([`at_once`]); bytes left in its pipe go first afterwards;
 //! - between two pipefuls the other futures of the thread get their turn, even if neither end ever has to
@@ -22,7 +23,7 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SendFlags, send};
 use rustix::pipe::{SpliceFlags, splice};
 
-use super::let_others_run;
+use super::{cold, let_others_run};
 use crate::core::Pipe;
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -187,6 +188,10 @@ impl Splicing<'_> {
     }
 
     async fn take(&self, pipe: &Pipe) -> Result<usize, Errno> {
+        if let (End::File(file), Some(range)) = (&self.from, &self.range) {
+            let end = range.end.min(range.start.saturating_add(pipe.room as u64));
+            cold::read_ahead(&self.driver, file, range.start..end).await;
+        }
         let Pipe { fill, room, .. } = pipe;
         let (mut offset, len) = match &self.range {
             Some(range) => {
@@ -225,6 +230,9 @@ impl Splicing<'_> {
     }
 }
 
+/// As much as a pipe is asked to hold.
+const AT_ONCE: u64 = 1 << 20;
+
 /// Moves what goes at once of a head and of a range of a file, at most a pipeful, to a non-blocking socket. Returns
 /// the bytes of the file that went, and what is left in a pipe. [`Splicing::run`] reports errors.
 pub(crate) fn at_once(
@@ -233,6 +241,10 @@ pub(crate) fn at_once(
     (file, range): (&File, &Range<u64>),
     to: &Socket,
 ) -> (u64, Option<Lent>) {
+    let end = range.end.min(range.start.saturating_add(AT_ONCE));
+    if cold::is_cold(driver, file, &(range.start..end)) {
+        return (0, None);
+    }
     let Ok(mut lent) = Lent::new(driver) else { return (0, None) };
     if !head.is_empty() {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::MORE;
