@@ -76,9 +76,10 @@ impl Head {
         let method = Method::from_bytes(method.as_bytes())
             .map_err(|_| Refusal::bad("the method is no token"))?;
         let target = target(head, parsed.path.unwrap_or_default(), &method, limits)?;
-        let fields = fields_of(head, parsed.headers)?;
+        let mut fields = fields_of(head, parsed.headers)?;
         let has = Has::of(&fields);
         check_host(head, &fields, version)?;
+        take_host(&mut fields, &target)?;
         let framing = match has.body {
             true => framing(&fields, version, limits)?,
             false => Framing::Length(0),
@@ -201,6 +202,21 @@ fn check_host(head: &Bytes, fields: &HeaderMap, version: Version) -> Result<(), 
     } else {
         Err(Refusal::bad("the field Host names no host"))
     }
+}
+
+/// The host of an absolute target counts, whatever the field Host says (RFC 9112, 3.2.2): the service sees one host.
+fn take_host(fields: &mut HeaderMap, target: &Uri) -> Result<(), Refusal> {
+    let Some(authority) = target.authority() else { return Ok(()) };
+    let host = match authority.as_str() {
+        // RFC 9110, 4.2.4: it may mislead whoever reads it.
+        name if name.contains('@') => {
+            return Err(Refusal::bad("the request's target names a user"));
+        }
+        name => HeaderValue::from_str(name),
+    };
+    let host = host.map_err(|_| Refusal::bad("the request's target names no host"))?;
+    fields.insert(HOST, host);
+    Ok(())
 }
 
 fn framing(fields: &HeaderMap, version: Version, limits: &Limits) -> Result<Framing, Refusal> {

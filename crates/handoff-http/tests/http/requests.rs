@@ -38,6 +38,27 @@ fn a_request_comes_in_pieces() {
 }
 
 #[test]
+fn the_host_of_an_absolute_target_counts() {
+    let host = async |request: Request| {
+        let hosts = request.headers().get_all("host").iter().map(|it| it.to_str().expect("text"));
+        hosts.collect::<Vec<_>>().join("; ")
+    };
+    for ring in RINGS {
+        let router = Router::new().fallback(any(host));
+        let serving = Serving::start(ring, Limits::default(), router);
+        for (request, host) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "a"),
+            ("GET http://b:81/ HTTP/1.1\r\nHost: a\r\n\r\n", "b:81"),
+            ("GET http://b/ HTTP/1.0\r\n\r\n", "b"),
+        ] {
+            assert_eq!(serving.ask(request.as_bytes()).text(), host, "{request}");
+        }
+        let refused = serving.ask(b"GET http://u@b/ HTTP/1.1\r\nHost: b\r\n\r\n");
+        assert_eq!(refused.status, 400);
+    }
+}
+
+#[test]
 fn requests_come_joined_and_are_answered_in_order() {
     for ring in RINGS {
         let serving = Serving::start(ring, Limits::default(), mirror());
