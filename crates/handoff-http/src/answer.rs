@@ -53,6 +53,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) keeps_alive: Cell<bool>,
     /// Whether an answer is on its way.
     pub(crate) begun: Cell<bool>,
+    /// Its status.
+    pub(crate) status: Cell<Option<StatusCode>>,
     /// The client waits for permission to send its body.
     pub(crate) awaits_continue: Cell<bool>,
 }
@@ -67,6 +69,7 @@ impl<'a> Terms<'a> {
             takes_trailers: head.takes_trailers,
             keeps_alive: Cell::new(head.keeps_alive),
             begun: Cell::new(false),
+            status: Cell::new(None),
             awaits_continue: Cell::new(head.awaits_continue),
         }
     }
@@ -81,6 +84,7 @@ impl<'a> Terms<'a> {
             takes_trailers: false,
             keeps_alive: Cell::new(false),
             begun: Cell::new(false),
+            status: Cell::new(None),
             awaits_continue: Cell::new(false),
         }
     }
@@ -130,6 +134,7 @@ where
         && !wire::has_token(&parts.headers, &CONNECTION, "close");
     terms.keeps_alive.set(goes_on);
     terms.begun.set(true);
+    terms.status.set(Some(parts.status));
     put_head(&parts, ends, terms, &mut output.gathered);
     if !terms.head_only && may_have_body(parts.status) {
         match lent {

@@ -1,14 +1,16 @@
 //! State shared by all connections of a server.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
 use handoff::Driver;
 
+use crate::answered::Observer;
 use crate::date::Dates;
 use crate::limits::Limits;
+use crate::seats::Seats;
 use crate::served::Book;
 
 /// Operations of the driver that each connection may always have: a receive, and a send.
@@ -21,6 +23,10 @@ pub(crate) struct Common {
     pub(crate) book: Rc<Book>,
     /// How many connections each client has.
     pub(crate) clients: RefCell<HashMap<IpAddr, usize>>,
+    /// Their places.
+    pub(crate) seats: Rc<Seats>,
+    /// Who hears of answers.
+    pub(crate) observer: OnceCell<Observer>,
     /// Why files cannot be lent from the page cache, if so: then splice is tried first.
     pub(crate) unlent: Option<String>,
     /// The device that lends them: open as long as the server is, so that no answer has to open it.
@@ -48,6 +54,8 @@ impl Common {
             dates: Dates::new(),
             book: Rc::default(),
             clients: RefCell::default(),
+            seats: Rc::default(),
+            observer: OnceCell::new(),
             #[cfg(feature = "getbuf")]
             unlent: getbuf.as_ref().err().cloned(),
             #[cfg(feature = "getbuf")]

@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use handoff::{Driver, Error, Socket};
@@ -16,6 +16,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::answer::{self, Terms};
+use crate::answered::Answered;
 use crate::common::Common;
 use crate::cut::Cut;
 use crate::exchange::{Feeding, Rest, exchange};
@@ -24,6 +25,7 @@ use crate::input::Input;
 use crate::limits::Limits;
 use crate::output::{Loans, Output};
 use crate::request_body::RequestBody;
+use crate::seats::Place;
 use crate::wire::{Head, LONG_TARGET, Lines, Piece, Refusal};
 
 /// The most unwanted bytes of a body that are received to keep the connection.
@@ -51,6 +53,8 @@ enum Next {
     Refused(Refusal),
     /// Nothing; the client or the server wants no more.
     Nothing,
+    /// The place is somebody else's.
+    Displaced,
 }
 
 /// What to do after an answer.
@@ -75,6 +79,60 @@ impl<'a> Answering<'a> {
 impl Drop for Answering<'_> {
     fn drop(&mut self) {
         self.0.update(|answers| answers - 1);
+    }
+}
+
+/// Tells an observer what became of a request, also if its connection is dropped midway.
+struct Watched<'a> {
+    common: &'a Common,
+    peer: SocketAddr,
+    terms: &'a Terms<'a>,
+    request: Option<Request<()>>,
+    loans: Rc<Loans>,
+    begun: Instant,
+    cut: Option<String>,
+}
+
+impl<'a> Watched<'a> {
+    /// `None` if nobody observes.
+    fn new(
+        common: &'a Common,
+        peer: SocketAddr,
+        terms: &'a Terms<'a>,
+        request: Option<Request<()>>,
+        output: &Output,
+    ) -> Option<Self> {
+        common.observer.get()?;
+        let loans = output.loans();
+        loans.body.set(0);
+        let cut = Some("the connection was dropped".to_owned());
+        Some(Self { common, peer, terms, request, loans, begun: Instant::now(), cut })
+    }
+}
+
+trait Ends {
+    fn ends(self, how: &Result<(), Cut>);
+}
+
+impl Ends for Option<Watched<'_>> {
+    fn ends(self, how: &Result<(), Cut>) {
+        if let Some(mut watched) = self {
+            watched.cut = how.as_ref().err().map(Cut::to_string);
+        }
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        let Some(observer) = self.common.observer.get() else { return };
+        (observer.0)(&Answered {
+            peer: self.peer,
+            request: self.request.as_ref(),
+            status: self.terms.status.get(),
+            bytes: self.loans.body.get(),
+            time: self.begun.elapsed(),
+            cut: self.cut.as_deref(),
+        });
     }
 }
 
@@ -124,6 +182,7 @@ struct Connection<'a> {
     socket: Socket,
     peer: SocketAddr,
     idle: Idle,
+    place: Place,
     input: Input,
     output: Output,
 }
@@ -145,6 +204,7 @@ pub(crate) async fn serve<S, B>(
     let stopping = Cell::new(false);
     let mut connection = Connection {
         idle: Idle::new(driver, common.limits.idle),
+        place: common.seats.take(peer),
         input: Input::new(driver, &socket),
         output: Output::new(&common, &socket),
         common: &common,
@@ -205,10 +265,20 @@ impl Connection<'_> {
                     self.common.book.write(|served| served.refused += 1);
                     let terms = Terms::of_none(self.common, self.stopping);
                     let _answering = Answering::new(self.common);
-                    Box::pin(answer::refuse(refusal, &mut self.output, &terms)).await?;
+                    let watched = Watched::new(self.common, self.peer, &terms, None, &self.output);
+                    let refused = Box::pin(answer::refuse(refusal, &mut self.output, &terms)).await;
+                    watched.ends(&refused);
+                    refused?;
                     break true;
                 }
                 Next::Nothing => break false,
+                Next::Displaced => {
+                    if self.output.loans().is_under_way() {
+                        // Its client takes nothing, and would keep the place.
+                        self.socket.abort();
+                    }
+                    return Ok(());
+                }
             }
         };
         let answering = Answering::new(self.common);
@@ -228,8 +298,8 @@ impl Connection<'_> {
             self.input.received.advance(2);
         }
         if self.input.received.is_empty() {
-            self.idle.wind_up();
-            let Self { input, idle, stopping, .. } = self;
+            self.place.waits(self.idle.wind_up());
+            let Self { input, idle, stopping, place, .. } = self;
             let mut first = pin!(input.more());
             let has_more = poll_fn(|context| {
                 // Whoever polls the connection sets it.
@@ -238,11 +308,17 @@ impl Connection<'_> {
                 }
                 match first.as_mut().poll(context) {
                     Poll::Ready(more) => Poll::Ready(matches!(more, Ok(true))),
+                    Poll::Pending if place.poll_ended(context).is_ready() => Poll::Ready(false),
                     Poll::Pending => idle.poll_over(context).map(|_| false),
                 }
             });
+            let has_more = has_more.await;
+            place.goes_on();
+            if place.is_ended() {
+                return Next::Displaced;
+            }
             // Otherwise it has left, or was silent for too long.
-            if !has_more.await {
+            if !has_more {
                 return Next::Nothing;
             }
         }
@@ -284,6 +360,8 @@ impl Connection<'_> {
         common.book.write(|served| served.requests += 1);
         let terms = Terms::new(common, self.stopping, &head);
         let (body, feeder) = RequestBody::new(head.framing);
+        let observed = common.observer.get().map(|_| head.request.clone());
+        let watched = Watched::new(common, self.peer, &terms, observed, &self.output);
         let mut request = head.request.map(|()| body);
         request.extensions_mut().insert(Peer(self.peer));
         let mut rest = Rest::new(head.framing);
@@ -296,7 +374,10 @@ impl Connection<'_> {
             input: &mut self.input,
         };
         let answering = Answering::new(common);
-        exchange(service, request, feeding, &mut self.output, &terms, &common.book).await?;
+        let exchanged =
+            exchange(service, request, feeding, &mut self.output, &terms, &common.book).await;
+        watched.ends(&exchanged);
+        exchanged?;
         drop(answering);
         Ok(match (terms.keeps_alive.get(), rest.is_over()) {
             (true, true) => After::GoesOn,

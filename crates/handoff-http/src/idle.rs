@@ -24,8 +24,9 @@ impl Idle {
     }
 
     /// The wait begins anew.
-    pub(crate) fn wind_up(&mut self) {
+    pub(crate) fn wind_up(&mut self) -> Instant {
         self.since = Instant::now();
+        self.since
     }
 
     pub(crate) fn poll_over(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {

@@ -19,6 +19,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod answer;
+mod answered;
 mod common;
 mod connection;
 mod cut;
@@ -31,11 +32,13 @@ mod limits;
 mod output;
 mod request_body;
 mod room;
+mod seats;
 mod served;
 mod server;
 mod stops;
 pub mod wire;
 
+pub use answered::Answered;
 pub use connection::Peer;
 pub use lent_body::LentBody;
 pub use limits::Limits;

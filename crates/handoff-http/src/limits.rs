@@ -20,7 +20,8 @@ pub struct Limits {
     pub fields: usize,
     /// Bytes of a request's body: 413 for a longer one. Default 16 MiB.
     pub body: u64,
-    /// Connections at once: at least one, at most half as many as the driver's operations. More wait in the kernel,
+    /// Connections at once: at least one, at most half as many as the driver's operations. When there are as many, the
+    /// one that has waited longest for a request, and for at least a second, is ended for the next. More wait in the kernel,
     /// as many as the listener's backlog has room for (128 for one of the standard library). Default 1,024.
     pub connections: usize,
     /// Connections of one client address at once; further ones are closed at once. Default: no limit of its

@@ -55,6 +55,8 @@ pub(crate) struct Loans {
     on_loan: RefCell<VecDeque<Loan>>,
     /// A file is on its way.
     routing: Cell<bool>,
+    /// Bytes of the current answer's body that were given to the kernel.
+    pub(crate) body: Cell<u64>,
     book: Rc<Book>,
 }
 
@@ -107,6 +109,11 @@ impl Loans {
         self.held() > 0 || self.routing.get()
     }
 
+    /// So many bytes of a body go.
+    fn count(&self, bytes: usize) {
+        self.body.update(|body| body + bytes as u64);
+    }
+
     /// What the kernel has not taken or not given back.
     fn held(&self) -> usize {
         self.untaken.borrow().len() + self.on_loan.borrow().len()
@@ -157,6 +164,7 @@ impl Output {
             failure: Cell::default(),
             on_loan: RefCell::default(),
             routing: Cell::default(),
+            body: Cell::default(),
             book: Rc::clone(&common.book),
         };
         Self {
@@ -191,7 +199,10 @@ impl Output {
         }
         self.flush_before_more().await?;
         while !bytes.is_empty() {
-            self.send(bytes.split_to(bytes.len().min(PIECE))).await?;
+            let piece = bytes.split_to(bytes.len().min(PIECE));
+            let len = piece.len();
+            self.send(piece).await?;
+            self.loans.count(len);
         }
         Ok(())
     }
@@ -203,7 +214,9 @@ impl Output {
         }
         self.flush_before_more().await?;
         for start in (0..frozen.len()).step_by(PIECE) {
-            self.send(frozen.part(start..frozen.len().min(start + PIECE))).await?;
+            let end = frozen.len().min(start + PIECE);
+            self.send(frozen.part(start..end)).await?;
+            self.loans.count(end - start);
         }
         Ok(())
     }
@@ -213,6 +226,7 @@ impl Output {
             self.flush().await?;
         }
         self.gathered.extend_from_slice(bytes);
+        self.loans.count(bytes.len());
         Ok(())
     }
 
@@ -234,7 +248,7 @@ impl Output {
             let head = std::mem::take(&mut self.gathered);
             route = route.starting_with(RouteEngine::Splice).head(head);
         }
-        let mut routed = Routed { route, book: Rc::clone(&self.loans.book) };
+        let mut routed = Routed { route, loans: Rc::clone(&self.loans) };
         if splices && routed.route.run_at_once() {
             return Ok(());
         }
@@ -282,7 +296,10 @@ impl Output {
     async fn put_read(&mut self, buffer: Buffer) -> Result<(), Cut> {
         self.loans.book.write(|served| served.read.copied += buffer.len() as u64);
         let head = Buffer::from(std::mem::take(&mut self.gathered));
-        self.send(vec![head, buffer]).await
+        let len = buffer.len();
+        self.send(vec![head, buffer]).await?;
+        self.loans.count(len);
+        Ok(())
     }
 
     /// Runs a route of so many bytes to its end.
@@ -407,12 +424,13 @@ impl Output {
 /// A route, counted however it ends.
 struct Routed {
     route: Route,
-    book: Rc<Book>,
+    loans: Rc<Loans>,
 }
 
 impl Drop for Routed {
     fn drop(&mut self) {
-        self.book.write(|served| {
+        self.loans.body.update(|body| body + self.route.progress().get());
+        self.loans.book.write(|served| {
             served.sent += self.route.given();
             served.read += self.route.taken();
         });

@@ -18,6 +18,8 @@ pub struct Served {
     /// Connections closed at once, because their client is not admitted or had as many as it may; not counted
     /// among those that came.
     pub turned_away: u64,
+    /// Connections that waited for a request, and were ended since all places were taken.
+    pub displaced: u64,
     /// Requests given to the service.
     pub requests: u64,
     /// Requests refused before the service was done with them: malformed, too large, too slow.
@@ -39,6 +41,7 @@ impl Served {
         self.open += other.open;
         self.most_open += other.most_open;
         self.turned_away += other.turned_away;
+        self.displaced += other.displaced;
         self.requests += other.requests;
         self.refused += other.refused;
         self.failed += other.failed;

@@ -20,6 +20,7 @@ use http_body::Body;
 use rustix::net::sockopt::{set_tcp_nodelay, set_tcp_user_timeout};
 use tower_service::Service;
 
+use crate::answered::{Answered, Observer};
 use crate::common::Common;
 use crate::connection;
 use crate::exchange::caught;
@@ -80,6 +81,14 @@ impl Server {
         Self { admits: Rc::new(admits), ..self }
     }
 
+    /// Tells `observer` of each answer when it is over, for a log. The last observer counts.
+    #[must_use]
+    pub fn observing(self, observer: impl Fn(&Answered<'_>) + 'static) -> Self {
+        // Nobody has asked a server that serves nobody yet.
+        let _ = self.common.observer.set(Observer(Rc::new(observer)));
+        self
+    }
+
     /// The counts so far.
     pub fn served(&self) -> Served {
         self.common.book.read()
@@ -124,12 +133,14 @@ impl Server {
             tracing::info!(%error, "small answers may wait for earlier ones");
         }
         limit_stalls(&listener, limits.stall);
-        loop {
-            if open.len() >= most {
+        let seats = &self.common.seats;
+        'serving: loop {
+            // Somebody leaves, or has waited for long enough to leave for the next.
+            while open.len() >= most && !seats.has_ripe() {
                 listener.pause();
-                let room = pin!(open.until_below(most));
-                if let Either::Left(_) = select(&mut stop, room).await {
-                    break;
+                let (room, moment) = (pin!(open.until_below(most)), pin!(driver.sleep(AGAIN)));
+                if let Either::Left(_) = select(&mut stop, select(room, moment)).await {
+                    break 'serving;
                 }
             }
             let accepting = select(&mut stop, listener.accept());
@@ -139,16 +150,29 @@ impl Server {
                     self.common.book.write(|served| served.turned_away += 1);
                 }
                 Either::Right((Ok((socket, peer)), _)) => {
-                    match Open::enter(&self.common, peer, limits.per_client) {
-                        Some(counted) => {
-                            let (service, stop) = (service.clone(), stops.told());
-                            open.push(self.connection(socket, peer, counted, service, stop));
-                        }
-                        None => tracing::info!(%peer, "a client has as many connections as it may"),
+                    if !Open::may_enter(&self.common, peer, limits.per_client) {
+                        tell("a client has as many connections as it may", &peer);
+                        continue;
                     }
+                    if open.len() >= most {
+                        if let Some(idle) = seats.end_longest() {
+                            self.common.book.write(|served| served.displaced += 1);
+                            tell(
+                                "all places are taken: the longest idle connection is ended",
+                                &idle,
+                            );
+                        }
+                        let room = pin!(open.until_below(most));
+                        if let Either::Left(_) = select(&mut stop, room).await {
+                            break;
+                        }
+                    }
+                    let counted = Open::enter(&self.common, peer);
+                    let (service, stop) = (service.clone(), stops.told());
+                    open.push(self.connection(socket, peer, counted, service, stop));
                 }
                 Either::Right((Err(error), _)) => {
-                    tell(&error);
+                    tell("a connection could not be accepted", &error);
                     let moment = pin!(driver.sleep(AGAIN));
                     if let Either::Left(_) = open.beside(select(&mut stop, moment)).await {
                         break;
@@ -194,9 +218,8 @@ impl Server {
             self.common.book.write(|served| served.turned_away += 1);
             return Err(Error::Busy { limit: self.common.driver.in_flight_limit() });
         }
-        if let Some(counted) = Open::enter(&self.common, peer, usize::MAX) {
-            self.connection(socket, peer, counted, service, stop).await;
-        }
+        let counted = Open::enter(&self.common, peer);
+        self.connection(socket, peer, counted, service, stop).await;
         Ok(())
     }
 
@@ -245,16 +268,16 @@ fn limit_stalls(socket: impl AsFd, stall: Duration) {
     }
 }
 
-/// Logs why nothing can be accepted now: as a warning once a second at most, by all servers of this process, which
-/// have their descriptors in common.
-fn tell(error: &Error) {
+/// Logs what becomes of connections that there is no room for: as a warning once a second at most, by all servers of this
+/// process, which have their descriptors in common.
+fn tell(what: &'static str, of: &dyn Display) {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     if last.is_none_or(|last| last.elapsed() >= QUIET) {
         *last = Some(Instant::now());
-        tracing::warn!(%error, "a connection could not be accepted");
+        tracing::warn!("{what}: {of}");
     } else {
-        tracing::info!(%error, "a connection could not be accepted");
+        tracing::info!("{what}: {of}");
     }
 }
 
@@ -265,22 +288,26 @@ struct Open {
 }
 
 impl Open {
-    /// Counts a connection; `None` if its client has `most` already.
-    fn enter(common: &Rc<Common>, peer: SocketAddr, most: usize) -> Option<Self> {
+    /// Whether a client has less than `most`, which is counted if not.
+    fn may_enter(common: &Common, peer: SocketAddr, most: usize) -> bool {
         let client = peer.ip().to_canonical();
-        let mut clients = common.clients.borrow_mut();
-        let own = clients.entry(client).or_default();
-        if *own >= most {
+        let may = common.clients.borrow().get(&client).copied().unwrap_or(0) < most;
+        if !may {
             common.book.write(|served| served.turned_away += 1);
-            return None;
         }
-        *own += 1;
+        may
+    }
+
+    /// Counts a connection.
+    fn enter(common: &Rc<Common>, peer: SocketAddr) -> Self {
+        let client = peer.ip().to_canonical();
+        *common.clients.borrow_mut().entry(client).or_default() += 1;
         common.book.write(|served| {
             served.connections += 1;
             served.open += 1;
             served.most_open = served.most_open.max(served.open);
         });
-        Some(Self { common: Rc::clone(common), client })
+        Self { common: Rc::clone(common), client }
     }
 }
 

@@ -99,6 +99,34 @@ fn no_more_are_served_at_once_than_allowed() {
 }
 
 #[test]
+fn idle_clients_leave_their_places_to_others() {
+    for ring in RINGS {
+        let limits = Limits { connections: 3, idle: 10 * PATIENCE, ..Limits::default() };
+        let serving = Serving::start(ring, limits, hello());
+        let mut idle: Vec<_> = (0..3).map(|_| serving.connect()).collect();
+        for client in &mut idle[1..] {
+            client.send(HELLO);
+            assert_eq!(client.answer().text(), "hello");
+        }
+        for _ in 0..2 {
+            let mut other = serving.connect();
+            other.send(HELLO);
+            assert_eq!(other.answer().text(), "hello");
+            idle.push(other);
+        }
+        // Those that have waited longest, and no others.
+        let mut latest = idle.split_off(2);
+        idle.iter_mut().for_each(Client::ends);
+        for client in &mut latest {
+            client.send(HELLO);
+            assert_eq!(client.answer().text(), "hello");
+        }
+        let served = serving.stop();
+        assert_eq!((served.displaced, served.most_open), (2, 3), "{served:?}");
+    }
+}
+
+#[test]
 fn slow_clients_leave_the_driver_room_for_others() {
     let lent = Buffer::from(content(64 << 20)).freeze();
     for ring in RINGS {
