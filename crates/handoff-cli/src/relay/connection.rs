@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, FutureExt as _, select};
 use handoff::{Engine, Intake, Route, RouteEngine, RouteSource, Socket};
-use rustix::net::sockopt::set_tcp_user_timeout;
+use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
 use super::Relay;
 use super::ledger::Counted;
@@ -34,51 +34,63 @@ pub(super) async fn serve(
 }
 
 async fn carry(relay: &Relay, client: Socket, counted: &mut Counted) -> Result<(), String> {
-    let server = connect(relay).await?;
-    let mut sides = Sides { client: client.clone(), server: server.clone(), ended_well: false };
-    let up = route(relay, &client, relay.intake.clone(), &server)?;
-    let down = route(relay, &server, None, &client)?;
+    let client = Side::new(client);
+    let server = Side::new(connect(relay).await?);
+    let up = route(relay, &client.socket, relay.intake.clone(), &server.socket)?;
+    let down = route(relay, &server.socket, None, &client.socket)?;
     counted.watch(up.progress(), down.progress());
     let mut ways = Ways { up, down, relay, counted };
-    let both = pin!(both(relay, (&mut ways.up, &server), (&mut ways.down, &client)));
-    let ended = match select(both, pin!(standing_still(relay, counted))).await {
-        Either::Left((both, _)) => both,
-        Either::Right((reason, _)) => Err(reason),
-    };
-    if ended.is_ok() {
-        sides.end_well(relay.idle);
+    {
+        let (up, down) = ((&mut ways.up, &server.socket), (&mut ways.down, &client.socket));
+        let both = pin!(both(relay, up, down));
+        match select(both, pin!(standing_still(relay, counted))).await {
+            Either::Left((both, _)) => both?,
+            Either::Right((reason, _)) => return Err(reason),
+        }
     }
-    ended
+    client.ends_well(relay.idle);
+    server.ends_well(relay.idle);
+    Ok(())
 }
 
-/// Both sides of a connection. If they do not end well, they are reset: what was cut does not look whole, and a side that
-/// takes nothing keeps no descriptor and no memory.
-struct Sides {
-    client: Socket,
-    server: Socket,
+/// One side of a connection. Unless it ends well, it is reset: what was cut does not look whole, and a side that takes
+/// nothing keeps no descriptor and no memory.
+struct Side {
+    socket: Socket,
     ended_well: bool,
 }
 
-impl Sides {
-    fn end_well(&mut self, idle: Option<Duration>) {
+impl Side {
+    fn new(socket: Socket) -> Self {
+        // The kernel resets it, too, if this process is killed.
+        linger(&socket, Some(Duration::ZERO));
+        Self { socket, ended_well: false }
+    }
+
+    /// The kernel has the rest.
+    fn ends_well(mut self, idle: Option<Duration>) {
         self.ended_well = true;
+        linger(&self.socket, None);
         let Some(idle) = idle else { return };
-        // The kernel has the rest, and gives up on a side that takes nothing for that long.
+        // The kernel gives up on a side that takes nothing for that long.
         let millis = idle.as_millis().min(i32::MAX as u128) as u32;
-        for side in [&self.client, &self.server] {
-            if let Err(error) = set_tcp_user_timeout(side, millis) {
-                tracing::debug!(%error, "the end of a connection has no time limit");
-            }
+        if let Err(error) = set_tcp_user_timeout(&self.socket, millis) {
+            tracing::debug!(%error, "the end of a connection has no time limit");
         }
     }
 }
 
-impl Drop for Sides {
+impl Drop for Side {
     fn drop(&mut self) {
         if !self.ended_well {
-            self.client.abort();
-            self.server.abort();
+            self.socket.abort();
         }
+    }
+}
+
+fn linger(socket: &Socket, time: Option<Duration>) {
+    if let Err(error) = set_socket_linger(socket, time) {
+        tracing::debug!(%error, "the end of a connection stays as it is");
     }
 }
 

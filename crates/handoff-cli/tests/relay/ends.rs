@@ -1,9 +1,8 @@
 //! How connections and the relay end.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use socket2::{Domain, SockRef, Socket, Type};
 
-use crate::running::{Listening, PATIENCE};
+use crate::running::Listening;
 use crate::session::{ENGINES, bytes_at, echo, serve, there_and_back};
 use crate::strangers::despite_idle;
 use crate::terminal::{Terminal, shown};
@@ -36,27 +35,41 @@ fn the_end_of_one_direction_leaves_the_other_open() {
     }
 }
 
+/// What is cut off is reset.
+#[track_caller]
+fn is_reset(mut stream: TcpStream, what: &str) {
+    let end = stream.read_to_end(&mut Vec::new());
+    let error = end.expect_err(&format!("{what}: it looks whole"));
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{what}: {error}");
+}
+
 #[test]
-fn a_reset_ends_the_connection_on_both_sides() {
-    for engine in ENGINES {
-        let (tell, told) = mpsc::channel();
-        let target = serve(move |mut stream| {
-            stream.read_exact(&mut [0; 5]).expect("it begins");
-            tell.send(()).expect("somebody waits");
-            // With an error or without: the reset goes on as an end.
-            let _ = stream.read_to_end(&mut Vec::new());
-            tell.send(()).expect("somebody waits");
-        });
-        let relay = Listening::start(target, &["--engine", engine, "--connections", "1"]);
-        let mut stream = relay.connect();
-        stream.write_all(b"begin").expect("sends");
-        told.recv_timeout(PATIENCE).expect("the target sees a beginning");
-        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("sets");
-        drop(stream);
-        told.recv_timeout(PATIENCE).expect("the target sees an end");
-        let report = relay.end().report();
-        assert_eq!((&report["connections"], &report["failed"]), (&1.into(), &1.into()), "{report}");
+fn a_reset_resets_the_other_side() {
+    let by = |engine| DIRECTIONS.map(|(_, upwards)| (engine, upwards));
+    for (engine, upwards) in ENGINES.into_iter().chain(["auto"]).flat_map(by) {
+        for len in [5, 100_000] {
+            let what = format!("{engine}, {upwards}, {len} bytes");
+            let (relay, mut source, mut sink) = through_a_relay(upwards, &["--engine", engine]);
+            source.write_all(&bytes_at(0, 0, len)).expect("sends");
+            sink.read_exact(&mut vec![0; len]).expect("receives");
+            SockRef::from(&source).set_linger(Some(Duration::ZERO)).expect("sets");
+            drop(source);
+            is_reset(sink, &what);
+            let report = relay.end().report();
+            let counts = (&report["connections"], &report["failed"]);
+            assert_eq!(counts, (&1.into(), &1.into()), "{what}: {report}");
+        }
     }
+}
+
+#[test]
+fn a_relay_that_is_killed_resets_what_it_cuts() {
+    let (relay, mut source, mut sink) = through_a_relay(false, &[]);
+    source.write_all(&bytes_at(0, 0, 5_000)).expect("sends");
+    sink.read_exact(&mut [0; 5_000]).expect("receives");
+    relay.signal(Signal::KILL);
+    is_reset(sink, "killed");
+    is_reset(source, "killed");
 }
 
 /// A port that nobody listens on. It is nobody else's as long as the socket lives.
@@ -71,8 +84,8 @@ fn nobody() -> (Socket, SocketAddr) {
 fn a_target_that_is_not_there_ends_the_connection() {
     let (_held, nobody) = nobody();
     let relay = Listening::start(nobody, &["--connections", "1"]);
-    let mut stream = relay.connect();
-    assert_eq!(stream.read(&mut [0; 10]).unwrap_or(0), 0);
+    let stream = relay.connect();
+    is_reset(stream, "nobody answers");
     let report = relay.end().report();
     assert_eq!(report["failed"], 1, "{report}");
     assert!(report["failures"].to_string().contains("can't be reached"), "{report}");
@@ -82,7 +95,7 @@ fn a_target_that_is_not_there_ends_the_connection() {
 fn what_stands_still_is_closed() {
     let relay = Listening::start(echo(), &["--idle", "1"]);
     despite_idle(|| there_and_back(relay.connect(), 0, 1_000));
-    assert_eq!(relay.connect().read(&mut [0; 10]).unwrap_or(0), 0, "it was closed");
+    is_reset(relay.connect(), "idle");
     relay.signal(Signal::TERM);
     let report = relay.end().json();
     let idle = &report["failures"]["nothing moved for too long (--idle)"];
@@ -120,6 +133,7 @@ fn what_does_not_end_in_time_is_ended() {
     stream.write_all(b"before").expect("sends");
     stream.read_exact(&mut [0; 6]).expect("receives");
     relay.signal(Signal::INT);
+    is_reset(stream, "--grace was over");
     let ended = relay.end();
     assert_eq!(ended.code, Some(130), "{ended:?}");
     assert_eq!(
@@ -195,7 +209,7 @@ fn bytes_are_in_the_tally_when_the_connection_stands_still() {
         thread::scope(|scope| {
             // It fails where a busy machine stands still meanwhile.
             scope.spawn(|| source.write_all(&bytes_at(0, 0, LEN)));
-            sink.read_to_end(&mut arrived).expect("receives");
+            sink.read_to_end(&mut arrived).expect_err("is reset");
         });
         let (report, arrived) = (relay.end().report(), arrived.len() as u64);
         let what = format!("{engine}, {arrived} bytes: {report}");
