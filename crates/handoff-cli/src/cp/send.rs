@@ -101,6 +101,8 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
         Ok(ended) => ended,
         Err(failure) => {
             if raw {
+                // Nothing else tells the receiver that bytes are missing.
+                carriage.sockets().for_each(Socket::abort);
                 return Err(failure);
             }
             let failure = last_words(job, &mut receivers, failure);

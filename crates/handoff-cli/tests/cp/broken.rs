@@ -1,7 +1,8 @@
 //! Transfers that end midway: no file appears, and both sides say why.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Read as _, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
@@ -166,4 +167,22 @@ fn an_error_of_the_source_reaches_the_receiver() {
     sender.end().says(1, "reading /proc/self/mem");
     receiver.end().says(1, "the sender gave up: reading /proc/self/mem");
     assert_eq!(names(directory.path()), ["source"]);
+}
+
+#[test]
+fn a_bare_stream_that_is_cut_off_is_reset() {
+    const LEN: usize = 32 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("source");
+    fs::write(&source, pattern(LEN)).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    let sender = Running::start(&mut cp(&["--raw", path(&source), &address]));
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    fs::File::options().write(true).open(&source).unwrap().set_len(LEN as u64 / 2).unwrap();
+    // Otherwise it looked whole.
+    let error = stream.read_to_end(&mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert_eq!(sender.end().code, Some(1));
 }
