@@ -18,11 +18,13 @@ mod worker;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use handoff::{Driver, Intake, RouteEngine};
 use handoff_bench::quantity::parse_bytes;
+use handoff_sys::getbuf;
 
 use crate::clock::Clock;
 use crate::failure::Failed;
@@ -81,7 +83,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// Most connections at the same time, divided evenly among the threads; more wait to be accepted
+    /// Most connections at the same time, divided evenly among the threads; more wait to be accepted. Fewer
+    /// if the limit on open files does not carry them
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub max_connections: u32,
 
@@ -138,6 +141,16 @@ impl EngineName {
             Self::Splice => Some(RouteEngine::Splice),
             Self::Memory => Some(RouteEngine::Memory),
             Self::Copy => Some(RouteEngine::Copy),
+        }
+    }
+
+    /// Descriptors of a connection: two sockets, and what its engine cannot do without.
+    fn descriptors(self) -> usize {
+        match self {
+            Self::Auto if Path::new(getbuf::PATH).exists() => 4,
+            Self::Auto | Self::Memory | Self::Copy => 2,
+            Self::GetBuf => 4,
+            Self::Splice => 6,
         }
     }
 }
@@ -208,6 +221,12 @@ fn relay(
         listeners.push(listener.beside()?);
     }
     listeners.insert(0, listener);
+    let carried = descriptors::carry(
+        args.max_connections,
+        args.threads,
+        args.engine.descriptors(),
+        args.engine == EngineName::Auto,
+    );
     let shared = Shared::new(context.json);
     let door = Door::new(args.connections)?;
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
@@ -225,7 +244,12 @@ fn relay(
         workers.push(Worker {
             number,
             args,
-            connections: share(args.max_connections, args.threads, number),
+            connections: share(carried.connections, args.threads, number),
+            pipes: match args.engine {
+                EngineName::Auto => carried.pipes / usize::from(args.threads),
+                _ => usize::MAX,
+            },
+            note: carried.note.clone().filter(|_| number == 0),
             listener,
             target: target.clone(),
             shared: shared.clone(),

@@ -33,6 +33,10 @@ pub(super) struct Worker<'a> {
     pub(super) args: &'a Args,
     /// The most at once.
     pub(super) connections: u32,
+    /// To splice through.
+    pub(super) pipes: usize,
+    /// What all threads have to say.
+    pub(super) note: Option<String>,
     pub(super) listener: Listener,
     pub(super) target: Vec<SocketAddr>,
     pub(super) shared: Shared,
@@ -65,7 +69,7 @@ impl Worker<'_> {
     /// What keeps it from doing so.
     pub(super) fn relay(self) -> Result<(), Failure> {
         let Self { number, args, connections, turn, .. } = self;
-        let driver = driver(args, connections)?;
+        let driver = driver(args, connections, self.pipes)?;
         if args.engine == EngineName::GetBuf {
             driver.get_buf().map_err(Failure::not_possible)?;
         }
@@ -117,6 +121,7 @@ impl Worker<'_> {
             ledger: Ledger::new(self.shared),
             driver,
         });
+        self.note.into_iter().for_each(|note| relay.ledger.note(note));
         if let Some(reason) = relay.driver.ring_unavailable() {
             relay.ledger.note(format!("plain system calls instead of io_uring: {reason}"));
         }
@@ -149,8 +154,8 @@ impl First<'_> {
     }
 }
 
-/// A driver with room for so many connections.
-fn driver(args: &Args, connections: u32) -> Result<Driver, Failure> {
+/// A driver with room for so many connections, and so many pipes.
+fn driver(args: &Args, connections: u32, pipes: usize) -> Result<Driver, Failure> {
     Driver::builder()
         .entries(1024)
         .zero_copy_receive(args.nic.is_some())
@@ -158,6 +163,7 @@ fn driver(args: &Args, connections: u32) -> Result<Driver, Failure> {
         .in_flight(64 + connections as usize * 48)
         .registered_buffers((64 + connections * 34).min(16_384))
         .registered_files((64 + connections * 6).min(16_384))
+        .pipes(pipes)
         .build()
         .map_err(Failure::not_possible)
 }

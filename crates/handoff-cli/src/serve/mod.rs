@@ -65,12 +65,13 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
 
-    /// Most connections at the same time, divided evenly among the threads, at least one each; more wait to
-    /// be accepted
+    /// Most connections at the same time, divided evenly among the threads, at least one each; then the one that
+    /// is idle for longest is closed for the next. Fewer if the limit on open files does not carry them
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub max_connections: u32,
 
     /// Most connections of one client address at the same time, for each thread; more are closed at once
+    /// [default: three quarters of the thread's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_per_client: Option<u32>,
 
@@ -134,11 +135,15 @@ fn serve(
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
     let unopened =
         Seldom::new(|count| format!("{count} more files could not be opened"), output::say);
+    // A socket and a file.
+    let carried = descriptors::carry(args.max_connections, args.threads, 2, true);
     let mut workers = Vec::new();
     for (number, listener) in listeners.into_iter().enumerate() {
         workers.push(Worker {
             args,
-            connections: share(args.max_connections, args.threads, number),
+            connections: share(carried.connections, args.threads, number),
+            pipes: carried.pipes / usize::from(args.threads),
+            note: carried.note.clone(),
             root: root.try_clone().failed("sharing a directory")?,
             unopened: unopened.clone(),
             listener,

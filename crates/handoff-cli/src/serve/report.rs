@@ -43,6 +43,8 @@ pub(super) struct Report {
     most_open: u64,
     /// For --from and --max-per-client.
     turned_away: u64,
+    /// Idle ones, closed for others.
+    displaced: u64,
     requests: u64,
     /// Answers to them, by status.
     statuses: BTreeMap<u16, u64>,
@@ -78,6 +80,7 @@ impl Report {
             connections: served.connections,
             most_open: served.most_open,
             turned_away: served.turned_away,
+            displaced: served.displaced,
             requests: served.requests,
             statuses,
             refused: served.refused,

@@ -20,6 +20,10 @@ pub(super) struct Worker<'a> {
     pub(super) args: &'a Args,
     /// The most at once.
     pub(super) connections: u32,
+    /// To splice files through.
+    pub(super) pipes: usize,
+    /// What all threads have to say.
+    pub(super) note: Option<String>,
     pub(super) root: Root,
     /// What all threads say of files that can't be opened.
     pub(super) unopened: Seldom,
@@ -35,10 +39,13 @@ impl Worker<'_> {
     /// Serves until it must stop.
     pub(super) fn serve(self) -> Result<Counts, Failure> {
         let args = self.args;
-        let driver = driver(self.connections)?;
+        let connections = self.connections as usize;
+        let driver = driver(self.connections, self.pipes)?;
         let limits = Limits {
-            connections: self.connections as usize,
-            per_client: args.max_per_client.map_or(usize::MAX, |most| most as usize),
+            connections,
+            per_client: args
+                .max_per_client
+                .map_or(connections - connections / 4, |most| most as usize),
             idle: args.idle,
             grace: args.grace,
             // Nobody reads bodies here.
@@ -50,7 +57,7 @@ impl Worker<'_> {
         let quit = driver.file(self.quit).failed("watching threads")?;
         let quit = quit.readable().failed("watching threads")?;
         let server = Server::new(&driver, limits).admitting(move |peer| visitors.lets_in(peer));
-        let mut notes = Vec::new();
+        let mut notes: Vec<_> = self.note.into_iter().collect();
         if let Some(reason) = driver.ring_unavailable() {
             notes.push(format!("plain system calls instead of io_uring: {reason}"));
         }
@@ -70,14 +77,15 @@ impl Worker<'_> {
     }
 }
 
-/// A driver with room for so many connections.
-fn driver(connections: u32) -> Result<Driver, Failure> {
+/// A driver with room for so many connections, and so many pipes.
+fn driver(connections: u32, pipes: usize) -> Result<Driver, Failure> {
     Driver::builder()
         .entries(1024)
         // What a connection receives and sends, and lent pieces of a file.
         .in_flight(64 + connections as usize * 24)
         .registered_buffers((64 + connections * 16).min(16_384))
         .registered_files((64 + connections * 4).min(16_384))
+        .pipes(pipes)
         .build()
         .map_err(Failure::not_possible)
 }

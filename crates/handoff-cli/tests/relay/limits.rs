@@ -1,12 +1,15 @@
 //! Limits, and what is wrong with a command line.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
+use std::thread;
+
+use rustix::process::Signal;
 
 use crate::running::{Listening, PATIENCE, Running};
-use crate::session::{ENGINES, command, echo, serve, there_and_back};
+use crate::session::{ENGINES, bytes_at, command, echo, serve, there_and_back};
 
 #[test]
 fn no_more_are_served_at_once_than_allowed() {
@@ -116,6 +119,50 @@ fn only_those_who_are_named_may_connect() {
     let ended = relay.end();
     assert!(ended.stderr.contains("turned a connection from 127.0.0.2"), "{ended:?}");
     assert_eq!(ended.report()["connections"], 1);
+}
+
+#[test]
+fn a_lack_of_descriptors_cuts_nothing() {
+    const LEN: usize = 200_000;
+    const TOGETHER: usize = 100;
+    // Begins, and has the rest to give when it hears something.
+    let target = serve(|mut stream| {
+        stream.write_all(&bytes_at(0, 0, LEN)).expect("begins");
+        stream.read_exact(&mut [0]).expect("hears");
+        stream.write_all(&bytes_at(0, LEN, LEN)).expect("ends");
+    });
+    let mut limited = Command::new("bash");
+    let relay = command("127.0.0.1:0", target, &["--idle", "0"]);
+    limited.args(["-c", "ulimit -n 400; exec \"$@\"", "bash"]).arg(relay.get_program());
+    limited.args(relay.get_args());
+    let relay = Listening::start_as(limited);
+    let (halves, address) = (Barrier::new(TOGETHER), relay.address);
+    let download = |waits: bool| {
+        let mut stream = TcpStream::connect(address).expect("connects");
+        stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        let mut got = vec![0; LEN];
+        stream.read_exact(&mut got).expect("begins");
+        if waits {
+            halves.wait();
+        }
+        stream.write_all(b"x").expect("goes on");
+        stream.read_to_end(&mut got).expect("ends well");
+        assert!(got == bytes_at(0, 0, 2 * LEN), "{} bytes came", got.len());
+    };
+    thread::scope(|scope| {
+        for _ in 0..TOGETHER {
+            scope.spawn(|| download(true));
+        }
+        // More than there is room for: some wait.
+        for _ in 0..TOGETHER {
+            scope.spawn(|| download(false));
+        }
+    });
+    relay.signal(Signal::TERM);
+    let ended = relay.end();
+    let report = ended.json();
+    assert_eq!((&report["failed"], &report["connections"]), (&0.into(), &200.into()), "{ended:?}");
+    assert!(ended.stderr.contains("400 descriptors (ulimit -n"), "{ended:?}");
 }
 
 #[test]

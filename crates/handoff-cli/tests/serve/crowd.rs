@@ -1,11 +1,13 @@
 //! Crowds of connections that mean no good, while a client that does is answered.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::Shutdown;
+use std::process::Command;
 
 use rustix::process::Signal;
 
 use crate::running::Listening;
-use crate::session::{content, directory};
+use crate::session::{command, content, directory};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited, despite_idle};
 
 /// The longest head, and what the server keeps of a connection.
@@ -91,6 +93,52 @@ fn strangers_who_take_all_descriptors_give_them_back() {
     despite_idle(|| is_answered(&serving));
     serving.signal(Signal::TERM);
     visited.has_said_little(&serving.end().stderr, 3);
+}
+
+#[test]
+fn idle_strangers_leave_their_places() {
+    let place = directory(&[("large", LARGE)]);
+    let limits = ["--max-connections", "4", "--max-per-client", "4", "--idle", "600"];
+    let serving = Listening::start(place.path(), &limits);
+    let _idle = [(); 4].map(|()| serving.connect_from([127, 0, 0, 2]));
+    is_answered(&serving);
+    serving.signal(Signal::TERM);
+    let ended = serving.end();
+    assert!(ended.stderr.contains("the longest idle connection is ended"), "{ended:?}");
+    assert_eq!((&ended.json()["displaced"], &ended.json()["most_open"]), (&1.into(), &4.into()));
+}
+
+#[test]
+fn connections_leave_descriptors_for_files() {
+    const CONNECTIONS: u8 = 24;
+    let place = directory(&[("large", LARGE)]);
+    let mut limited = Command::new("bash");
+    let serve = command(place.path(), &["--json", "--listen", "127.0.0.1:0"]);
+    limited.args(["-c", "ulimit -n 96; exec \"$@\"", "bash"]).arg(serve.get_program());
+    limited.args(serve.get_args());
+    let serving = Listening::start_as(limited);
+    // All are there before the first file is opened, and no answer is taken before the last has begun.
+    let mut all: Vec<_> =
+        (0..CONNECTIONS).map(|it| serving.connect_from([127, 0, 1, it])).collect();
+    for stream in &mut all {
+        stream.write_all(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n").expect("sends");
+    }
+    let mut status = [0; 12];
+    for stream in &mut all {
+        stream.read_exact(&mut status).expect("is answered");
+        assert_eq!(&status, b"HTTP/1.1 200");
+    }
+    for mut stream in all {
+        let mut rest = vec![0; LARGE];
+        stream.read_exact(&mut rest).expect("receives");
+        stream.shutdown(Shutdown::Write).expect("ends");
+        stream.read_to_end(&mut rest).expect("receives");
+        assert!(rest.ends_with(&content(LARGE)), "{} bytes came", rest.len());
+    }
+    serving.signal(Signal::TERM);
+    let ended = serving.end();
+    assert_eq!(ended.json()["cut_short"], 0, "{ended:?}");
+    assert!(ended.stderr.contains("96 descriptors (ulimit -n"), "{ended:?}");
 }
 
 #[test]

@@ -62,6 +62,20 @@ fn a_client_has_no_more_than_its_share() {
 }
 
 #[test]
+fn a_client_leaves_others_a_quarter_of_all_places() {
+    let place = directory(&[("file", 1)]);
+    let serving = Listening::start(place.path(), &["--max-connections", "4", "--idle", "600"]);
+    let own = [(); 4].map(|()| serving.connect_from([127, 0, 0, 2]));
+    assert_eq!(serving.ask("GET /file", "").status, 200);
+    let [.., mut fourth] = own;
+    assert_eq!(fourth.read(&mut [0]).expect("is closed"), 0);
+    serving.signal(rustix::process::Signal::TERM);
+    let ended = serving.end();
+    assert!(ended.stderr.contains("as many connections as it may: 127.0.0.2"), "{ended:?}");
+    assert_eq!(ended.json()["turned_away"], 1, "{ended:?}");
+}
+
+#[test]
 fn that_anyone_may_read_is_said() {
     let place = directory(&[("file", 1)]);
     let serving = Running::start(&mut command(place.path(), &["--listen", "0.0.0.0:0"]));
