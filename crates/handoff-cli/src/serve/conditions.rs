@@ -16,14 +16,17 @@ const NO_DATE: u64 = 253_402_300_800;
 const CONDITIONS: [HeaderName; 6] =
     [IF_MATCH, IF_UNMODIFIED_SINCE, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_RANGE, RANGE];
 
+/// A file that changed less long ago may change again without another time: kernels and file systems count in steps.
+const SETTLED: Duration = Duration::from_secs(1);
+
 /// Seconds since 1970, and nanoseconds.
 type Time = (i64, u64);
 
 /// Identifies one state of a file.
 pub(super) struct State {
     pub(super) size: u64,
-    /// Strong: of the inode, the size, and both times of change in nanoseconds. The modification time can be set to
-    /// any value, so the other is included too.
+    /// Of the size and the time of modification in nanoseconds, so that copies on other servers have the same one. It is
+    /// weak (`W/`) until the file is [`SETTLED`].
     pub(super) etag: String,
     /// In whole seconds, as in HTTP; `None` before 1970 and after 9999.
     pub(super) modified: Option<SystemTime>,
@@ -43,12 +46,15 @@ pub(super) enum Wanted {
 }
 
 impl State {
-    pub(super) fn new(size: u64, modified: Time, changed: Time, inode: u64) -> Self {
+    pub(super) fn new(size: u64, modified: Time, now: SystemTime) -> Self {
         let since = u64::try_from(modified.0).ok().filter(|since| *since < NO_DATE);
-        let times = format!("{:x}-{:x}-{:x}-{:x}", modified.0, modified.1, changed.0, changed.1);
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let settled = now.checked_sub(SETTLED).unwrap_or_default();
+        let settled = (settled.as_secs() as i64, u64::from(settled.subsec_nanos()));
+        let weak = if modified <= settled { "" } else { "W/" };
         Self {
             size,
-            etag: format!("\"{inode:x}-{size:x}-{times}\""),
+            etag: format!("{weak}\"{:x}-{:x}-{size:x}\"", modified.0, modified.1),
             modified: since
                 .and_then(|since| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since))),
         }
@@ -83,12 +89,21 @@ impl State {
         self.part(range).unwrap_or(Wanted::Whole)
     }
 
-    /// Whether a list of tags has this state's, with or without `W/` before it.
+    /// Whether the tag will be another when the file is settled.
+    pub(super) fn is_weak(&self) -> bool {
+        self.etag.starts_with("W/")
+    }
+
+    /// Whether a list of tags has this state's: with or without `W/` before both, or without.
     fn is_named(&self, fields: &HeaderMap, name: &HeaderName, weak: bool) -> bool {
+        let plain = |tag| str::strip_prefix(tag, "W/").unwrap_or(tag);
         let values = fields.get_all(name).iter().filter_map(|value| value.to_str().ok());
         values.flat_map(|value| value.split(',')).map(str::trim).any(|tag| {
-            let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
-            tag == "*" || tag == self.etag
+            tag == "*"
+                || match weak {
+                    true => plain(tag) == plain(&self.etag),
+                    false => tag == self.etag && !self.is_weak(),
+                }
         })
     }
 
@@ -96,12 +111,12 @@ impl State {
         let Some(state) = fields.get(IF_RANGE) else { return true };
         let Ok(state) = state.to_str() else { return false };
         if state.starts_with('"') || state.starts_with("W/") {
-            return state == self.etag;
+            return state == self.etag && !self.is_weak();
         }
         // A file that changed in this second may change again in it.
         let age =
             self.modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
-        let settled = age.is_some_and(|age| age > Duration::from_secs(1));
+        let settled = age.is_some_and(|age| age > SETTLED);
         settled && httpdate::parse_http_date(state).ok() == self.modified
     }
 
@@ -109,15 +124,13 @@ impl State {
     fn part(&self, field: &str) -> Option<Wanted> {
         let (unit, range) = field.split_once('=')?;
         let (first, last) = range.trim().split_once('-')?;
-        if !unit.trim().eq_ignore_ascii_case("bytes") {
+        // An empty file has no bytes to be satisfied with, and its whole is what everybody wants of it: some clients ask
+        // for ranges always.
+        if !unit.trim().eq_ignore_ascii_case("bytes") || self.size == 0 {
             return None;
         }
         let range = if first.is_empty() {
             let len = number(last)?;
-            if len > 0 && self.size == 0 {
-                // It can be satisfied (RFC 9110, 14.1.2), but no Content-Range can express it.
-                return None;
-            }
             let len = len.min(self.size);
             self.size - len..self.size
         } else {
@@ -157,14 +170,14 @@ mod tests {
 
     /// Of 1,000 bytes, changed on 2001-09-09 at 01:46:40.
     fn wanted(fields: &[(HeaderName, &'static str)]) -> Wanted {
-        let state = State::new(1_000, (1_000_000_000, 5), (1_000_000_001, 6), 7);
+        let state = State::new(1_000, (1_000_000_000, 5), SystemTime::now());
         let fields = fields.iter().cloned();
         let fields: HeaderMap =
             fields.map(|(name, value)| (name, HeaderValue::from_static(value))).collect();
         state.wanted(&Method::GET, &fields)
     }
 
-    const ETAG: &str = "\"7-3e8-3b9aca00-5-3b9aca01-6\"";
+    const ETAG: &str = "\"3b9aca00-5-3e8\"";
     const DATE: &str = "Sun, 09 Sep 2001 01:46:40 GMT";
     const BEFORE: &str = "Sun, 09 Sep 2001 01:46:39 GMT";
 
@@ -191,10 +204,33 @@ mod tests {
         ] {
             assert_eq!(wanted(&[(RANGE, range)]), told, "{range}");
         }
-        let empty = State::new(0, (0, 0), (0, 0), 7);
-        assert_eq!(empty.part("bytes=-1"), None);
-        assert_eq!(empty.part("bytes=-0"), Some(Wanted::NoSuchPart));
-        assert_eq!(empty.part("bytes=0-"), Some(Wanted::NoSuchPart));
+        let empty = State::new(0, (0, 0), SystemTime::now());
+        for range in ["bytes=-1", "bytes=-0", "bytes=0-", "bytes=5-"] {
+            assert_eq!(empty.part(range), None, "{range}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_may_change_again_has_a_weak_tag() {
+        let now = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_001, 5);
+        let tag = |modified| State::new(1, modified, now).etag;
+        assert_eq!(tag((1_000_000_000, 5)), "\"3b9aca00-5-1\"");
+        assert_eq!(tag((1_000_000_000, 6)), "W/\"3b9aca00-6-1\"");
+        assert_eq!(tag((1_000_000_009, 0)), "W/\"3b9aca09-0-1\"");
+        let weak = State::new(1, (1_000_000_000, 6), now);
+        let fields = |name: HeaderName| {
+            HeaderMap::from_iter([
+                (name, HeaderValue::from_static("W/\"3b9aca00-6-1\"")),
+                (RANGE, HeaderValue::from_static("bytes=0-0")),
+            ])
+        };
+        for (name, wanted) in [
+            (IF_NONE_MATCH, Wanted::Unchanged),
+            (IF_MATCH, Wanted::NotThis),
+            (IF_RANGE, Wanted::Whole),
+        ] {
+            assert_eq!(weak.wanted(&Method::GET, &fields(name)), wanted);
+        }
     }
 
     #[test]
@@ -206,7 +242,7 @@ mod tests {
             (253_402_300_800, false),
             (i64::MAX, false),
         ] {
-            let state = State::new(1, (seconds, 0), (0, 0), 7);
+            let state = State::new(1, (seconds, 0), SystemTime::now());
             assert_eq!(state.modified.is_some(), has_one, "{seconds}");
         }
     }
@@ -217,21 +253,21 @@ mod tests {
         let part = Wanted::Part(0..1);
         for (fields, told) in [
             (vec![(IF_NONE_MATCH, ETAG)], Wanted::Unchanged),
-            (vec![(IF_NONE_MATCH, "W/\"7-3e8-3b9aca00-5-3b9aca01-6\"")], Wanted::Unchanged),
-            (vec![(IF_NONE_MATCH, "\"a\", \"7-3e8-3b9aca00-5-3b9aca01-6\"")], Wanted::Unchanged),
+            (vec![(IF_NONE_MATCH, "W/\"3b9aca00-5-3e8\"")], Wanted::Unchanged),
+            (vec![(IF_NONE_MATCH, "\"a\", \"3b9aca00-5-3e8\"")], Wanted::Unchanged),
             (vec![(IF_NONE_MATCH, "*"), range.clone()], Wanted::Unchanged),
             (vec![(IF_NONE_MATCH, "\"a\""), (IF_MODIFIED_SINCE, DATE)], Wanted::Whole),
             (vec![(IF_MODIFIED_SINCE, DATE)], Wanted::Unchanged),
             (vec![(IF_MODIFIED_SINCE, BEFORE)], Wanted::Whole),
             (vec![(IF_MODIFIED_SINCE, "yesterday")], Wanted::Whole),
             (vec![(IF_MATCH, ETAG)], Wanted::Whole),
-            (vec![(IF_MATCH, "W/\"7-3e8-3b9aca00-5-3b9aca01-6\"")], Wanted::NotThis),
+            (vec![(IF_MATCH, "W/\"3b9aca00-5-3e8\"")], Wanted::NotThis),
             (vec![(IF_MATCH, "\"a\"")], Wanted::NotThis),
             (vec![(IF_UNMODIFIED_SINCE, DATE)], Wanted::Whole),
             (vec![(IF_UNMODIFIED_SINCE, BEFORE)], Wanted::NotThis),
             (vec![(IF_RANGE, ETAG), range.clone()], part),
             (vec![(IF_RANGE, "\"a\""), range.clone()], Wanted::Whole),
-            (vec![(IF_RANGE, "W/\"7-3e8-3b9aca00-5-3b9aca01-6\""), range.clone()], Wanted::Whole),
+            (vec![(IF_RANGE, "W/\"3b9aca00-5-3e8\""), range.clone()], Wanted::Whole),
             (vec![(IF_RANGE, DATE), range.clone()], Wanted::Part(0..1)),
             (vec![(IF_RANGE, BEFORE), range], Wanted::Whole),
         ] {

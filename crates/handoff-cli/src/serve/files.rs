@@ -70,7 +70,7 @@ impl Files {
         }
         match self.0.root.find(request.uri().path()) {
             Found::File { file, stat, name } => {
-                let told = self.0.known.told(&name, &stat);
+                let told = self.0.known.told(&name, &file, &stat);
                 of_file(file, &told, request, extensions)
             }
             Found::Directory => {

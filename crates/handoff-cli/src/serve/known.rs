@@ -8,7 +8,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -58,16 +60,16 @@ pub(super) struct Known(RefCell<HashMap<Vec<u8>, Rc<Told>>>);
 
 impl Known {
     /// The headers for a file of this name.
-    pub(super) fn told(&self, name: &[u8], stat: &Stat) -> Rc<Told> {
+    pub(super) fn told(&self, name: &[u8], file: &File, stat: &Stat) -> Rc<Told> {
         let stamp = Stamp::of(stat);
         let mut known = self.0.borrow_mut();
         if let Some(told) = known.get(name).filter(|told| told.stamp == stamp) {
             return Rc::clone(told);
         }
         let now = SystemTime::now();
-        let told = Rc::new(Told::new(stamp, name, now));
-        // A time in the future changes what is sent with the clock.
-        if told.state.modified.is_none_or(|modified| modified <= now) {
+        let told = Rc::new(Told::new(stamp, name, file, now));
+        // What is sent of a time in the future, and of a moment ago, changes with the clock.
+        if !told.state.is_weak() {
             if known.len() >= MOST {
                 known.clear();
             }
@@ -78,9 +80,8 @@ impl Known {
 }
 
 impl Told {
-    fn new(stamp: Stamp, name: &[u8], now: SystemTime) -> Self {
-        let Stamp { place: (_, inode), size, modified, changed } = stamp;
-        let state = State::new(size as u64, modified, changed, inode);
+    fn new(stamp: Stamp, name: &[u8], file: &File, now: SystemTime) -> Self {
+        let state = State::new(stamp.size as u64, stamp.modified, now);
         let mut fields = HeaderMap::new();
         let mut tell = |name: HeaderName, value: &str| {
             // None of them has a byte that a field cannot have.
@@ -88,7 +89,7 @@ impl Told {
                 fields.insert(name, value);
             }
         };
-        tell(CONTENT_TYPE, &content_type(name));
+        tell(CONTENT_TYPE, &content_type(name, file));
         tell(X_CONTENT_TYPE_OPTIONS, "nosniff");
         tell(ETAG, &state.etag);
         tell(ACCEPT_RANGES, "bytes");
@@ -100,18 +101,46 @@ impl Told {
     }
 }
 
-/// The type of content, by the name.
-fn content_type(name: &[u8]) -> String {
+/// The type of content, by the name; with the encoding of a text that looks like UTF-8. A page, a style sheet and XML can
+/// name their own: where their beginning says nothing else, it counts.
+fn content_type(name: &[u8], file: &File) -> String {
+    use mime_guess::mime;
     let kind = mime_guess::from_path(Path::new(OsStr::from_bytes(name))).first_or_octet_stream();
-    match kind.type_() {
-        mime_guess::mime::TEXT => format!("{kind}; charset=utf-8"),
-        _ => kind.to_string(),
+    if kind.type_() != mime::TEXT {
+        return kind.to_string();
+    }
+    let names_its_own = matches!(kind.subtype(), mime::HTML | mime::CSS | mime::XML);
+    match begins_with(file) {
+        Begins::Utf8 => format!("{kind}; charset=utf-8"),
+        Begins::Ascii if !names_its_own => format!("{kind}; charset=utf-8"),
+        Begins::Ascii | Begins::Other => kind.to_string(),
+    }
+}
+
+enum Begins {
+    Ascii,
+    Utf8,
+    Other,
+}
+
+/// What the beginning of a file looks like.
+fn begins_with(file: &File) -> Begins {
+    let mut bytes = [0; 4096];
+    // It is sent at once, so this waits for nothing that the answer would not wait for.
+    let Ok(len) = file.read_at(&mut bytes, 0) else { return Begins::Other };
+    let is_cut = len == bytes.len();
+    match std::str::from_utf8(&bytes[..len]) {
+        Ok(text) if text.is_ascii() => Begins::Ascii,
+        Ok(_) => Begins::Utf8,
+        // A character may go on behind it.
+        Err(error) if is_cut && error.error_len().is_none() => Begins::Utf8,
+        Err(_) => Begins::Other,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File, FileTimes};
+    use std::fs::{self, FileTimes};
     use std::time::Duration;
 
     use rustix::fs::stat;
@@ -123,41 +152,72 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("a.txt");
         let known = Known::default();
+        let again = || {
+            let file = File::open(&path).expect("opens");
+            known.told(b"a.txt", &file, &stat(&path).expect("is there"))
+        };
         let told = |content: &str, modified: SystemTime| {
             let next = place.path().join("next");
             fs::write(&next, content).expect("writes");
             let file = File::options().write(true).open(&next).expect("opens");
             file.set_times(FileTimes::new().set_modified(modified)).expect("sets");
             fs::rename(&next, &path).expect("moves");
-            known.told(b"a.txt", &stat(&path).expect("is there"))
+            again()
         };
         let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         let first = told("one", past);
         assert_eq!(first.fields[LAST_MODIFIED], "Sun, 09 Sep 2001 01:46:40 GMT");
         assert_eq!(first.fields[CONTENT_TYPE], "text/plain; charset=utf-8");
-        let again = known.told(b"a.txt", &stat(&path).expect("is there"));
-        assert!(Rc::ptr_eq(&first, &again));
+        assert!(Rc::ptr_eq(&first, &again()));
         let longer = told("three", past);
         assert_ne!(longer.fields[ETAG], first.fields[ETAG]);
         assert_eq!(longer.state.size, 5);
-        // Of the same size and modification time, which any program may set.
-        let exchanged = told("seven", past);
-        assert_ne!(exchanged.fields[ETAG], longer.fields[ETAG]);
+        // A copy has the same tag, wherever it is.
+        let copied = told("three", past);
+        assert!(!Rc::ptr_eq(&copied, &longer));
+        assert_eq!(copied.fields[ETAG], longer.fields[ETAG]);
+        let later = told("seven", past + Duration::from_nanos(1));
+        assert_ne!(later.fields[ETAG], longer.fields[ETAG]);
         // A time in the future is sent as now, and so is not kept.
         let future = SystemTime::now() + Duration::from_secs(1_000_000);
         let first = told("eight", future);
-        let again = known.told(b"a.txt", &stat(&path).expect("is there"));
-        assert!(!Rc::ptr_eq(&first, &again));
+        assert!(!Rc::ptr_eq(&first, &again()));
     }
 
     #[test]
     fn names_of_some_files_are_kept() {
         let place = tempfile::tempdir().expect("a directory");
-        let stat = stat(place.path()).expect("is there");
+        let path = place.path().join("file");
+        fs::write(&path, "").expect("writes");
+        let file = File::open(&path).expect("opens");
+        file.set_modified(SystemTime::UNIX_EPOCH).expect("sets");
+        let stat = stat(&path).expect("is there");
         let known = Known::default();
         for number in 0..3 * MOST {
-            known.told(number.to_string().as_bytes(), &stat);
+            known.told(number.to_string().as_bytes(), &file, &stat);
             assert!(known.0.borrow().len() <= MOST);
+        }
+    }
+
+    #[test]
+    fn texts_have_the_encoding_that_they_look_like() {
+        let split = [b"a".repeat(4095), "\u{e4}".into()].concat();
+        for (name, content, told) in [
+            ("a.txt", &b"text"[..], "text/plain; charset=utf-8"),
+            ("a.txt", "\u{e4}".as_bytes(), "text/plain; charset=utf-8"),
+            ("a.txt", &split, "text/plain; charset=utf-8"),
+            ("a.txt", b"\xe4", "text/plain"),
+            ("a.txt", b"\xff\xfea\0", "text/plain"),
+            ("a.html", b"<meta charset=iso-8859-1>", "text/html"),
+            ("a.html", "\u{e4}".as_bytes(), "text/html; charset=utf-8"),
+            ("a.css", b"@charset \"iso-8859-1\";", "text/css"),
+            ("a.xml", b"<?xml version='1.0' encoding='iso-8859-1'?>", "text/xml"),
+            ("a.js", b"", "text/javascript; charset=utf-8"),
+            ("a.json", b"{}", "application/json"),
+        ] {
+            let mut file = tempfile::tempfile().expect("a file");
+            std::io::Write::write_all(&mut file, content).expect("writes");
+            assert_eq!(content_type(name.as_bytes(), &file), told, "{name}");
         }
     }
 }

@@ -144,7 +144,7 @@ fn serve(
             connections: share(carried.connections, args.threads, number),
             pipes: carried.pipes / usize::from(args.threads),
             note: carried.note.clone(),
-            root: root.try_clone().failed("sharing a directory")?,
+            root: root.clone(),
             unopened: unopened.clone(),
             listener,
             stop: context.stop.clone(),

@@ -1,7 +1,7 @@
 //! Files, ranges of them, and their states.
 
-use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
@@ -30,7 +30,9 @@ fn files_come_whole_and_in_ranges() {
         assert_eq!((head.status, head.body.len()), (200, 0));
         assert_eq!(head.field("content-length"), Some(len.to_string().as_str()));
         let part = serving.ask(&format!("GET /{name}"), "Range: bytes=100-\r\n");
-        if len <= 100 {
+        if len == 0 {
+            assert_eq!((part.status, part.body.len()), (200, 0));
+        } else if len <= 100 {
             let told = format!("bytes */{len}");
             assert_eq!((part.status, part.field("content-range")), (416, Some(told.as_str())));
         } else {
@@ -41,7 +43,7 @@ fn files_come_whole_and_in_ranges() {
         }
     }
     let report = serving.stop();
-    assert_eq!(report["statuses"]["200"], 12, "{report}");
+    assert_eq!(report["statuses"]["200"], 13, "{report}");
     let sum = |tally: &serde_json::Value| {
         ["zero_copy", "copied", "unknown"]
             .map(|it| tally[it].as_u64().expect("a number"))
@@ -60,7 +62,7 @@ fn a_file_is_asked_for_by_its_state() {
     let place = directory(&[("page.html", 10)]);
     let serving = Listening::start(place.path(), &[]);
     let answer = serving.ask("GET /page.html", "");
-    assert_eq!(answer.field("content-type"), Some("text/html; charset=utf-8"));
+    assert_eq!(answer.field("content-type"), Some("text/html"));
     let etag = answer.field("etag").expect("has one").to_owned();
     let modified = answer.field("last-modified").expect("has one").to_owned();
     for fields in
@@ -81,21 +83,41 @@ fn a_file_is_asked_for_by_its_state() {
 }
 
 #[test]
-fn a_file_that_takes_the_place_of_one_of_its_size_and_time_is_another() {
-    let place = directory(&[("file", 10), ("other", 10)]);
-    let (file, other) = (place.path().join("file"), place.path().join("other"));
-    fs::write(&other, b"0123456789").expect("writes");
-    let serving = Listening::start(place.path(), &[]);
-    let etag = serving.ask("GET /file", "").field("etag").expect("has one").to_owned();
-    let time = fs::metadata(&file).and_then(|it| it.modified()).expect("has one");
-    File::options().write(true).open(&other).and_then(|it| it.set_modified(time)).expect("sets");
-    fs::rename(&other, &file).expect("takes its place");
-    for fields in
-        [format!("If-None-Match: {etag}\r\n"), format!("Range: bytes=5-\r\nIf-Range: {etag}\r\n")]
-    {
-        let answer = serving.ask("GET /file", &fields);
-        assert_eq!((answer.status, &answer.body[..]), (200, &b"0123456789"[..]), "{fields}");
+fn copies_of_a_file_are_the_same_to_clients() {
+    let [one, other] = [(); 2].map(|()| directory(&[("file", 10)]));
+    let [here, there] = [&one, &other].map(|place| Listening::start(place.path(), &[]));
+    let etag = here.ask("GET /file", "").field("etag").expect("has one").to_owned();
+    assert!(!etag.starts_with("W/"), "{etag}");
+    let path = other.path().join("file");
+    // Of which the state is none.
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("sets");
+    let part = format!("Range: bytes=5-\r\nIf-Range: {etag}\r\n");
+    for (fields, status) in [(format!("If-None-Match: {etag}\r\n"), 304), (part.clone(), 206)] {
+        assert_eq!(there.ask("GET /file", &fields).status, status, "{fields}");
     }
+    // One that was just written may change again without another time.
+    fs::write(&path, b"0123456789").expect("writes");
+    let answer = there.ask("GET /file", &part);
+    assert_eq!((answer.status, &answer.body[..]), (200, &b"0123456789"[..]));
+}
+
+#[test]
+fn a_directory_that_is_exchanged_is_served_anew() {
+    let place = directory(&[("one/file", 1), ("two/file", 2)]);
+    let current = place.path().join("current");
+    symlink("one", &current).expect("links");
+    let serving = Listening::start(&current, &["--threads", "2"]);
+    let lens = || [(); 8].map(|()| serving.ask("GET /file", "").body.len());
+    assert_eq!(lens(), [1; 8]);
+    let next = place.path().join("next");
+    symlink("two", &next).expect("links");
+    fs::rename(&next, &current).expect("switches");
+    assert_eq!(lens(), [2; 8]);
+    fs::remove_dir_all(place.path().join("two")).expect("removes");
+    assert_eq!(serving.ask("GET /file", "").status, 404);
+    fs::create_dir(place.path().join("two")).expect("makes");
+    fs::write(place.path().join("two/file"), b"new").expect("writes");
+    assert_eq!(lens(), [3; 8]);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Starting the server, and asking it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -16,13 +17,15 @@ pub(crate) fn content(len: usize) -> Vec<u8> {
     handoff_lab::helpers::bytes_at(0, len)
 }
 
-/// A directory of files by these names and lengths.
+/// A directory of files by these names and lengths, which are not new.
 pub(crate) fn directory(files: &[(&str, usize)]) -> TempDir {
     let place = tempfile::tempdir().expect("a directory");
     for (name, len) in files {
         let path = place.path().join(name);
         fs::create_dir_all(path.parent().expect("a name")).expect("makes");
-        fs::write(path, content(*len)).expect("writes");
+        fs::write(&path, content(*len)).expect("writes");
+        let file = File::options().write(true).open(&path).expect("opens");
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30)).expect("sets");
     }
     place
 }
