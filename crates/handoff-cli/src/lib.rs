@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+mod access_log;
 mod bench;
 mod blk;
 mod clock;

@@ -35,7 +35,9 @@ pub(super) async fn serve(
 
 async fn carry(relay: &Relay, client: Socket, counted: &mut Counted) -> Result<(), String> {
     let client = Side::new(client);
-    let server = Side::new(connect(relay).await?);
+    let (server, address) = connect(relay).await?;
+    let server = Side::new(server);
+    counted.reached(address);
     let up = route(relay, &client.socket, relay.intake.clone(), &server.socket)?;
     let down = route(relay, &server.socket, None, &client.socket)?;
     counted.watch(up.progress(), down.progress());
@@ -95,13 +97,13 @@ fn linger(socket: &Socket, time: Option<Duration>) {
 }
 
 /// A connection to the first address of the target that takes it.
-async fn connect(relay: &Relay) -> Result<Socket, String> {
+async fn connect(relay: &Relay) -> Result<(Socket, SocketAddr), String> {
     let mut errors = Vec::new();
     for address in &relay.target {
         match reach::connect_to(&relay.driver, *address, relay.connect_timeout).await {
             Ok(socket) => {
                 relay.ledger.reached();
-                return Ok(socket);
+                return Ok((socket, *address));
             }
             Err(error) => errors.push(format!("{address}: {error}")),
         }

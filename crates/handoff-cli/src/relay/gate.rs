@@ -126,7 +126,7 @@ async fn accept(
                 if !visitors.lets_in(peer) {
                     continue;
                 }
-                let Some(counted) = relay.ledger.enter(peer.ip(), args.max_per_client) else {
+                let Some(counted) = relay.ledger.enter(peer, args.max_per_client) else {
                     let most = "it has as many connections as --max-per-client allows";
                     visitors.turned_away(peer, most);
                     continue;

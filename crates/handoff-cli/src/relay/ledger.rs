@@ -4,18 +4,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::{Instant, SystemTime};
 
 use handoff::{Route, RxQueue};
 use handoff_bench::seldom::Seldom;
 use indicatif::ProgressBar;
 
+use super::log::Ended;
 use super::report::Counts;
+use crate::access_log::AccessLog;
 use crate::net::arrived::Arrived;
 use crate::{output, progress};
 
@@ -30,6 +33,7 @@ struct All {
     /// It was said that the target can't be reached, and no connection has reached it since.
     down: AtomicBool,
     unreached: Seldom,
+    log: Option<AccessLog>,
 }
 
 /// What is for the report.
@@ -42,7 +46,7 @@ pub(super) struct Told {
 }
 
 impl Shared {
-    pub(super) fn new(quiet: bool) -> Self {
+    pub(super) fn new(quiet: bool, log: Option<AccessLog>) -> Self {
         Self(Arc::new(All {
             progress: progress::bytes(None, quiet),
             open: AtomicU64::new(0),
@@ -52,6 +56,7 @@ impl Shared {
                 |count| format!("{count} more connections did not reach the target"),
                 output::say,
             ),
+            log,
         }))
     }
 
@@ -92,9 +97,9 @@ impl Ledger {
     }
 
     /// A connection has come; `None` where its client has `most` already.
-    pub(super) fn enter(&self, client: IpAddr, most: Option<u32>) -> Option<Counted> {
+    pub(super) fn enter(&self, client: SocketAddr, most: Option<u32>) -> Option<Counted> {
         let mut clients = self.0.clients.borrow_mut();
-        let own = clients.entry(client).or_default();
+        let own = clients.entry(client.ip()).or_default();
         if most.is_some_and(|most| *own >= most) {
             self.0.counts.borrow_mut().turned_away += 1;
             return None;
@@ -108,10 +113,13 @@ impl Ledger {
         Some(Counted {
             ledger: self.clone(),
             client,
+            target: None,
+            began: SystemTime::now(),
+            clock: Instant::now(),
             up: Rc::default(),
             down: Rc::default(),
             told: Cell::new(0),
-            over: false,
+            end: End::WithRelay,
         })
     }
 
@@ -179,15 +187,34 @@ impl Ledger {
 /// A connection that is counted, until it is dropped.
 pub(super) struct Counted {
     ledger: Ledger,
-    client: IpAddr,
+    client: SocketAddr,
+    /// The address of the target that it reached.
+    target: Option<SocketAddr>,
+    began: SystemTime,
+    clock: Instant,
     up: Rc<Cell<u64>>,
     down: Rc<Cell<u64>>,
     /// Bytes that the progress knows of.
     told: Cell<u64>,
-    over: bool,
+    end: End,
+}
+
+/// How a connection ends.
+enum End {
+    Well,
+    Failed(String),
+    /// Unless something else is said.
+    WithRelay,
+    /// It was none.
+    None,
 }
 
 impl Counted {
+    /// It has reached the target at this address.
+    pub(super) fn reached(&mut self, target: SocketAddr) {
+        self.target = Some(target);
+    }
+
     /// The counts of its two directions.
     pub(super) fn watch(&mut self, up: Rc<Cell<u64>>, down: Rc<Cell<u64>>) {
         (self.up, self.down) = (up, down);
@@ -217,19 +244,16 @@ impl Counted {
 
     /// It is not served, and none of those that came.
     pub(super) fn was_one_too_many(mut self) {
-        self.over = true;
+        self.end = End::None;
         self.ledger.0.counts.borrow_mut().connections -= 1;
     }
 
     pub(super) fn ended_well(mut self) {
-        self.over = true;
+        self.end = End::Well;
     }
 
     pub(super) fn failed(mut self, reason: String) {
-        self.over = true;
-        let mut counts = self.ledger.0.counts.borrow_mut();
-        counts.failed += 1;
-        *counts.failures.entry(reason).or_default() += 1;
+        self.end = End::Failed(reason);
     }
 }
 
@@ -241,14 +265,30 @@ impl Drop for Counted {
             let mut counts = book.counts.borrow_mut();
             counts.up += self.up.get();
             counts.down += self.down.get();
-            if !self.over {
+            let failure = match &self.end {
+                End::Well | End::None => None,
+                End::Failed(reason) => Some(reason.as_str()),
+                End::WithRelay => Some("ended with the relay"),
+            };
+            if let Some(failure) = failure {
                 counts.failed += 1;
-                *counts.failures.entry("ended with the relay".to_owned()).or_default() += 1;
+                *counts.failures.entry(failure.to_owned()).or_default() += 1;
+            }
+            if let Some(log) = book.all.0.log.as_ref().filter(|_| !matches!(self.end, End::None)) {
+                log.write(&Ended {
+                    began: self.began,
+                    client: self.client,
+                    target: self.target,
+                    up: self.up.get(),
+                    down: self.down.get(),
+                    seconds: self.clock.elapsed().as_secs_f64(),
+                    end: failure.unwrap_or("well"),
+                });
             }
         }
         book.open.set(book.open.get() - 1);
         book.all.0.open.fetch_sub(1, Relaxed);
-        if let Entry::Occupied(mut own) = book.clients.borrow_mut().entry(self.client) {
+        if let Entry::Occupied(mut own) = book.clients.borrow_mut().entry(self.client.ip()) {
             *own.get_mut() -= 1;
             if *own.get() == 0 {
                 own.remove();

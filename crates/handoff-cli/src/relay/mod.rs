@@ -7,11 +7,13 @@
 //! - the engine that served, what was passed over and what was copied are in the report.
 //!
 //! The way: [`worker`] (a thread) -> [`gate`] (accepts, connects, keeps the number) -> [`connection`] (two routes and their
-//! end) -> [`ledger`] (counts) -> [`report`].
+//! end) -> [`ledger`] (counts, and tells the access log) ->
+//! [`report`].
 
 mod connection;
 mod gate;
 mod ledger;
+mod log;
 mod report;
 mod worker;
 
@@ -26,6 +28,7 @@ use handoff::{Driver, Intake, RouteEngine};
 use handoff_bench::quantity::parse_bytes;
 use handoff_sys::getbuf;
 
+use crate::access_log::{AccessLog, LogArgs};
 use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
@@ -112,6 +115,10 @@ pub struct Args {
     /// Seconds to reach the target
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds_above_0)]
     pub connect_timeout: Duration,
+
+    /// Where connections are logged.
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 
     /// Who may connect, and by which addresses.
     #[command(flatten)]
@@ -227,7 +234,8 @@ fn relay(
         args.engine.descriptors(),
         args.engine == EngineName::Auto,
     );
-    let shared = Shared::new(context.json);
+    let log = args.log.open()?;
+    let shared = Shared::new(context.json, log.clone());
     let door = Door::new(args.connections)?;
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
     let mut first = First { address, card, others: Vec::new() };
@@ -262,6 +270,7 @@ fn relay(
     let tasks = workers.into_iter().map(|worker| move || worker.relay()).collect();
     // Of several failures the first is told.
     let ended: Result<(), Failure> = on_threads(&quit, tasks).into_iter().collect();
+    log.into_iter().for_each(AccessLog::close);
     let told = shared.close();
     // Some have let clients in.
     if !told.counts.is_empty() {

@@ -11,6 +11,7 @@
 mod conditions;
 mod files;
 mod known;
+mod log;
 mod report;
 mod root;
 mod worker;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use handoff_bench::seldom::Seldom;
 
+use crate::access_log::{AccessLog, LogArgs};
 use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::Endpoint;
@@ -39,13 +41,14 @@ Examples:
   handoff serve public --listen :80 --threads 4        for all who reach this machine
   handoff serve public --listen '[::1]:0' --json       on a free port, which is told; a report
   handoff serve public --from 192.0.2.0/24 --listen :8080
+  handoff serve public --access-log /var/log/handoff.log
 
 Files of 64 KiB and more are sent from the page cache's own pages: lent (get-buf, needs the module
 getbuf), or by splice(2), which does not report whether it copies. Smaller files are read and
 copied. A request for one range gets this range, and a request for several gets the whole file. A
 request for a directory gets its index.html. Names that begin with a dot are not served, except
 .well-known; symbolic links are followed within the directory. A file that shrinks while it is sent
-ends the connection. -v logs each request. After SIGINT, SIGTERM or SIGHUP the command takes no new
+ends the connection. --access-log has a line for each request. After SIGINT, SIGTERM or SIGHUP the command takes no new
 connections, gives requests under way --grace seconds, and prints its report.";
 
 /// Arguments of `handoff serve`.
@@ -83,6 +86,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
     pub grace: Duration,
 
+    /// Where requests are logged.
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+
     /// Who may connect, and by which addresses.
     #[command(flatten)]
     pub addresses: Addresses,
@@ -100,6 +107,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
     }
     let root = Root::open(&args.directory)?;
+    let log = args.log.open()?;
     descriptors::allow_all();
     let family = args.addresses.family();
     let patience = Patience::new(&context.stop, None);
@@ -115,7 +123,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     service::ready(&listening);
     visitors::warn(address, args.addresses.from(), "read these files");
     let clock = Clock::start();
-    let counts = serve(args, context, &root, listeners)?;
+    let counts = serve(args, context, &root, listeners, log.as_ref());
+    log.into_iter().for_each(AccessLog::close);
+    let counts = counts?;
     let report = Report::new(&clock, args.threads, counts);
     if context.json {
         output::json(&report)?
@@ -131,6 +141,7 @@ fn serve(
     context: &Context,
     root: &Root,
     listeners: Vec<Listener>,
+    log: Option<&AccessLog>,
 ) -> Result<Counts, Failure> {
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
     let unopened =
@@ -144,6 +155,7 @@ fn serve(
             connections: share(carried.connections, args.threads, number),
             pipes: carried.pipes / usize::from(args.threads),
             note: carried.note.clone(),
+            log: log.cloned(),
             root: root.clone(),
             unopened: unopened.clone(),
             listener,

@@ -2,16 +2,19 @@
 
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
+use std::time::SystemTime;
 
 use futures_util::future::select;
 use handoff::Driver;
 use handoff_bench::seldom::Seldom;
-use handoff_http::{Limits, Server};
+use handoff_http::{Answered, Limits, Server};
 
 use super::Args;
 use super::files::Files;
+use super::log::Entry;
 use super::report::Counts;
 use super::root::Root;
+use crate::access_log::AccessLog;
 use crate::failure::Failed;
 use crate::net::reach::Listener;
 use crate::{Failure, Stop, output};
@@ -24,6 +27,7 @@ pub(super) struct Worker<'a> {
     pub(super) pipes: usize,
     /// What all threads have to say.
     pub(super) note: Option<String>,
+    pub(super) log: Option<AccessLog>,
     pub(super) root: Root,
     /// What all threads say of files that can't be opened.
     pub(super) unopened: Seldom,
@@ -56,7 +60,13 @@ impl Worker<'_> {
         let files = Files::new(self.root, self.unopened);
         let quit = driver.file(self.quit).failed("watching threads")?;
         let quit = quit.readable().failed("watching threads")?;
-        let server = Server::new(&driver, limits).admitting(move |peer| visitors.lets_in(peer));
+        let mut server = Server::new(&driver, limits).admitting(move |peer| visitors.lets_in(peer));
+        if let Some(log) = self.log {
+            let write = move |answered: &Answered<'_>| {
+                log.write(&Entry::new(answered, SystemTime::now()));
+            };
+            server = server.observing(write);
+        }
         let mut notes: Vec<_> = self.note.into_iter().collect();
         if let Some(reason) = driver.ring_unavailable() {
             notes.push(format!("plain system calls instead of io_uring: {reason}"));

@@ -63,6 +63,46 @@ fn a_reset_resets_the_other_side() {
 }
 
 #[test]
+fn each_connection_is_a_line_of_the_access_log() {
+    let place = tempfile::tempdir().expect("a directory");
+    for form in ["text", "json"] {
+        let log = place.path().join(form);
+        let log = log.to_str().expect("a path");
+        let target = echo();
+        let options = ["--connections", "2", "--access-log", log, "--access-log-format", form];
+        let relay = Listening::start(target, &options);
+        there_and_back(relay.connect(), 0, 1_000);
+        let mut cut = relay.connect();
+        let client = cut.local_addr().expect("is bound").to_string();
+        cut.write_all(b"hello").expect("sends");
+        cut.read_exact(&mut [0; 5]).expect("receives");
+        SockRef::from(&cut).set_linger(Some(Duration::ZERO)).expect("sets");
+        drop(cut);
+        relay.end().report();
+        let log = std::fs::read_to_string(log).expect("reads");
+        let lines: Vec<_> = log.lines().collect();
+        let [well, cut] = lines[..] else { panic!("{log}") };
+        if form == "text" {
+            let words = format!("] {target} 1000 up 1000 down ");
+            assert!(well.contains(&words) && well.ends_with(" s: well"), "{well}");
+            assert!(
+                cut.starts_with(&format!("{client} - - [")) && !cut.ends_with(": well"),
+                "{cut}"
+            );
+        } else {
+            let [well, cut]: [Value; 2] =
+                [well, cut].map(|line| serde_json::from_str(line).expect("is JSON"));
+            assert_eq!(
+                (&well["end"], &well["target"]),
+                (&"well".into(), &target.to_string().into())
+            );
+            assert_eq!((&cut["client"], &cut["bytes_up"]), (&client.into(), &5.into()), "{cut}");
+            assert_ne!(cut["end"], "well");
+        }
+    }
+}
+
+#[test]
 fn a_relay_that_is_killed_resets_what_it_cuts() {
     let (relay, mut source, mut sink) = through_a_relay(false, &[]);
     source.write_all(&bytes_at(0, 0, 5_000)).expect("sends");

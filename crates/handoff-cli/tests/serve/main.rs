@@ -4,6 +4,7 @@ mod crowd;
 mod ends;
 mod files;
 mod guest;
+mod logged;
 mod refused;
 mod service;
 mod session;
