@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use futures_util::SinkExt;
+use futures_util::future::join_all;
 use handoff::tokio::SendSink;
 use handoff::{Buffer, Driver, Frozen};
 
@@ -11,14 +12,15 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// Lends a piece to all readers. One that has not made room within a second is dropped.
+    /// Lends a piece to all readers, side by side: no reader waits for another. One that has not made room within a
+    /// second is dropped.
     pub async fn tell(&mut self, piece: Buffer) {
-        let piece = piece.freeze();
-        for mut sink in std::mem::take(&mut self.sinks) {
-            let fed = self.driver.timeout(Duration::from_secs(1), sink.feed(piece.clone()));
-            if let Ok(Ok(())) = fed.await {
-                self.sinks.push(sink);
-            }
-        }
+        let (driver, piece) = (&self.driver, piece.freeze());
+        let fed = std::mem::take(&mut self.sinks).into_iter().map(async |mut sink| {
+            let feeding = sink.feed(piece.clone());
+            let fed = driver.timeout(Duration::from_secs(1), feeding).await;
+            matches!(fed, Ok(Ok(()))).then_some(sink)
+        });
+        self.sinks = join_all(fed).await.into_iter().flatten().collect();
     }
 }
