@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 
 use handoff_probe::{self as probe, Capability, State};
 use handoff_report::Mechanism;
+use rustix::termios::tcgetwinsize;
 
 use crate::{Context, Failure, output};
 
@@ -56,7 +57,10 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if context.json {
         return output::json(&found.iter().map(Mechanism::from).collect::<Vec<_>>());
     }
-    let table = table(&found, std::io::stdout().is_terminal());
+    let stdout = std::io::stdout();
+    let columns = stdout.is_terminal().then(|| tcgetwinsize(&stdout).ok()).flatten();
+    let columns = columns.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+    let table = table(&found, output::takes_colour(&stdout), columns);
     output::text(&format!("{}\n\n{table}", whom()))
 }
 
@@ -71,9 +75,15 @@ fn whom() -> String {
     )
 }
 
-/// The table, one block per system.
-fn table(found: &[Capability], colour: bool) -> String {
+/// The least room for reasons: a terminal with less breaks the lines itself.
+const LEAST_ROOM: usize = 20;
+
+/// The table, one block per system, in lines that fit into so many columns.
+fn table(found: &[Capability], colour: bool, columns: Option<usize>) -> String {
     let width = found.iter().map(|one| one.mechanism.chars().count()).max().unwrap_or(0);
+    let indent = format!("  {:width$}  {:7}  {:6}  ", "", "", "");
+    let room = columns.map(|columns| columns.saturating_sub(indent.len()));
+    let room = room.filter(|room| *room >= LEAST_ROOM).unwrap_or(usize::MAX);
     let mut text = String::new();
     let mut before: Option<&Capability> = None;
     for one in found {
@@ -89,19 +99,38 @@ fn table(found: &[Capability], colour: bool) -> String {
             });
         before = Some(one);
         let (on, off) = if colour { (paint(one.state), "\x1b[0m") } else { ("", "") };
+        let reason = if repeats { "as above" } else { one.reason.as_deref().unwrap_or_default() };
+        let mut reason = lines(reason, room).into_iter();
         let line = format!(
             "  {:width$}  {on}{:7}{off}  {:6}  {}",
             one.mechanism,
             one.state,
             one.needs_kernel.unwrap_or("-"),
-            if repeats { "as above" } else { one.reason.as_deref().unwrap_or_default() },
+            reason.next().unwrap_or_default(),
         );
         let _ = writeln!(text, "{}", line.trim_end());
-        if let Some(remedy) = one.remedy.as_ref().filter(|_| !repeats) {
-            let _ = writeln!(text, "  {:width$}  {:7}  {:6}  -> {remedy}", "", "", "");
+        let remedy = one.remedy.as_ref().filter(|_| !repeats);
+        let remedy = remedy.map(|remedy| lines(&format!("-> {remedy}"), room));
+        for line in reason.chain(remedy.unwrap_or_default()) {
+            let _ = writeln!(text, "{indent}{line}");
         }
     }
     text
+}
+
+/// A text in lines of at most `room` characters, and no fewer than a word.
+fn lines(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// The terminal's colour for a state: green, red, yellow.
@@ -139,12 +168,24 @@ mod tests {
             capability(System::Rds, State::Unknown),
         ];
         assert_eq!(
-            table(&found, false),
+            table(&found, false, None),
             "send\n  SEND_ZC  yes      6.0\n  SEND_ZC  no       6.0     the reason\n\
              \u{20}                           -> the remedy\n  SEND_ZC  no       6.0     as above\n\n\
              rds\n  SEND_ZC  unknown  6.0     the reason\n"
         );
-        assert!(table(&found, true).contains("\x1b[31mno     \x1b[0m"));
+        assert!(table(&found, true, None).contains("\x1b[31mno     \x1b[0m"));
+        let narrow = table(&found[..2], false, Some(48));
+        assert_eq!(narrow, table(&found[..2], false, None));
+        let mut long = capability(System::Send, State::No);
+        long.reason = Some("a reason of more words than fit into that".to_owned());
+        let indent = " ".repeat(28);
+        assert_eq!(
+            table(&[long], false, Some(48)),
+            format!(
+                "send\n  SEND_ZC  no       6.0     a reason of more\n{indent}words than fit into\n{indent}that\n{indent}-> \
+                 the remedy\n"
+            )
+        );
     }
 
     #[test]

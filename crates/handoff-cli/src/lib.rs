@@ -13,6 +13,7 @@
 // `eprintln!` panics where nobody reads standard error any more; `handoff_sys::hangup::say` does not.
 #![cfg_attr(not(test), deny(clippy::print_stderr))]
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -156,11 +157,23 @@ pub fn main() -> ExitCode {
         Err(error) => {
             if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
                 let text = error.to_string();
-                let cause = text.lines().next().unwrap_or_default();
-                let cause = cause.strip_prefix("error: ").unwrap_or(cause);
+                // To the first empty line: the next ones list what is meant.
+                let cause: Vec<_> = text.lines().take_while(|line| !line.is_empty()).collect();
+                let cause = cause.join(" ");
+                let cause = cause.strip_prefix("error: ").unwrap_or(&cause);
                 output::failure(&Failure::usage(cause), false);
             }
-            error.exit()
+            if error.use_stderr() {
+                error.exit()
+            }
+            return match error.print().and_then(|()| std::io::stdout().flush()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(unwritten) => {
+                    let failure = Failure::stdout(&unwritten);
+                    failure.line().into_iter().for_each(output::say);
+                    failure.exit_code()
+                }
+            };
         }
     };
     start_logging(cli.verbose);
@@ -229,7 +242,7 @@ fn start_logging(verbose: u8) {
     };
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(output::Log::default)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_ansi(output::takes_colour(&std::io::stderr()))
         .without_time();
     tracing_subscriber::registry().with(lines).with(filter).init();
 }

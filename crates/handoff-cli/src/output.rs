@@ -1,7 +1,7 @@
 //! Results on stdout: one JSON value, or text. Lines for the user meanwhile on stderr.
 
 use std::fmt::Display;
-use std::io::{self, StdoutLock, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use handoff::Tally;
@@ -32,6 +32,14 @@ impl Write for Stdout {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// Whether colours are shown where this goes: a terminal that has them, unless the user wants none (`NO_COLOR`).
+pub(crate) fn takes_colour(stream: &impl IsTerminal) -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    stream.is_terminal()
+        && !is_set("NO_COLOR")
+        && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
 /// Says something to the user, in a line on stderr above the progress line. Without a reader there it is lost.

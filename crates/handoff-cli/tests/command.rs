@@ -95,6 +95,13 @@ fn a_failure_is_an_object_with_json() {
 }
 
 #[test]
+fn json_names_the_argument_that_is_missing() {
+    let output = handoff(&["cp", "--json", "x"]);
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+    assert!(object["error"].as_str().expect("a text").contains("<DST>"), "{object}");
+}
+
+#[test]
 fn version_and_help_go_to_stdout() {
     let version = handoff(&["--version"]);
     assert_eq!(code(&version), 0);
@@ -202,14 +209,16 @@ fn nobody_has_to_read_the_log() {
 
 #[test]
 fn a_full_disk_is_an_error() {
-    let full = std::fs::File::create("/dev/full").expect("/dev/full opens");
-    let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
-        .args(["man"])
-        .stdout(full)
-        .output()
-        .expect("handoff starts");
-    assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("could not be written"), "{}", stderr(&output));
+    for args in [&["man"][..], &["--help"], &["cp", "--help"], &["--version"]] {
+        let full = std::fs::File::create("/dev/full").expect("/dev/full opens");
+        let output = Command::new(env!("CARGO_BIN_EXE_handoff"))
+            .args(args)
+            .stdout(full)
+            .output()
+            .expect("handoff starts");
+        assert_eq!(code(&output), 1, "{args:?}");
+        assert!(stderr(&output).contains("could not be written"), "{}", stderr(&output));
+    }
 }
 
 mod native {
