@@ -2,10 +2,12 @@
 //!
 //! Contract: what is said meanwhile stands above the bar, whoever says it.
 
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
+use indicatif::style::ProgressTracker;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, WeakProgressBar};
 
 /// The bar on the terminal: the newest one, while it exists.
 static DRAWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
@@ -28,6 +30,55 @@ pub fn bytes(total: Option<u64>, quiet: bool) -> ProgressBar {
     bar
 }
 
+/// After how long the bar says that nothing moves.
+const STILL: Duration = Duration::from_secs(20);
+
+/// Since when nothing moves, once something has.
+#[derive(Clone, Default)]
+struct Standstill {
+    since: Option<(u64, Instant)>,
+    for_: Duration,
+}
+
+impl Standstill {
+    fn look(&mut self, position: u64, now: Instant) {
+        let since = match self.since {
+            Some((seen, since)) if seen == position => since,
+            _ => now,
+        };
+        self.since = Some((position, since));
+        self.for_ = if position == 0 { Duration::ZERO } else { now.duration_since(since) };
+    }
+}
+
+impl fmt::Display for Standstill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.for_ < STILL {
+            return Ok(());
+        }
+        write!(f, "  nothing has moved for {} s", self.for_.as_secs())
+    }
+}
+
+impl ProgressTracker for Standstill {
+    fn clone_box(&self) -> Box<dyn ProgressTracker> {
+        Box::new(self.clone())
+    }
+
+    fn tick(&mut self, state: &ProgressState, now: Instant) {
+        self.look(state.pos(), now);
+    }
+
+    fn reset(&mut self, _: &ProgressState, _: Instant) {
+        *self = Self::default();
+    }
+
+    fn write(&self, _: &ProgressState, w: &mut dyn fmt::Write) {
+        // The bar then has a line without it.
+        let _ = write!(w, "{self}");
+    }
+}
+
 /// Prints above the bar, if there is one.
 pub(crate) fn above(print: impl FnOnce()) {
     let drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -45,17 +96,33 @@ pub fn set_total(bar: &ProgressBar, total: u64) {
 
 fn set_style(bar: &ProgressBar, has_total: bool) {
     let template = match has_total {
-        true => "{bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
-        false => "{spinner} {decimal_bytes} {decimal_bytes_per_sec}",
+        true => {
+            "{bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}{still}"
+        }
+        false => "{spinner} {decimal_bytes} {decimal_bytes_per_sec}{still}",
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+        bar.set_style(style.with_key("still", Standstill::default()));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_still_for_long_is_said() {
+        let (mut still, begin) = (Standstill::default(), Instant::now());
+        let mut at = |position, seconds| {
+            still.look(position, begin + Duration::from_secs(seconds));
+            still.to_string()
+        };
+        // Nobody has come yet.
+        assert_eq!((at(0, 0), at(0, 100)), (String::new(), String::new()));
+        assert_eq!((at(7, 101), at(7, 120)), (String::new(), String::new()));
+        assert_eq!(at(7, 121), "  nothing has moved for 20 s");
+        assert_eq!(at(8, 122), "");
+    }
 
     #[test]
     fn templates_are_valid() {
