@@ -122,8 +122,17 @@ impl From<handoff::Error> for Cause {
             Error::EngineUnavailable { .. } | Error::NoRing { .. } | Error::Memlock { .. } => {
                 Self::NotPossible(error.to_string())
             }
-            // The current step is named already.
-            Error::Io { source, .. } => source.into(),
+            // The step is named already; these numbers say little without what was asked of the kernel.
+            Error::Io { action, source } => match source.raw_os_error() {
+                Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP) => Self::Failed(format!(
+                    "{source}: this kernel, or what is below it, has no {action}"
+                )),
+                Some(libc::ENOBUFS) => Self::Failed(format!(
+                    "{source}: the kernel has no more memory for what is under way (net.core.optmem_max limits \
+                     MSG_ZEROCOPY): raise that, or send less at once"
+                )),
+                _ => source.into(),
+            },
             error => Self::Failed(error.to_string()),
         }
     }

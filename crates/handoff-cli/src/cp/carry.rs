@@ -8,6 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Buffer, File, Payload, Socket, Tally};
 use indicatif::ProgressBar;
@@ -27,6 +28,9 @@ use crate::failure::Failed;
 
 /// The beginning of the message when a send fails.
 pub(super) const SENDING: &str = "sending to the peer";
+
+/// Said of sends behind one that failed.
+const FOLLOWS: &str = "the stream is broken";
 
 /// Where pieces come from.
 pub(super) enum Inlet {
@@ -153,7 +157,15 @@ pub(super) struct Carriage<'a> {
     streamed_out: Cell<u64>,
     /// Bytes of holes.
     holes: Cell<u64>,
+    /// Bytes of the longest piece that was sent.
+    longest: Cell<usize>,
     progress: &'a ProgressBar,
+}
+
+/// The one of two failures that says more.
+fn because(one: Failure, other: Failure) -> Failure {
+    let tells = |failure: &Failure| failure.line().is_some_and(|line| !line.contains(FOLLOWS));
+    if tells(&one) || !tells(&other) { one } else { other }
 }
 
 /// A piece that was read.
@@ -199,6 +211,7 @@ impl<'a> Carriage<'a> {
             streamed_in: Cell::new(0),
             streamed_out: Cell::new(0),
             holes: Cell::new(0),
+            longest: Cell::new(0),
             progress,
         }
     }
@@ -212,7 +225,11 @@ impl<'a> Carriage<'a> {
         let mut lanes: FuturesUnordered<_> =
             buffers.into_iter().map(|buffer| self.lane(buffer)).collect();
         while let Some(ended) = lanes.next().await {
-            ended?;
+            if let Err(failure) = ended {
+                // All that is on a stream ends in one turn, and one of it knows the cause.
+                let others = std::iter::from_fn(|| lanes.next().now_or_never().flatten());
+                return Err(others.filter_map(Result::err).fold(failure, because));
+            }
         }
         let coverage = self.coverage.borrow();
         let bytes = coverage.bytes();
@@ -390,6 +407,7 @@ impl<'a> Carriage<'a> {
                     message = message.header(&header);
                 }
                 let sending = message.send().failed(SENDING)?;
+                self.longest.set(self.longest.get().max(len));
                 pass();
                 stream.on_loan.set(stream.on_loan.get() + len);
                 let finished = sending.await;
@@ -447,7 +465,7 @@ impl<'a> Carriage<'a> {
                 for stream in streams {
                     tally += stream.socket.send_stats().returned;
                 }
-                let choice = streams[0].socket.choice(self.piece);
+                let choice = streams[0].socket.choice(self.longest.get());
                 let (engine, reason) = (choice.engine.name().to_owned(), choice.reason);
                 Hop { from, to: "socket", engine, reason, tally }
             }
