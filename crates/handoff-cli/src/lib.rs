@@ -39,6 +39,7 @@ mod relay;
 mod report;
 mod serve;
 mod service;
+mod standard;
 pub mod stop;
 mod threads;
 mod tour;

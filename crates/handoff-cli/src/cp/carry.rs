@@ -481,3 +481,17 @@ impl<'a> Carriage<'a> {
         self.streams().iter().map(|stream| &stream.socket)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_a_failure_does_not_hide_it() {
+        let follows = Failure::failed(handoff::Error::StreamBroken { sent: 1, total: 2 });
+        let cause = Failure::failed("sending to the peer: Connection reset by peer");
+        assert_eq!(because(follows.clone(), cause.clone()), cause);
+        assert_eq!(because(cause.clone(), follows.clone()), cause);
+        assert_eq!(because(follows.clone(), follows.clone()), follows);
+    }
+}

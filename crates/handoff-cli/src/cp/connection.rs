@@ -4,7 +4,8 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-use handoff::{Receiver, Span};
+use handoff::{Receiver, Socket, Span};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::checksum::PieceSum;
 use super::gathering::Gathering;
@@ -19,6 +20,7 @@ pub(super) const RECEIVING: &str = "receiving from the peer";
 /// One connection, and its bytes on their way out.
 pub(super) struct Connection<'a> {
     sink: &'a Sink<'a>,
+    socket: &'a Socket,
     receiver: &'a mut Receiver,
     writes: Writes<Span>,
     /// For a file past the page cache.
@@ -33,10 +35,22 @@ enum Event {
     Written(handoff::Transferred<Vec<Span>>, u64),
 }
 
+/// Whether the sender has ended the connection, whatever of it is still to be read. It waits for the answer before
+/// that.
+fn has_left(socket: &Socket) -> bool {
+    let mut ended = [PollFd::new(socket, PollFlags::RDHUP)];
+    // A hang-up or an error is told unasked.
+    poll(&mut ended, Some(&Timespec::default())).is_ok_and(|found| found > 0)
+}
+
 impl<'a> Connection<'a> {
-    pub(super) fn new(sink: &'a Sink<'a>, receiver: &'a mut Receiver) -> Result<Self, Failure> {
+    pub(super) fn new(
+        sink: &'a Sink<'a>,
+        socket: &'a Socket,
+        receiver: &'a mut Receiver,
+    ) -> Result<Self, Failure> {
         let gathering = sink.direct().map(|file| Gathering::new(sink.job, file)).transpose()?;
-        Ok(Self { sink, receiver, writes: Writes::default(), gathering })
+        Ok(Self { sink, socket, receiver, writes: Writes::default(), gathering })
     }
 
     /// Takes everything, to the end of the transfer; returns the bytes that were copied once more for
@@ -62,7 +76,9 @@ impl<'a> Connection<'a> {
                 match portion {
                     Portion::Head => {}
                     Portion::Payload { offset, last } => self.put(part, offset, last).await?,
-                    Portion::Hole { offset, len } => self.sink.leave_out(offset, len).await?,
+                    Portion::Hole { offset, len } => {
+                        self.sink.leave_out(offset, len, || has_left(self.socket)).await?;
+                    }
                     Portion::End => return self.finish().await,
                 }
             }

@@ -11,7 +11,7 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, LocalBoxFuture, select};
@@ -53,7 +53,8 @@ struct Waiting<'a> {
 
 /// Takes all connections of one transfer, in the order of their streams; returns the peer's hello. `answer`
 /// returns our hello for theirs, or why they are turned away. It waits for nobody longer than `first`, and
-/// for the other streams than `rest`. The NIC may steer any of them to `queue`.
+/// for the other streams of a transfer than `rest`: then it turns away those that came, and waits for another sender.
+/// The NIC may steer any of them to `queue`.
 ///
 /// # Errors
 ///
@@ -70,27 +71,58 @@ pub(super) async fn gather(
     let room = MOST_WAITING.min(descriptors::allowed() / 4);
     let waiting = VecDeque::new();
     let mut hall = Hall { driver, queue, listener, visitors, waiting, room, answer };
-    let nobody = "nobody connected in time (--connect-timeout)";
-    let first = first.unwrap_or(Duration::MAX);
-    let (socket, hello) = within(driver, first, nobody, hall.guest(None)).await?;
-    let mut streams: Vec<Option<Socket>> = Vec::new();
-    streams.resize_with(usize::from(hello.streams), || None);
-    streams[usize::from(hello.stream)] = Some(socket);
-    let others = async {
-        while streams.iter().any(Option::is_none) {
-            let (socket, next) = hall.guest(Some(hello)).await?;
-            streams[usize::from(next.stream)] = Some(socket);
+    // A time-out past the end of time means none.
+    let until = first.and_then(|first| Instant::now().checked_add(first));
+    loop {
+        let left =
+            until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+        if let Some(transfer) = hall.transfer(left, rest).await? {
+            return Ok(transfer);
         }
-        Ok(())
-    };
-    let not_all = "not all streams of the transfer connected in time (--connect-timeout)";
-    within(driver, rest, not_all, others).await?;
-    Ok((streams.into_iter().flatten().collect(), hello))
+    }
 }
 
 impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
+    /// All connections of the next transfer; `None` if some of them did not come.
+    async fn transfer(
+        &mut self,
+        first: Duration,
+        rest: Duration,
+    ) -> Result<Option<(Vec<Socket>, Hello)>, Failure> {
+        let driver = self.driver;
+        let nobody = "nobody connected in time (--connect-timeout)";
+        let (peer, socket, hello) = within(driver, first, nobody, self.guest(None)).await?;
+        let mut streams: Vec<Option<Socket>> = Vec::new();
+        streams.resize_with(usize::from(hello.streams), || None);
+        streams[usize::from(hello.stream)] = Some(socket);
+        let others = async {
+            while streams.iter().any(Option::is_none) {
+                let (_, socket, next) = self.guest(Some(hello)).await?;
+                streams[usize::from(next.stream)] = Some(socket);
+            }
+            Ok::<_, Failure>(())
+        };
+        match driver.timeout(rest, others).await {
+            Ok(over) => over?,
+            Err(Error::TimedOut { .. }) => {
+                let came = streams.iter().flatten().count();
+                let why = format!(
+                    "only {came} of the {} streams of its transfer connected in time (--connect-timeout)",
+                    hello.streams
+                );
+                self.visitors.turned_away(peer, &why);
+                return Ok(None);
+            }
+            Err(error) => return Err(Failure::failed(error)),
+        }
+        Ok(Some((streams.into_iter().flatten().collect(), hello)))
+    }
+
     /// The next welcome connection: of the transfer that has begun, if one has.
-    async fn guest(&mut self, begun: Option<Hello>) -> Result<(Socket, Hello), Failure> {
+    async fn guest(
+        &mut self,
+        begun: Option<Hello>,
+    ) -> Result<(SocketAddr, Socket, Hello), Failure> {
         loop {
             let words = poll_fn(|context| {
                 let spoken = self.waiting.iter_mut().enumerate().find_map(|(at, one)| {
@@ -113,7 +145,7 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
             };
             match next {
                 Either::Left((peer, words)) => match self.welcome(words, begun).await {
-                    Ok(guest) => return Ok(guest),
+                    Ok((socket, hello)) => return Ok((peer, socket, hello)),
                     Err(why) => self.visitors.turned_away(peer, &why),
                 },
                 Either::Right(Ok((socket, peer))) => self.take_in(socket, peer),
@@ -177,7 +209,7 @@ async fn within<T>(
     }
 }
 
-/// Tells a sender that says hello why it is refused, as much as can be sent at once.
+/// Tells a peer that says hello why it is refused, as much as can be sent at once.
 pub(super) fn refuse(socket: &Socket, hello: &Hello, why: &str) {
     let answer = Frame::Answer { bytes: 0, outcome: Err(why.to_owned()) };
     let words = [&hello.encode()[..], &answer.encode()].concat();
@@ -250,8 +282,8 @@ async fn hear(socket: &Socket, queue: Option<&RxQueue>) -> Result<Hello, Failure
     match words.first_chunk() {
         Some(words) => Hello::decode(words).map_err(Failure::failed),
         None => Err(Failure::failed(
-            "the peer ended the connection before it said hello: it has another transfer under way, or is not \
-             `handoff cp` (for nc, socat and the like use --raw)",
+            "the peer ended the connection before it said hello: it has another transfer under way, is \
+             of another version, or is not `handoff cp` (for nc, socat and the like use --raw)",
         )),
     }
 }

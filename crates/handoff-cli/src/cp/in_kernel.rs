@@ -61,7 +61,7 @@ pub(super) fn copy(
         let hop = hop("reflink", "the files share their blocks until one is changed", tally);
         return Ok(Some(Copied { hop, holes: 0 }));
     }
-    if !extents.is_sparse() {
+    if !extents.is_sparse() && destination.in_place().is_none() {
         destination.check_room(len)?;
     }
     let (mut offset, mut holes, mut copied) = (0, 0, 0);
@@ -79,6 +79,11 @@ pub(super) fn copy(
         let (mut from, mut to) = (offset, offset);
         let step = (end - offset).min(STEP) as usize;
         match copy_file_range(source, Some(&mut from), destination.file(), Some(&mut to), step) {
+            // Some file systems say so of any file, and this one may have been cut: reading tells.
+            Ok(0) if copied == 0 => {
+                job.progress.set_position(0);
+                return Ok(None);
+            }
             Ok(0) => {
                 return Err(Failure::failed(format!(
                     "{} was cut while it was read: it ends at {offset}",

@@ -22,6 +22,8 @@ pub(super) struct Intake<'a> {
     order: &'a Order<'a>,
     pub(super) verify: bool,
     length: Option<u64>,
+    /// What becomes of it if it fails.
+    fate: &'static str,
     books: Mutex<Books>,
 }
 
@@ -100,6 +102,12 @@ impl<'a> Frames<'a> {
                 }
                 Portion::Payload { offset, last }
             }
+            // A sender that knows of holes knows the length of its file.
+            Some(Event::Frame(Frame::Hole { .. })) if self.intake.length.is_none() => {
+                return Err(Failure::failed(
+                    "the sender breaks the protocol: a hole in a transfer whose length it did not say",
+                ));
+            }
             Some(Event::Frame(Frame::Hole { offset, len })) => {
                 let sum = if self.intake.verify { zeros(len) } else { 0 };
                 self.intake.cover(offset, len, sum)?;
@@ -116,7 +124,7 @@ impl<'a> Frames<'a> {
             Some(Event::Frame(Frame::Abort { reason })) => {
                 return Err(Failure::failed(format!("the sender gave up: {reason}")));
             }
-            Some(Event::Frame(Frame::Answer { .. })) => {
+            Some(Event::Frame(Frame::Answer { .. } | Frame::AtWork)) => {
                 return Err(Failure::failed("the sender breaks the protocol: it answers"));
             }
         };
@@ -125,8 +133,13 @@ impl<'a> Frames<'a> {
 }
 
 impl<'a> Intake<'a> {
-    /// For a transfer of this length, if it is known.
-    pub(super) fn new(order: &'a Order<'a>, length: Option<u64>, verify: bool) -> Self {
+    /// For a transfer of this length, if it is known; `fate` says what becomes of it if it fails.
+    pub(super) fn new(
+        order: &'a Order<'a>,
+        length: Option<u64>,
+        verify: bool,
+        fate: &'static str,
+    ) -> Self {
         let books = Books {
             coverage: Coverage::new(length, verify),
             end: None,
@@ -135,7 +148,7 @@ impl<'a> Intake<'a> {
             parts: BTreeMap::new(),
             arrived: BTreeMap::new(),
         };
-        Self { order, verify, length, books: Mutex::new(books) }
+        Self { order, verify, length, fate, books: Mutex::new(books) }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -180,7 +193,8 @@ impl<'a> Intake<'a> {
         let got = self.books().coverage.bytes();
         let of = self.length.map(|length| format!(" of {length}")).unwrap_or_default();
         Failure::failed(format!(
-            "the sender ended the connection midway, after {got}{of} bytes: nothing of it is kept"
+            "the sender ended the connection midway, after {got}{of} bytes: {}",
+            self.fate
         ))
     }
 
@@ -210,9 +224,10 @@ impl<'a> Intake<'a> {
         };
         match (ours, theirs) {
             (Some(ours), Some(theirs)) if ours != theirs => Err(Failure::failed(format!(
-                "the checksums differ: {} was sent and {} arrived; nothing of it is kept",
+                "the checksums differ: {} was sent and {} arrived; {}",
                 hexadecimal(theirs),
-                hexadecimal(ours)
+                hexadecimal(ours),
+                self.fate
             ))),
             (Some(_), None) if !self.order.args.raw => {
                 Err(Failure::failed("the sender sent no checksum"))

@@ -17,6 +17,7 @@ use indicatif::ProgressBar;
 use super::Args;
 use crate::failure::Failed;
 use crate::net::address::Address;
+use crate::net::path;
 use crate::{Context, Failure, Stop, clock, output, progress};
 
 /// The most memory for pieces, in bytes: as much as a receive pool can have.
@@ -38,6 +39,8 @@ pub(super) struct Job<'a> {
     pub(super) driver: Driver,
     /// The kind of source, in a word, once it is open.
     pub(super) source_kind: Cell<Option<&'static str>>,
+    /// How often the peer has said that it is at work.
+    heard: Cell<u64>,
 }
 
 /// Memory for pieces.
@@ -81,6 +84,14 @@ impl<'a> Order<'a> {
             output::say(format_args!("note: {note}"));
             notes.push(note);
         }
+    }
+
+    /// The destination is not replaced in one step, and why.
+    pub(super) fn note_in_place(&self, why: &str) {
+        self.note(format!(
+            "{} is written in place, because {why}: a copy that fails leaves a part of SRC there",
+            self.destination
+        ));
     }
 
     pub(super) fn notes(&self) -> Vec<String> {
@@ -148,7 +159,7 @@ impl<'a> Job<'a> {
         if let Some(reason) = driver.ring_unavailable() {
             order.note(format!("plain system calls instead of io_uring: {reason}"));
         }
-        Ok(Self { order, driver, source_kind: Cell::new(None) })
+        Ok(Self { order, driver, source_kind: Cell::new(None), heard: Cell::new(0) })
     }
 
     /// Makes a socket send by the requested engine.
@@ -253,20 +264,37 @@ impl<'a> Job<'a> {
         &self,
         future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        self.driver.block_on(self.while_moving(future)).failed("waiting in the kernel")?
+        self.until_cut_off(&[], future)
     }
 
-    /// Waits for a future to its end, or to the stop, or until nothing has moved for too long (--idle).
+    /// The same with these connections.
+    ///
+    /// # Errors
+    ///
+    /// As [`while_moving`](Self::while_moving).
+    pub(super) fn until_cut_off<T>(
+        &self,
+        connections: &[&Socket],
+        future: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let moving = self.while_moving(connections, future);
+        self.driver.block_on(moving).failed("waiting in the kernel")?
+    }
+
+    /// Waits for a future to its end, or to the stop, or until nothing has moved for too long (--idle), or the host at
+    /// the other end of one of these connections has not answered for too long.
     ///
     /// # Errors
     ///
     /// Its own, or [`Failure::Stopped`], or that nothing moved.
     pub(super) async fn while_moving<T>(
         &self,
+        connections: &[&Socket],
         future: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let given_up = async {
-            select(pin!(self.stopped()), pin!(self.standing_still())).await.factor_first().0
+            let still = self.standing_still(connections);
+            select(pin!(self.stopped()), pin!(still)).await.factor_first().0
         };
         unless(given_up, future).await
     }
@@ -283,21 +311,46 @@ impl<'a> Job<'a> {
         unless(self.stopped(), future).await
     }
 
+    /// The peer has said that it is at work.
+    pub(super) fn hear(&self) {
+        self.heard.set(self.heard.get() + 1);
+    }
+
     /// Ends when nothing has moved for too long.
-    async fn standing_still(&self) -> Failure {
-        let idle = self.args.idle;
-        if idle.is_zero() {
+    async fn standing_still(&self, connections: &[&Socket]) -> Failure {
+        let Some(silence) = self.args.silence() else { return std::future::pending().await };
+        if connections.is_empty() && self.args.idle().is_none() {
             return std::future::pending().await;
         }
-        let (mut seen, mut since) = (self.progress.position(), Instant::now());
+        let signs = || (self.progress.position(), self.heard.get());
+        let (mut seen, mut since) = (signs(), Instant::now());
         loop {
-            clock::pass(&self.driver, clock::between_looks(idle)).await;
-            let moved = self.progress.position();
+            clock::pass(&self.driver, clock::between_looks(silence)).await;
+            let moved = signs();
             if moved != seen {
                 (seen, since) = (moved, Instant::now());
             } else if let Err(failure) = self.stands_still(since) {
                 return failure;
             }
+            if let Err(failure) = self.hears(connections) {
+                return failure;
+            }
+        }
+    }
+
+    /// Whether the host at the other end has answered nothing for too long (--idle).
+    ///
+    /// # Errors
+    ///
+    /// That it has not.
+    pub(super) fn hears(&self, connections: &[&Socket]) -> Result<(), Failure> {
+        let Some(most) = self.args.silence() else { return Ok(()) };
+        match connections.iter().filter_map(path::silence).max() {
+            Some(silence) if silence >= most => Err(Failure::failed(format!(
+                "the peer's host has answered nothing for {} s: it is down, or cut off (--idle)",
+                silence.as_secs()
+            ))),
+            _ => Ok(()),
         }
     }
 
@@ -307,10 +360,12 @@ impl<'a> Job<'a> {
     ///
     /// That it is.
     pub(super) fn stands_still(&self, since: Instant) -> Result<(), Failure> {
-        if self.args.idle.is_zero() || since.elapsed() < self.args.idle {
-            return Ok(());
+        match self.args.idle() {
+            Some(idle) if since.elapsed() >= idle => {
+                Err(Failure::failed("nothing moved for too long (--idle)"))
+            }
+            _ => Ok(()),
         }
-        Err(Failure::failed("nothing moved for too long (--idle)"))
     }
 
     /// The failure of a signal, once one has come to any thread.

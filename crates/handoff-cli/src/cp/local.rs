@@ -4,9 +4,9 @@ use super::Job;
 use super::carry::{Carriage, Inlet, Outlet};
 use super::checksum::PieceSum;
 use super::destination::Destination;
+use super::kept::Preserved;
 use super::ranged::Ranged;
 use super::report::{Report, Transferred, hexadecimal};
-use super::wire::Attributes;
 use crate::Failure;
 use crate::clock::Clock;
 use crate::failure::Failed;
@@ -21,11 +21,12 @@ pub(super) fn copy(
     job: &Job<'_>,
     inlet: Inlet,
     outlet: Outlet,
-    destination: Option<(Destination, Option<Attributes>)>,
+    destination: Option<(Destination, Option<Preserved>)>,
 ) -> Result<Report, Failure> {
     let clock = Clock::start();
     if let (Some((destination, _)), Inlet::File { len, .. }) = (&destination, &inlet)
         && !inlet.is_sparse()
+        && destination.in_place().is_none()
     {
         destination.check_room(*len)?;
     }
@@ -37,12 +38,15 @@ pub(super) fn copy(
         (_, None) => None,
         (None, Some(_)) => Some("compare it yourself: what was written can't be read back"),
         (Some((destination, _)), Some(ours)) => {
+            // What is past its end cannot be read.
+            destination.end(bytes)?;
             let theirs = job.until_stopped(read_back(job, destination, bytes))?;
             if theirs != ours {
                 return Err(Failure::failed(format!(
-                    "the checksums differ: {} was read and {} was written; nothing of it is kept",
+                    "the checksums differ: {} was read and {} was written; {}",
                     hexadecimal(ours),
-                    hexadecimal(theirs)
+                    hexadecimal(theirs),
+                    destination.fate()
                 )));
             }
             Some(
@@ -50,8 +54,8 @@ pub(super) fn copy(
             )
         }
     };
-    if let Some((destination, attributes)) = destination {
-        destination.commit(bytes, attributes, job.args.sync)?;
+    if let Some((destination, preserved)) = destination {
+        destination.commit(bytes, preserved, job.args.sync)?;
     }
     let hops =
         vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];

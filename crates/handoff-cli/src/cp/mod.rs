@@ -1,7 +1,8 @@
 //! `handoff cp`: copies a file or pipe to another, here or on another machine.
 //!
 //! Contracts:
-//! - a destination file appears whole or not at all, however the copy ends;
+//! - a destination file appears whole or not at all, however the process ends; a power cut is another matter (--sync);
+//!   what no new file can replace is written in place, and that is said;
 //! - a sender succeeds only after the receiver has everything in place;
 //! - the report says for each hop what the CPU copied, and the reason for every fallback.
 //!
@@ -24,6 +25,7 @@ mod greet;
 mod in_kernel;
 mod intake;
 mod job;
+mod kept;
 mod lending;
 mod local;
 mod messages;
@@ -44,19 +46,19 @@ pub mod wire;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::failure::Failed;
-use crate::net::address::{Address, Endpoint};
+use crate::net::address::{self, Address, Endpoint};
 use crate::net::nic::{self, Card};
 use crate::net::patience::{self, Patience};
 use crate::net::reach::{self, Addresses, Listener};
 use crate::net::visitors;
-use crate::{Command, Context, Failure, output, quantity, rds};
+use crate::{Command, Context, Failure, output, quantity, rds, standard};
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
@@ -97,14 +99,26 @@ to the kernel, unless you give --engine copy.
 Holes of a file stay holes in a copy that is a file, here and over a network (not with --raw).
 On one machine the copy shares its blocks with the source where the file system can (reflink);
 otherwise the kernel copies (copy_file_range). --verify, --direct, --lend and --engine take
-another way. On one machine a new file gets the permission bits of its source; --preserve also
-keeps the modification time; over a network it keeps both, if you give it to both sides. The owner
-is never kept.
+another way. On one machine a new file gets the permission bits of its source, less the umask, as with cp(1).
+--preserve keeps all of them, the modification time, the ACL and the extended attributes of users;
+over a network only permission bits and time, if you give it to both sides. The owner of SRC is
+never kept.
+
+DST appears under its name when it is complete, or not at all, also if the command is killed. After a
+power cut it may be there and empty or short: --sync writes it to the disk before it gets its name.
+--force replaces a file in one step; the new file gets the old one's mode (without set-user-ID and
+set-group-ID), owner, ACL and extended attributes. Other names of the old file (hard links) keep
+the old bytes. cp(1) writes into the old file instead. Where no new file can take the name, this
+command writes in place, too, and says so: a block device, a mounted file, a directory that takes
+no new file, an owner that you cannot give. A copy that fails then leaves a part of SRC there.
 
 Between two `handoff cp` the receiver confirms: the sender succeeds only when the file is there
 under its name. With --raw nothing is confirmed, and a cut-off transfer looks complete.
 
-With - as DST the report goes to standard error, otherwise to standard output.";
+With - or /dev/stdout as DST the report goes to standard error, otherwise to standard output.";
+
+/// How long the peer's host may answer nothing, without --idle.
+const MOST_SILENCE: Duration = Duration::from_secs(120);
 
 /// Arguments of `handoff cp`.
 #[derive(Debug, clap::Args)]
@@ -140,7 +154,7 @@ pub struct Args {
     #[arg(long)]
     pub raw: bool,
 
-    /// Replace an existing file; it keeps its content until the copy is complete
+    /// Replace an existing file, which keeps its content until the copy is complete; write over a block device
     #[arg(long, short)]
     pub force: bool,
 
@@ -153,11 +167,12 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Lend::Auto)]
     pub lend: Lend,
 
-    /// Keep the modification time and the permission bits of SRC; over a network give it to both sides
+    /// Keep the permission bits and the modification time of SRC, on one machine also its ACL and extended attributes;
+    /// over a network give it to both sides
     #[arg(long, short)]
     pub preserve: bool,
 
-    /// Write the file to the disk (fsync) before it gets its name
+    /// Write the file to the disk (fsync) before it gets its name, and the name, too: then it survives a power cut
     #[arg(long)]
     pub sync: bool,
 
@@ -194,9 +209,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = quantity::seconds_above_0)]
     pub connect_timeout: Option<Duration>,
 
-    /// Fail after this many seconds in which no byte moved; 0: never
-    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = quantity::seconds)]
-    pub idle: Duration,
+    /// Fail after this many seconds in which no byte moved; 0: never [default: fail after 120 seconds in which the
+    /// peer's host answered nothing; over TCP only]
+    #[arg(long, value_name = "SECONDS", value_parser = quantity::seconds)]
+    pub idle: Option<Duration>,
 
     /// Receive at most this many bytes (k, m, g, t). A sender that announces more is refused; one that sends
     /// more is cut off
@@ -213,6 +229,16 @@ impl Args {
     fn too_long(&self, announced: Option<u64>) -> Option<String> {
         let (length, most) = (announced?, self.max_size?);
         (length > most).then(|| format!("{length} bytes are more than {most} (--max-size)"))
+    }
+
+    /// For bytes to move, if there is an end to that.
+    fn idle(&self) -> Option<Duration> {
+        self.idle.filter(|idle| !idle.is_zero())
+    }
+
+    /// For the peer's host to answer, if there is an end to that.
+    fn silence(&self) -> Option<Duration> {
+        Some(self.idle.unwrap_or(MOST_SILENCE)).filter(|silence| !silence.is_zero())
     }
 
     /// For finding and reaching the peer.
@@ -276,7 +302,7 @@ fn size(text: &str) -> Result<usize, String> {
 
 /// Whether standard output is for the bytes, so that everything else goes to standard error.
 pub(crate) fn gives_bytes(command: &Command) -> bool {
-    matches!(command, Command::Cp(args) if args.destination == "-")
+    matches!(command, Command::Cp(args) if sides::is_output(&args.destination))
 }
 
 /// Random bits, for names that must not collide.
@@ -333,6 +359,14 @@ fn copy(
 }
 
 fn carry_out(order: &Order<'_>, card: Option<&Card>) -> Result<Report, Failure> {
+    for side in [&order.source, &order.destination] {
+        if let Address::File(path) = side
+            && let Some(shown) = address::looks_like_endpoint(path)
+            && !path.exists()
+        {
+            order.note(format!("{shown} is taken for a file: an address is tcp://{shown}"));
+        }
+    }
     match &order.source {
         Address::Connect(_) | Address::Listen(_) => {
             let (threads, queues) = (order.args.threads(), order.args.queues.into());
@@ -357,7 +391,7 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
     let (length, attributes) = (origin.len(), origin.attributes());
     job.set_length(length);
     job.source_kind.set(Some(origin.kind()));
-    let kept = attributes.filter(|_| job.args.preserve);
+    let preserved = if job.args.preserve { origin.preserved()? } else { None };
     match &job.destination {
         Address::Connect(endpoint) | Address::Listen(endpoint) => {
             let listens = matches!(job.destination, Address::Listen(_));
@@ -371,36 +405,43 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
                 );
             }
             let inlet = inlet(job, origin, !verify, !job.args.raw)?;
-            let attributes = kept.filter(|_| peer.is_some_and(|peer| peer.preserves));
+            let attributes =
+                attributes.filter(|_| job.args.preserve && peer.is_some_and(|it| it.preserves));
+            if attributes.is_some() && preserved.is_some_and(|it| it.has_extended()) {
+                job.note("the ACL and extended attributes of SRC are not sent".to_owned());
+            }
             send::send(job, inlet, send::Sending { connections, verify, attributes })
         }
         Address::Rds(endpoint) => {
             messages::send(job, &inlet(job, origin, false, true)?, length, endpoint)
         }
-        Address::File(path) => match destination::open(path, job.args.force)? {
+        Address::File(path) => match destination::open(path, job.args.force, origin.source())? {
             Target::File(destination) => {
                 let outlet = Outlet::File(ranged(job, &destination)?);
-                // Once it is open: the bits of the source may forbid to write.
-                if let Some(attributes) = attributes {
-                    destination.set_mode(attributes.mode)?;
-                }
                 let clock = Clock::start();
                 // Bad input is refused, in any direction.
                 job.memory_for(1)?;
+                if let Some(why) = destination.in_place() {
+                    job.note_in_place(why);
+                    if let Some(len) = length {
+                        destination.check_room(len)?;
+                    }
+                    destination.begin()?;
+                }
                 if in_kernel::is_enough(job)
                     && let Origin::File { file, len, .. } = &origin
                     && let Some(extents) = origin.extents()?
                     && let Some(copied) = in_kernel::copy(job, file, *len, &extents, &destination)?
                 {
                     let (bytes, holes) = (*len, copied.holes);
-                    destination.commit(bytes, kept, job.args.sync)?;
+                    destination.commit(bytes, preserved, job.args.sync)?;
                     let hops = vec![copied.hop];
                     let (checksum, verified) = (None, None);
                     let done = Transferred { bytes, holes, streams: 0, checksum, verified, hops };
                     return Ok(Report::new(job.order, &clock, done));
                 }
-                let inlet = inlet(job, origin, !job.args.verify, true)?;
-                local::copy(job, inlet, outlet, Some((destination, kept)))
+                let inlet = inlet(job, origin, !job.args.verify, destination.has_holes())?;
+                local::copy(job, inlet, outlet, Some((destination, preserved)))
             }
             Target::Stream(path) => {
                 let outlet = stream(job, open_stream(job, &path)?)?;
@@ -408,7 +449,7 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
             }
         },
         Address::Pipe => {
-            let outlet = stream(job, stdout()?)?;
+            let outlet = stream(job, standard::output()?)?;
             local::copy(job, inlet(job, origin, false, false)?, outlet, None)
         }
     }
@@ -416,22 +457,24 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
 
 /// The destination of received bytes, opened before anything is waited for; none if it is standard output.
 fn target(order: &Order<'_>) -> Result<Option<Target>, Failure> {
-    match &order.destination {
-        Address::File(path) => destination::open(path, order.args.force).map(Some),
-        _ => Ok(None),
+    let target = match &order.destination {
+        Address::File(path) => destination::open(path, order.args.force, None).map(Some)?,
+        _ => None,
+    };
+    if let Some(Target::File(destination)) = &target
+        && let Some(why) = destination.in_place()
+    {
+        order.note_in_place(why);
     }
+    Ok(target)
 }
 
 fn outlet(order: &Order<'_>, target: Option<Target>) -> Result<sink::Outlet, Failure> {
     Ok(match target {
         Some(Target::File(destination)) => sink::Outlet::File(destination),
         Some(Target::Stream(path)) => sink::Outlet::Stream(open_stream(order, &path)?.into()),
-        None => sink::Outlet::Stream(stdout()?),
+        None => sink::Outlet::Stream(standard::output()?),
     })
-}
-
-fn stdout() -> Result<OwnedFd, Failure> {
-    std::io::stdout().as_fd().try_clone_to_owned().failed("standard output can't be used")
 }
 
 fn open_stream(order: &Order<'_>, path: &Path) -> Result<std::fs::File, Failure> {
@@ -473,6 +516,12 @@ fn ranged(job: &Job<'_>, destination: &destination::Destination) -> Result<Range
     Ranged::new(&job.driver, file, direct, job.destination.to_string())
 }
 
+/// Why two sides that both send, or both receive, cannot copy.
+fn both(send: bool) -> String {
+    let both = if send { "send" } else { "receive" };
+    format!("both sides {both}: on one of them the connection is SRC, on the other DST")
+}
+
 /// This side's hello.
 struct Offer {
     sends: bool,
@@ -493,7 +542,7 @@ fn reach(
     let family = args.addresses.family();
     let Offer { sends, length, sparse } = offer;
     let (verifies, preserves) = (args.verify, args.preserve);
-    let own = |streams, stream, transfer| Hello {
+    let own = |streams, stream, transfer, hears_work| Hello {
         sends,
         verifies,
         streams,
@@ -502,6 +551,7 @@ fn reach(
         length,
         sparse,
         preserves,
+        hears_work,
     };
     let too_long = |peer: &Hello| if sends { None } else { args.too_long(peer.length) };
     let queue = ways.map(|ways| &ways.queue);
@@ -526,7 +576,12 @@ fn reach(
             (vec![listener.accept_one(&job.driver, patience)?], None)
         } else {
             let answer = |peer: &Hello, socket: &Socket| {
-                let ours = own(peer.streams, peer.stream, peer.transfer);
+                let ours = own(peer.streams, peer.stream, peer.transfer, peer.hears_work);
+                if peer.sends == sends {
+                    let why = both(sends);
+                    greet::refuse(socket, &ours, &why);
+                    return Err(why);
+                }
                 if let Some(why) = too_long(peer) {
                     greet::refuse(socket, &ours, &why);
                     return Err(why);
@@ -549,7 +604,7 @@ fn reach(
             (sockets, None)
         } else {
             let transfer = random();
-            let hello = |number| own(args.streams, number, transfer);
+            let hello = |number| own(args.streams, number, transfer, true);
             let peer = patience.on(&job.driver, async |left| {
                 greet::call(&job.driver, queue, &sockets, hello, lead, left).await
             })??;
@@ -557,10 +612,7 @@ fn reach(
         }
     };
     if peer.is_some_and(|peer| peer.sends == sends) {
-        let both = if sends { "send" } else { "receive" };
-        return Err(Failure::usage(format!(
-            "both sides {both}: on one of them the connection is SRC, on the other DST"
-        )));
+        return Err(Failure::usage(both(sends)));
     }
     if let Some(why) = peer.as_ref().and_then(too_long) {
         return Err(Failure::failed(why));

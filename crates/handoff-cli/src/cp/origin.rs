@@ -3,20 +3,22 @@
 //! Contracts:
 //! - it is opened, and found readable, before anything is made or connected because of it;
 //! - the length of a file is that at its opening: a growing file is copied up to there, a shrinking one is
-//!   an error.
+//!   an error; a file that has no byte where its length says so, as in /proc and /sys, is read to its end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{Advice, FileType, OFlags, fadvise};
 
+use super::destination::Source;
 use super::extents::Extents;
+use super::kept::Preserved;
 use super::wire::Attributes;
 use crate::net::patience;
-use crate::{Failure, Stop};
+use crate::{Failure, Stop, standard};
 
 /// Where a copy comes from.
 #[derive(Debug)]
@@ -46,11 +48,7 @@ impl Origin {
     ///
     /// When it is closed.
     pub(super) fn stdin() -> Result<Self, Failure> {
-        let fd = io::stdin()
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|error| Failure::failed(format!("standard input can't be used: {error}")))?;
-        Ok(Self::Stream { fd, attributes: None })
+        Ok(Self::Stream { fd: standard::input()?, attributes: None })
     }
 
     /// A path.
@@ -89,15 +87,12 @@ impl Origin {
         } else {
             file.seek(SeekFrom::End(0)).map_err(failed)?
         };
-        match len {
-            // A file of /proc has bytes and no length.
-            0 => Ok(Self::Stream { fd: file.into(), attributes }),
-            len => {
-                // Larger read-ahead; only advice.
-                let _ = fadvise(&file, 0, None, Advice::Sequential);
-                Ok(Self::File { file, len, attributes })
-            }
+        if status.is_file() && !has_its_length(&file, len) {
+            return Ok(Self::Stream { fd: file.into(), attributes });
         }
+        // Larger read-ahead; only advice.
+        let _ = fadvise(&file, 0, None, Advice::Sequential);
+        Ok(Self::File { file, len, attributes })
     }
 
     /// Length in bytes, if known.
@@ -112,6 +107,33 @@ impl Origin {
     pub(super) fn attributes(&self) -> Option<Attributes> {
         match self {
             Self::Stream { attributes, .. } | Self::File { attributes, .. } => *attributes,
+        }
+    }
+
+    /// What it is to the file that is made of it.
+    pub(super) fn source(&self) -> Option<Source> {
+        let status = rustix::fs::fstat(self.fd()).ok()?;
+        let is_file = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
+        let mode = is_file.then_some(status.st_mode & 0o777);
+        Some(Source { id: (status.st_dev, status.st_ino), mode })
+    }
+
+    /// What a copy is to keep of it; `None` if it is no file.
+    ///
+    /// # Errors
+    ///
+    /// The file system's error.
+    pub(super) fn preserved(&self) -> Result<Option<Preserved>, Failure> {
+        let preserved = self.attributes().map(|attributes| Preserved::of(self.fd(), attributes));
+        preserved
+            .transpose()
+            .map_err(|error| Failure::failed(format!("reading the source's attributes: {error}")))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Stream { fd, .. } => fd.as_fd(),
+            Self::File { file, .. } => file.as_fd(),
         }
     }
 
@@ -143,6 +165,13 @@ impl Origin {
             },
         }
     }
+}
+
+/// Whether there is a last byte: files of /proc have bytes and no length, those of /sys a length and fewer bytes.
+fn has_its_length(file: &File, len: u64) -> bool {
+    let is_short = len == 0 || file.read_at(&mut [0], len - 1).is_ok_and(|got| got == 0);
+    // It may have been cut just now.
+    !is_short || file.metadata().is_ok_and(|now| now.len() != len)
 }
 
 /// The file at `path` opened again, for reading past the page cache.

@@ -11,7 +11,9 @@
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
 
 use handoff::{ReceiveEngine, RxQueue, RxStats, Socket, Tally};
 use socket2::SockRef;
@@ -20,6 +22,7 @@ use super::destination::Target;
 use super::ending::Ending;
 use super::intake::{Intake, Part};
 use super::job::{Job, Order};
+use super::kept::Preserved;
 use super::queues::{self, Source, Turn, Ways};
 use super::report::{Hop, Report, Transferred};
 use super::share::{LINGER, Share, Taking, hear_out};
@@ -38,6 +41,9 @@ use crate::threads::on_threads;
 
 const SHARING_OUT: &str = "sharing connections out";
 const ANSWERING: &str = "answering the sender";
+
+/// How often the sender hears that this side is at work.
+const AT_WORK: Duration = Duration::from_millis(500);
 
 /// How a transfer is divided.
 pub(super) struct Spread<'a> {
@@ -188,7 +194,7 @@ impl First<'_> {
 
         let clock = Clock::start();
         let streams = sockets.len();
-        let intake = Arc::new(Intake::new(order, length, verify));
+        let intake = Arc::new(Intake::new(order, length, verify, outlet.fate()));
         // First words may have come by the queue.
         let greeted = queue.as_ref().map(RxQueue::stats).unwrap_or_default();
         let mut shares = Vec::new();
@@ -219,7 +225,15 @@ impl First<'_> {
         let (holes, attributes) = (intake.holes(), intake.attributes());
         let ended = received.and_then(|(bytes, checksum)| {
             if let Outlet::File(destination) = outlet {
-                destination.commit(bytes, attributes, order.args.sync)?;
+                let (preserved, sync) = (attributes.map(Preserved::told), order.args.sync);
+                let commit = move || destination.commit(bytes, preserved, sync);
+                let hears_work = peer.is_some_and(|peer| peer.hears_work);
+                saying(commit, || {
+                    if hears_work {
+                        // What it does not hear it does not need.
+                        let _ = job.for_at_most(LINGER, tell(&sockets, &Frame::AtWork, ANSWERING));
+                    }
+                })?;
             }
             Ok((bytes, checksum))
         });
@@ -235,7 +249,9 @@ impl First<'_> {
         if !order.args.raw {
             let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
             // The file stays in place, whether or not the sender hears of it.
-            if let Err(failure) = job.until_stopped(tell(&sockets, &answer, ANSWERING)) {
+            let connections: Vec<_> = sockets.iter().collect();
+            let telling = tell(&sockets, &answer, ANSWERING);
+            if let Err(failure) = job.until_cut_off(&connections, telling) {
                 let why = failure.line().unwrap_or_default();
                 job.note(format!("the sender may take it for failed: {why}"));
             }
@@ -261,6 +277,26 @@ fn those_ready<'a>(others: Vec<Other<'a>>) -> Option<Vec<Sender<Given<'a>>>> {
         }
     }
     Some(gives)
+}
+
+/// Does on a thread of its own what may take long, such as a sync, and says again and again that this side is at work.
+fn saying<T: Send>(
+    work: impl FnOnce() -> Result<T, Failure> + Send,
+    mut at_work: impl FnMut(),
+) -> Result<T, Failure> {
+    let (tell, over) = channel();
+    thread::scope(|scope| {
+        scope.spawn(move || tell.send(work()));
+        loop {
+            match over.recv_timeout(AT_WORK) {
+                Ok(done) => return done,
+                Err(RecvTimeoutError::Timeout) => at_work(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::failed("naming the file panicked"));
+                }
+            }
+        }
+    })
 }
 
 /// Tells the sender why it failed, and reads from it for a moment.
@@ -331,6 +367,17 @@ mod tests {
     #[test]
     fn a_file_that_is_in_place_is_a_success_whatever_ends_another_thread() {
         assert_eq!(outcome(vec![Ok(Some(7)), Err(Failure::Stopped(2)), Ok(None)]), Ok(7));
+    }
+
+    #[test]
+    fn the_sender_hears_that_a_long_sync_is_at_work() {
+        let (tell, told) = channel();
+        let work = move || told.recv().map_err(Failure::failed);
+        let at_work = || {
+            // It may hear it more than once.
+            let _ = tell.send(7);
+        };
+        assert_eq!(saying(work, at_work), Ok(7));
     }
 
     #[test]

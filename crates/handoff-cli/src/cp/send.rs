@@ -66,11 +66,12 @@ pub(super) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
     let outlet = Outlet::Sockets { streams, raw };
     let carriage = Carriage::new(inlet, outlet, job.args.buffer, sending.verify, &job.progress);
 
-    let ended = job.until_stopped(async {
+    let sockets: Vec<_> = carriage.sockets().collect();
+    let ended = job.until_cut_off(&sockets, async {
         let answered = pin!(async {
             // A connection closed with an unread answer is reset, which a relay in between takes for a
             // failure.
-            let mut endings = endings(&mut receivers, raw);
+            let mut endings = endings(&mut receivers, raw, || job.hear());
             let mut answer = None;
             while let Some(ending) = endings.next().await {
                 answer = Some(ending.confirmed()?);
@@ -171,15 +172,16 @@ pub(super) fn check(bytes: u64, checksum: Option<u64>, answer: Answer) -> Result
     }
 }
 
-/// The ending on each connection, the first to come first.
+/// The ending on each connection, the first to come first; `at_work` hears what comes before.
 fn endings(
     receivers: &mut [Receiver],
     raw: bool,
+    at_work: impl Fn() + Copy,
 ) -> FuturesUnordered<impl Future<Output = Ending>> {
-    receivers.iter_mut().map(|receiver| ending(receiver, raw)).collect()
+    receivers.iter_mut().map(|receiver| ending(receiver, raw, at_work)).collect()
 }
 
-async fn ending(receiver: &mut Receiver, raw: bool) -> Ending {
+async fn ending(receiver: &mut Receiver, raw: bool, at_work: impl Fn()) -> Ending {
     let mut decoder = Decoder::new();
     loop {
         match receiver.next_span().await {
@@ -188,6 +190,7 @@ async fn ending(receiver: &mut Receiver, raw: bool) -> Ending {
                 if let Some(ending) = take_ending(&mut decoder, &span) {
                     return ending;
                 }
+                at_work();
             }
             Some(Err(error)) => return Ending::Gone(error.to_string()),
             // A receiver of bare bytes may end its own direction at any time.
@@ -206,7 +209,7 @@ pub(super) fn take_ending(decoder: &mut Decoder, span: &[u8]) -> Option<Ending> 
         };
         bytes = &bytes[taken..];
         match event {
-            None => {}
+            None | Some(Event::Frame(Frame::AtWork)) => {}
             Some(Event::Frame(Frame::Answer { bytes, outcome: Ok(sum) })) => {
                 return Some(Ending::Confirmed(bytes, sum));
             }
@@ -226,7 +229,7 @@ fn last_words(job: &Job<'_>, receivers: &mut [Receiver], failure: Failure) -> Fa
         _ => return failure,
     };
     let ended = job.for_at_most(LAST_WORDS, async {
-        let mut endings = endings(receivers, false);
+        let mut endings = endings(receivers, false, || ());
         let mut last = None;
         while let Some(ending) = endings.next().await {
             match ending {
@@ -274,6 +277,7 @@ fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
             }
             job.stop.check()?;
             job.stands_still(since)?;
+            job.hears(&[&stream.socket])?;
             std::thread::sleep(LOOK_AGAIN);
         }
     }

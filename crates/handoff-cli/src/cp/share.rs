@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Pool, Receiver, RxQueue, RxStats, Tally};
+use handoff::{Pool, Receiver, RxQueue, RxStats, Socket, Tally};
 
 use super::connection::{Connection, RECEIVING};
 use super::ending::Ending;
@@ -47,6 +47,8 @@ pub(super) struct Share {
 pub(super) struct Taking<'a> {
     pub(super) sink: Sink<'a>,
     pub(super) receivers: Vec<Receiver>,
+    /// Those of the receivers.
+    sockets: Vec<Socket>,
     number: usize,
     queue: Option<(RxQueue, usize, RxStats)>,
     registered: bool,
@@ -72,14 +74,15 @@ impl<'a> Taking<'a> {
             // Registering it would make all of it memory.
             registered &= queue.chunks() == queue.chunks_limit() && job.register(queue);
         }
-        let mut receivers = Vec::new();
+        let (mut receivers, mut sockets) = (Vec::new(), Vec::new());
         for connection in connections {
             let source = queue.as_ref().map_or_else(|| (&pool).into(), |queue| queue.or(&pool));
             let socket = job.driver.socket(connection).failed(RECEIVING)?;
             receivers.push(socket.receive(source).failed(RECEIVING)?);
+            sockets.push(socket);
         }
         let queue = queue.map(|queue| (queue, of_card, before));
-        Ok(Self { sink, receivers, number, queue, registered })
+        Ok(Self { sink, receivers, sockets, number, queue, registered })
     }
 
     /// Receives to the end of all threads.
@@ -93,7 +96,8 @@ impl<'a> Taking<'a> {
         let ended = ending.check().and_then(|()| self.receive(ending)).and_then(|staged| {
             self.count(staged);
             ending.through();
-            job.until_stopped(ending.wait(&job.driver))
+            let sockets: Vec<_> = self.sockets.iter().collect();
+            job.until_cut_off(&sockets, ending.wait(&job.driver))
         });
         ended.map_err(|failure| ending.fail(failure))
     }
@@ -101,12 +105,14 @@ impl<'a> Taking<'a> {
     /// Receives from its connections; returns the bytes copied once more for alignment.
     fn receive(&mut self, ending: &Ending) -> Result<u64, Failure> {
         let sink = &self.sink;
-        let receivers = &mut self.receivers;
-        sink.job.until_stopped(async {
+        let connections = self.sockets.iter().zip(&mut self.receivers);
+        let sockets: Vec<_> = self.sockets.iter().collect();
+        sink.job.until_cut_off(&sockets, async {
             let taking = async {
-                let mut all: FuturesUnordered<_> = receivers
-                    .iter_mut()
-                    .map(async |receiver| Connection::new(sink, receiver)?.take().await)
+                let mut all: FuturesUnordered<_> = connections
+                    .map(async |(socket, receiver)| {
+                        Connection::new(sink, socket, receiver)?.take().await
+                    })
                     .collect();
                 let mut staged = 0;
                 while let Some(copied) = all.next().await {

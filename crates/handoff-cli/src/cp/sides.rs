@@ -1,8 +1,15 @@
 //! Both sides of a copy, and whether the options make sense for them.
 
+use std::ffi::OsStr;
+
 use super::{Args, EngineName, Lend};
 use crate::net::address::Address;
 use crate::{Failure, rds};
+
+/// Whether this destination is standard output, which then is for the bytes only.
+pub(super) fn is_output(destination: &OsStr) -> bool {
+    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| destination == *name)
+}
 
 /// Source and destination.
 ///
@@ -12,7 +19,10 @@ use crate::{Failure, rds};
 pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     let address = |text| Address::parse(text).map_err(Failure::usage);
     let source = address(&args.source)?;
-    let destination = address(&args.destination)?;
+    let destination = match is_output(&args.destination) {
+        true => Address::Pipe,
+        false => address(&args.destination)?,
+    };
     let is_rds = |address: &Address| matches!(address, Address::Rds(_));
     let is_peer = |address: &Address| {
         matches!(address, Address::Connect(_) | Address::Listen(_)) || is_rds(address)
@@ -41,7 +51,7 @@ pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     if args.max_size.is_some() && !is_peer(&source) {
         return Err(Failure::usage("--max-size needs a connection as SRC"));
     }
-    if !args.idle.is_zero() && !is_peer(&source) && !is_peer(&destination) {
+    if args.idle().is_some() && !is_peer(&source) && !is_peer(&destination) {
         return Err(Failure::usage("--idle needs a connection as SRC or DST"));
     }
     if args.raw && args.preserve {

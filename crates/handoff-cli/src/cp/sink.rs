@@ -11,9 +11,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use handoff::{Buffer, Payload, Tally, Transfer};
+use handoff::{Payload, Tally, Transfer};
 
-use super::destination::Destination;
+use super::destination::{Destination, WRITTEN};
 use super::intake::Intake;
 use super::job::{self, Job, Order, streamed};
 use super::ranged::Ranged;
@@ -37,14 +37,14 @@ pub(super) enum Outlet {
 
 /// A thread's sink, before its driver has it.
 pub(super) enum Opened {
-    /// With the same file past the page cache, if wanted.
-    File(File, Option<io::Result<File>>),
+    /// With the same file past the page cache, if wanted; whether bytes that are not written are 0.
+    File(File, Option<io::Result<File>>, bool),
     Stream(OwnedFd),
 }
 
 impl Outlet {
-    /// Checks before anything is received whether the transfer can be taken; `sparse` if not all its `length` bytes
-    /// take room.
+    /// Checks before anything is received whether the transfer can be taken, and empties a file that is written in
+    /// place; `sparse` if not all its `length` bytes take room.
     ///
     /// # Errors
     ///
@@ -61,8 +61,21 @@ impl Outlet {
                 "{} takes its bytes in order, and so one stream, not {streams} (--streams 1)",
                 job::name(&order.destination)
             ))),
-            Self::File(destination) if !sparse => destination.check_room(length.unwrap_or(0)),
-            _ => Ok(()),
+            Self::Stream(_) => Ok(()),
+            Self::File(destination) => {
+                if !sparse || !destination.has_holes() {
+                    destination.check_room(length.unwrap_or(0))?;
+                }
+                destination.begin()
+            }
+        }
+    }
+
+    /// What becomes of a transfer that fails.
+    pub(super) fn fate(&self) -> &'static str {
+        match self {
+            Self::File(destination) => destination.fate(),
+            Self::Stream(_) => WRITTEN,
         }
     }
 
@@ -77,6 +90,7 @@ impl Outlet {
             Self::File(destination) => Opened::File(
                 destination.file().try_clone().failed(OPENING)?,
                 direct.then(|| destination.open_direct()),
+                destination.has_holes(),
             ),
             Self::Stream(fd) => Opened::Stream(fd.try_clone().failed(OPENING)?),
         })
@@ -91,7 +105,10 @@ pub(super) struct Sink<'a> {
 }
 
 enum To {
-    File(Ranged),
+    File {
+        file: Ranged,
+        has_holes: bool,
+    },
     /// Bytes written so far.
     Stream {
         file: handoff::File,
@@ -119,9 +136,10 @@ impl<'a> Sink<'a> {
         opened: Opened,
     ) -> Result<Self, Failure> {
         let to = match opened {
-            Opened::File(file, direct) => {
+            Opened::File(file, direct, has_holes) => {
                 let direct = direct.and_then(|opened| job.direct(opened));
-                To::File(Ranged::new(&job.driver, file, direct, job.destination.to_string())?)
+                let name = job.destination.to_string();
+                To::File { file: Ranged::new(&job.driver, file, direct, name)?, has_holes }
             }
             Opened::Stream(fd) => To::Stream {
                 file: job.driver.file(fd).failed("attaching a file")?,
@@ -135,14 +153,14 @@ impl<'a> Sink<'a> {
     /// The file, if its pages can go past the page cache.
     pub(super) fn direct(&self) -> Option<&Ranged> {
         match &self.to {
-            To::File(file) if file.is_direct() => Some(file),
+            To::File { file, .. } if file.is_direct() => Some(file),
             _ => None,
         }
     }
 
     pub(super) fn written<B>(&self, over: handoff::Transferred<B>) -> Result<(), Failure> {
         match &self.to {
-            To::File(file) => file.written(over).map(drop),
+            To::File { file, .. } => file.written(over).map(drop),
             To::Stream { name, .. } => streamed(over, name).map(drop),
         }
     }
@@ -169,7 +187,7 @@ impl<'a> Sink<'a> {
     ) -> Result<(), Failure> {
         self.intake.check_size(offset, len as u64)?;
         match &self.to {
-            To::File(file) => {
+            To::File { file, .. } => {
                 writes.0.push_back(file.write(part, len, offset)?);
                 if writes.0.len() > WRITES
                     && let Some(oldest) = writes.0.pop_front()
@@ -187,22 +205,43 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Leaves a hole out of a file; writes its bytes to a stream.
-    pub(super) async fn leave_out(&self, offset: u64, len: u64) -> Result<(), Failure> {
+    /// Leaves a hole out of a file; writes its bytes to a stream or a device, unless the sender `has_left` meanwhile.
+    pub(super) async fn leave_out(
+        &self,
+        offset: u64,
+        len: u64,
+        has_left: impl Fn() -> bool,
+    ) -> Result<(), Failure> {
         self.intake.check_size(offset, len)?;
         self.intake.count_hole(len);
-        let To::Stream { file, name, written } = &self.to else {
-            self.job.progress.inc(len);
-            return Ok(());
-        };
-        in_order(written, offset, len)?;
-        let mut left = len;
-        while left > 0 {
-            let part = left.min(ZEROS);
-            let write = file.write(Buffer::from(vec![0; part as usize])).failed("writing")?;
-            streamed(write.await, name)?;
+        match &self.to {
+            To::File { has_holes: true, .. } => {
+                self.job.progress.inc(len);
+                return Ok(());
+            }
+            To::File { .. } => {}
+            To::Stream { written, .. } => in_order(written, offset, len)?,
+        }
+        // In pages, as direct writes need them.
+        let mut region = self.job.region(ZEROS as usize)?;
+        let mut zeros = region.take(ZEROS as usize).expect("has just that");
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            if has_left() {
+                return Err(self.intake.broken_off());
+            }
+            let part = (end - at).min(ZEROS);
+            zeros.set_len(part as usize);
+            zeros = match &self.to {
+                To::File { file, .. } => {
+                    file.written(file.write(zeros, part as usize, at)?.await)?
+                }
+                To::Stream { file, name, .. } => {
+                    streamed(file.write(zeros).failed("writing")?.await, name)?
+                }
+            };
             self.job.progress.inc(part);
-            left -= part;
+            at += part;
         }
         Ok(())
     }
@@ -210,7 +249,7 @@ impl<'a> Sink<'a> {
     /// Alignment of pieces that go past the page cache.
     pub(super) fn unit(&self) -> usize {
         match &self.to {
-            To::File(file) => file.unit(),
+            To::File { file, .. } => file.unit(),
             To::Stream { .. } => 1,
         }
     }
@@ -218,7 +257,7 @@ impl<'a> Sink<'a> {
     /// Bytes written by this thread, by whether the CPU copied them.
     pub(super) fn tally(&self) -> Tally {
         match &self.to {
-            To::File(file) => file.tally(),
+            To::File { file, .. } => file.tally(),
             To::Stream { written, .. } => Tally { copied: written.get(), ..Tally::default() },
         }
     }
@@ -226,7 +265,7 @@ impl<'a> Sink<'a> {
     /// What happened to the bytes on their way out; `tally` is that of all threads.
     pub(super) fn hop_out(&self, tally: Tally, registered: bool) -> Hop {
         let reason = match &self.to {
-            To::File(file) => file.reason(tally),
+            To::File { file, .. } => file.reason(tally),
             To::Stream { .. } => "a pipe or stream is written by copying".to_owned(),
         };
         Hop {

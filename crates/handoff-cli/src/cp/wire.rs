@@ -10,7 +10,7 @@
 //! A connection begins with a [`Hello`] of 40 bytes from the side that connected, answered by one
 //! from the side that listened. Frames follow: from the sender [`Frame::Data`] with its payload, any
 //! number, and [`Frame::Hole`] for bytes that are 0, on any of the transfer's connections, then [`Frame::End`] on each, or [`Frame::Abort`];
-//! from the receiver one [`Frame::Answer`] on each. All numbers are big-endian.
+//! from the receiver one [`Frame::Answer`] on each, after any number of [`Frame::AtWork`]. All numbers are big-endian.
 
 /// Begins each hello.
 pub const MAGIC: [u8; 8] = *b"handoff\x01";
@@ -25,8 +25,10 @@ pub const MAX_DATA: usize = 1 << 30;
 /// The most connections of a transfer.
 pub const MAX_STREAMS: u16 = 256;
 
-/// Version of this protocol: both sides need the same. 2 has holes and metadata.
-const VERSION: u8 = 2;
+/// The newest version of this protocol. 2 has holes and metadata; in 3 the receiver may say that it is at work. The side
+/// that connects says which of the two it speaks, and the other answers in the same.
+const VERSION: u8 = 3;
+const OLDEST: u8 = 2;
 const SENDS: u8 = 1;
 const VERIFIES: u8 = 2;
 const KNOWS_LENGTH: u8 = 4;
@@ -39,6 +41,7 @@ const ABORT: u8 = 3;
 const ANSWER: u8 = 4;
 const HOLE: u8 = 5;
 const ATTRIBUTES: u8 = 6;
+const AT_WORK: u8 = 7;
 
 /// What is wrong with a peer's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +81,8 @@ pub struct Hello {
     pub sparse: bool,
     /// It wants a copy to keep the file's metadata. Both sides must.
     pub preserves: bool,
+    /// It knows [`Frame::AtWork`].
+    pub hears_work: bool,
 }
 
 impl Hello {
@@ -85,7 +90,7 @@ impl Hello {
     pub fn encode(&self) -> [u8; HELLO_LEN] {
         let mut bytes = [0; HELLO_LEN];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8] = VERSION;
+        bytes[8] = if self.hears_work { VERSION } else { OLDEST };
         bytes[9] = if self.sends { SENDS } else { 0 }
             | if self.verifies { VERIFIES } else { 0 }
             | if self.length.is_some() { KNOWS_LENGTH } else { 0 }
@@ -107,7 +112,7 @@ impl Hello {
         if bytes[..8] != MAGIC {
             return Err(WireError::NotHandoff);
         }
-        if bytes[8] != VERSION {
+        if !(OLDEST..=VERSION).contains(&bytes[8]) {
             return Err(WireError::Version(bytes[8]));
         }
         let flags = bytes[9];
@@ -121,6 +126,7 @@ impl Hello {
             length: (flags & KNOWS_LENGTH != 0).then_some(length),
             sparse: flags & SPARSE != 0,
             preserves: flags & PRESERVES != 0,
+            hears_work: bytes[8] > OLDEST,
         };
         if flags > SENDS | VERIFIES | KNOWS_LENGTH | SPARSE | PRESERVES || bytes[14..16] != [0, 0] {
             return Err(WireError::Field("unknown flags in its hello"));
@@ -177,6 +183,8 @@ pub enum Frame {
         /// Why.
         reason: String,
     },
+    /// The receiver still writes what has come.
+    AtWork,
     /// The receiver has everything in place, or failed.
     Answer {
         /// Bytes received.
@@ -200,6 +208,7 @@ impl Frame {
                 (END, u8::from(checksum.is_some()), *bytes, checksum.unwrap_or(0), "")
             }
             Self::Abort { reason } => (ABORT, 0, 0, 0, reason.as_str()),
+            Self::AtWork => (AT_WORK, 0, 0, 0, ""),
             Self::Answer { bytes, outcome: Ok(checksum) } => {
                 (ANSWER, u8::from(checksum.is_some()), *bytes, checksum.unwrap_or(0), "")
             }
@@ -222,7 +231,7 @@ impl Frame {
         let len = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let (a, b) = (u64_at(bytes, 8), u64_at(bytes, 16));
         let most_flags = match kind {
-            DATA | ABORT | HOLE | ATTRIBUTES => 0,
+            DATA | ABORT | HOLE | ATTRIBUTES | AT_WORK => 0,
             END => 1,
             ANSWER => 2,
             _ => return Err(WireError::Field("a frame of an unknown kind")),
@@ -256,6 +265,7 @@ impl Frame {
             }
             END => (Self::End { bytes: a, checksum }, 0),
             ABORT => (Self::Abort { reason: String::new() }, MAX_TEXT),
+            AT_WORK => (Self::AtWork, 0),
             _ if flags == 2 => (Self::Answer { bytes: a, outcome: Err(String::new()) }, MAX_TEXT),
             _ => (Self::Answer { bytes: a, outcome: Ok(checksum) }, 0),
         };
@@ -402,6 +412,7 @@ mod tests {
             (any::<u64>(), any::<Option<u64>>())
                 .prop_map(|(bytes, checksum)| Frame::End { bytes, checksum }),
             text.prop_map(|reason| Frame::Abort { reason }),
+            Just(Frame::AtWork),
             (any::<u64>(), any::<Option<u64>>())
                 .prop_map(|(bytes, sum)| Frame::Answer { bytes, outcome: Ok(sum) }),
             (any::<u64>(), text)
@@ -442,11 +453,12 @@ mod tests {
         fn hellos_come_back(
             sends: bool, verifies: bool, streams in 1..=MAX_STREAMS, stream: prop::sample::Index,
             transfer: u128, length in prop::option::of(0..=i64::MAX as u64), sparse: bool,
-            preserves: bool,
+            preserves: bool, hears_work: bool,
         ) {
             let stream = stream.index(usize::from(streams)) as u16;
-            let hello =
-                Hello { sends, verifies, streams, stream, transfer, length, sparse, preserves };
+            let hello = Hello {
+                sends, verifies, streams, stream, transfer, length, sparse, preserves, hears_work,
+            };
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
 

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The longest host name that the domain name system has.
 const MAX_HOST: usize = 253;
@@ -94,6 +94,13 @@ impl Address {
             ))),
         }
     }
+}
+
+/// The text of a path that has the form of an address without its scheme.
+pub(crate) fn looks_like_endpoint(path: &Path) -> Option<&str> {
+    let text = path.to_str()?;
+    let host = Endpoint::parse(text.as_bytes(), text, false).ok()?.host;
+    (host.contains(['.', ':']) || host == "localhost").then_some(text)
 }
 
 /// Scheme and rest of `scheme://rest`, where the part before has the form of a scheme.

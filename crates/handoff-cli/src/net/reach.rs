@@ -97,6 +97,11 @@ pub(crate) fn resolve(
             family.name()
         )));
     }
+    if let Some(IpAddr::V6(address)) = literal.filter(|address| is_link_local(*address)) {
+        return Err(Failure::usage(format!(
+            "{address} is an address of every link: name the interface, as in [{address}%eth0]"
+        )));
+    }
     let asked = (endpoint.host.clone(), endpoint.port);
     let asking = move || asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
     let Some(answer) = patience.detached(asking)? else {
@@ -117,6 +122,11 @@ pub(crate) fn resolve(
         )));
     }
     Ok(all)
+}
+
+/// Whether it means a host only together with an interface.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// The resolver's message without the name of its call.

@@ -34,6 +34,7 @@ fn huge(number: usize) -> Vec<u8> {
         length: Some(i64::MAX as u64),
         sparse: number.is_multiple_of(2),
         preserves: true,
+        hears_work: true,
     };
     hello.encode().to_vec()
 }

@@ -27,6 +27,7 @@ pub(crate) fn hello(streams: u16, stream: u16) -> Hello {
         length: Some(1000),
         sparse: false,
         preserves: false,
+        hears_work: true,
     }
 }
 
@@ -88,6 +89,35 @@ fn senders_that_break_the_protocol() {
     assert_eq!(receiver.end().code, Some(0));
     assert!(answer.starts_with(&[4, 1]));
     assert_eq!(names(directory.path()), ["copy"]);
+}
+
+/// 64 bytes may make a receiver write zeros for as long as it runs.
+#[test]
+fn a_hole_is_as_long_as_was_said_and_ends_with_its_sender() {
+    const LONG: u64 = 1 << 62;
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy");
+    for (length, destination, words) in [
+        (None, path(&copy), "a hole in a transfer whose length it did not say"),
+        (None, "-", "a hole in a transfer whose length it did not say"),
+        (Some(1000), "-", "past the end at 1000"),
+        (Some(LONG), "-", "midway, after"),
+    ] {
+        let receiver = Running::start(&mut cp(&["tcp-listen://127.0.0.1:0", destination]));
+        let address = receiver.address();
+        let mut peer = TcpStream::connect(address.strip_prefix("tcp://").unwrap()).unwrap();
+        let hello = Hello { length, sparse: true, verifies: false, ..hello(1, 0) };
+        peer.write_all(&hello.encode()).unwrap();
+        peer.read_exact(&mut [0; HELLO_LEN]).unwrap();
+        // What is unread does not hide the end.
+        let hole = Frame::Hole { offset: 0, len: LONG }.encode();
+        peer.write_all(&[hole, vec![0; 5]].concat()).unwrap();
+        drop(peer);
+        let ended = receiver.end();
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        assert!(ended.stderr.contains(words), "{length:?}: {}", ended.stderr);
+    }
+    assert!(names(directory.path()).is_empty());
 }
 
 /// Bytes of disk that the file takes which a receiver writes in this directory, under whatever name.
@@ -165,6 +195,37 @@ fn a_stranger_does_not_join_a_transfer() {
     assert_eq!(std::fs::read(directory.path().join("copy")).unwrap(), bytes);
 }
 
+#[test]
+fn an_older_sender_is_answered_in_its_version() {
+    let directory = tempfile::tempdir().unwrap();
+    for hears_work in [false, true] {
+        let (receiver, address) = listening(directory.path());
+        let mut peer = TcpStream::connect(address).unwrap();
+        let ours = Hello { hears_work, ..hello(1, 0) }.encode();
+        peer.write_all(&ours).unwrap();
+        let mut theirs = [0; HELLO_LEN];
+        peer.read_exact(&mut theirs).unwrap();
+        assert_eq!(theirs[..9], ours[..9]);
+        assert_eq!(Hello::decode(&theirs).unwrap().hears_work, hears_work);
+        drop(peer);
+        receiver.end().says(1, "midway");
+    }
+}
+
+/// The time-out of the streams that are missing is its default.
+#[test]
+fn streams_that_do_not_come_are_waited_for_no_longer_and_the_next_sender_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let (receiver, address) = listening(directory.path());
+    let mut peer = TcpStream::connect(&address).unwrap();
+    peer.write_all(&hello(256, 0).encode()).unwrap();
+    peer.read_exact(&mut [0; HELLO_LEN]).unwrap();
+    receiver.line("only 1 of the 256 streams of its transfer connected in time");
+    assert_eq!(peer.read(&mut [0]).unwrap_or(0), 0);
+    assert_eq!(run(&["/proc/version", &format!("tcp://{address}")]).code, Some(0));
+    assert_eq!(receiver.end().code, Some(0));
+}
+
 /// Answers a sender's hello as a receiver does.
 fn greet(peer: &mut TcpStream) {
     let mut hello = [0; HELLO_LEN];
@@ -210,6 +271,38 @@ fn a_sender_hears_the_answer_on_every_stream() {
         assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0, "an end, and no reset");
     }
     assert_eq!(sender.end().code, Some(0));
+}
+
+/// A sync may take longer than --idle; an older receiver does not say so.
+#[test]
+fn a_receiver_that_says_that_it_is_at_work_is_waited_for() {
+    const IDLE: Duration = Duration::from_millis(800);
+    for hears_work in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("tcp://{}", listener.local_addr().unwrap());
+        let idle = IDLE.as_secs_f32().to_string();
+        let sender = Running::start(&mut cp(&["--idle", &idle, "/proc/version", &address]));
+        let mut peer = listener.accept().unwrap().0;
+        let mut hello = [0; HELLO_LEN];
+        peer.read_exact(&mut hello).unwrap();
+        let hello = Hello::decode(&hello).unwrap();
+        let ours = Hello { sends: false, length: None, hears_work, ..hello };
+        peer.write_all(&ours.encode()).unwrap();
+        let mut end = vec![0; FRAME_LEN + fs::read("/proc/version").unwrap().len() + FRAME_LEN];
+        peer.read_exact(&mut end).unwrap();
+        if hears_work {
+            let begin = Instant::now();
+            while begin.elapsed() < 2 * IDLE {
+                peer.write_all(&Frame::AtWork.encode()).unwrap();
+                // It is the time itself that is tried here.
+                std::thread::sleep(IDLE / 8);
+            }
+        }
+        let bytes = end.len() as u64 - 2 * FRAME_LEN as u64;
+        peer.write_all(&Frame::Answer { bytes, outcome: Ok(None) }.encode()).unwrap();
+        let ended = sender.end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod nic;
 mod peers;
 mod reflink;
 mod refused;
+mod replaced;
 mod rings;
 mod session;
 mod sparse;

@@ -115,6 +115,18 @@ fn the_receiver_may_connect_and_either_side_may_ask_for_the_checksum() {
 }
 
 #[test]
+fn the_engine_of_a_short_file_is_explained_by_its_length() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, destination) = (directory.path().join("source"), directory.path().join("copy"));
+    std::fs::write(&source, pattern(21)).unwrap();
+    let (received, sent) = transfer(None, "127.0.0.1", &source, &destination, &[], &["--json"]);
+    assert_eq!(received.code, Some(0), "{received:?}");
+    let report = sent.report();
+    let reason = report["hops"][1]["reason"].as_str().unwrap();
+    assert!(!reason.contains("65536"), "{report}");
+}
+
+#[test]
 fn pipes_at_both_ends() {
     for len in [0, 5_000_000] {
         let receiver = Running::start(&mut cp(&["tcp-listen://127.0.0.1:0", "-"]));

@@ -92,6 +92,20 @@ fn what_is_not_there() {
 }
 
 #[test]
+fn an_address_that_is_taken_for_a_file_is_pointed_out() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, is_address) in [("192.0.2.7:7001", true), ("a:7001", false), ("192.0.2.7", false)] {
+        let mut copy = cp(&["/proc/version", name]);
+        let ended = Running::start(copy.current_dir(directory.path())).end();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let hint = format!("an address is tcp://{name}");
+        assert_eq!(ended.stderr.contains(&hint), is_address, "{ended:?}");
+    }
+    run(&["/proc/version", "tcp://[fe80::1]:9"])
+        .says(2, "name the interface, as in [fe80::1%eth0]");
+}
+
+#[test]
 fn needs_root_an_unknown_host() {
     // In a namespace without a way out, so that nobody outside is asked.
     let namespace = topology_or_skip!(Namespace::new());
@@ -109,10 +123,21 @@ fn a_peer_that_says_nothing_is_given_up_on() {
 }
 
 #[test]
-fn two_senders() {
-    let one = Running::start(&mut cp(&["/proc/version", "tcp-listen://127.0.0.1:0"]));
-    run(&["/proc/version", &one.address()]).says(2, "both sides send");
-    one.end().says(2, "both sides send");
+fn two_senders_or_two_receivers_and_the_listener_waits_for_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy");
+    let version = "/proc/version";
+    let sender = Running::start(&mut cp(&[version, "tcp-listen://127.0.0.1:0"]));
+    let address = sender.address();
+    run(&[version, &address]).says(2, "both sides send");
+    assert!(sender.line("turned a connection").contains("both sides send"));
+    assert_eq!(run(&[&address, path(&copy)]).code, Some(0));
+    assert_eq!(sender.end().code, Some(0));
+    let receiver = Running::start(&mut cp(&["-f", "tcp-listen://127.0.0.1:0", path(&copy)]));
+    let address = receiver.address();
+    run(&[&address, "/dev/null"]).says(2, "both sides receive");
+    assert_eq!(run(&[version, &address]).code, Some(0));
+    assert_eq!(receiver.end().code, Some(0));
 }
 
 #[test]
@@ -139,7 +164,7 @@ fn as_nobody(command: &mut Command) -> &mut Command {
 }
 
 /// A directory that anybody may write to, and the command where anybody may run it.
-fn for_nobody() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
+pub(crate) fn for_nobody() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
@@ -152,7 +177,7 @@ fn for_nobody() -> Option<(tempfile::TempDir, std::path::PathBuf)> {
     Some((directory, program))
 }
 
-fn nobodys(program: &Path, args: &[&str]) -> Command {
+pub(crate) fn nobodys(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.arg("cp").args(args).stdin(std::process::Stdio::null());
     as_nobody(&mut command);

@@ -60,6 +60,25 @@ fn holes_are_left_out_on_one_machine() {
 }
 
 #[test]
+fn a_copy_that_ends_in_a_hole_is_read_back() {
+    const SHORT: u64 = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+    let file = File::create_new(&source).unwrap();
+    file.set_len(SHORT).unwrap();
+    for filled in [false, true] {
+        if filled {
+            file.write_all_at(&pattern(5000), 100_000).unwrap();
+        }
+        for more in [&["--verify"][..], &["--verify", "--direct"]] {
+            let args = [&["--json", "--force", path(&source), path(&copy)], more].concat();
+            assert_eq!(run(&args).report()["bytes"], SHORT, "{filled} {more:?}");
+            assert!(fs::read(&copy).unwrap() == fs::read(&source).unwrap());
+        }
+    }
+}
+
+#[test]
 fn holes_are_left_out_over_a_network() {
     let directory = tempfile::tempdir().unwrap();
     let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
@@ -123,6 +142,8 @@ fn a_copy_keeps_time_and_mode_where_that_is_asked_for() {
         (&["-f"], &["-p"], false),
         (&["-f", "-p"], &[], false),
     ] {
+        // Its mode would stay.
+        fs::remove_file(&copy).unwrap();
         let (received, sent) = transfer(None, "127.0.0.1", &source, &copy, receiver, sender);
         assert_eq!((received.code, sent.code), (Some(0), Some(0)), "{received:?} {sent:?}");
         assert_eq!(kept(), (all, all), "{receiver:?} {sender:?}");

@@ -129,5 +129,6 @@ pub(crate) fn sends(bytes: usize) -> Hello {
         length: Some(bytes as u64),
         sparse: false,
         preserves: false,
+        hears_work: false,
     }
 }

@@ -44,10 +44,10 @@ pub(in super::super) fn receive(
         let clock = Clock::start();
         job.set_length(peer.length);
         let outlet = outlet(target)?;
-        let intake = Intake::new(job.order, peer.length, true);
+        let intake = Intake::new(job.order, peer.length, true, outlet.fate());
         outlet.prepare(job.order, 1, peer.length, peer.sparse)?;
         let sink = Sink::new(job, &intake, outlet.open(false)?)?;
-        let received = job.while_moving(take(line, &sink)).await?;
+        let received = job.while_moving(&[], take(line, &sink)).await?;
         let (bytes, checksum) = intake.check()?;
         let hop = Hop {
             from: "socket",
@@ -70,7 +70,7 @@ pub(in super::super) fn receive(
         }
         let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
         // The file stays in place, whether or not the sender hears of it.
-        if let Err(failure) = job.while_moving(line.say(&answer.encode())).await {
+        if let Err(failure) = job.while_moving(&[], line.say(&answer.encode())).await {
             let why = failure.line().unwrap_or_default();
             job.note(format!("the sender may take it for failed: {why}"));
         }
@@ -147,7 +147,9 @@ async fn take(line: &Line<'_>, sink: &Sink<'_>) -> Result<u64, Failure> {
                 }
                 Portion::Hole { offset, len } => {
                     message.skip(taken);
-                    line.meanwhile(sink.leave_out(offset, len), || line.attend()).await?;
+                    // A sender that has left ends the attendance.
+                    let leaving_out = sink.leave_out(offset, len, || false);
+                    line.meanwhile(leaving_out, || line.attend()).await?;
                 }
                 Portion::End => {
                     line.meanwhile(sink.finish(writes), || line.attend()).await?;

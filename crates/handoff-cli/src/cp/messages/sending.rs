@@ -47,12 +47,13 @@ pub(in super::super) fn send(
             length,
             sparse: inlet.is_sparse(),
             preserves: false,
+            hears_work: false,
         };
         job.unless_stopped(knock(line, peer, &hello)).await?;
         line.begin(peer, &hello);
         let clock = Clock::start();
         let sender = Sender { line, inlet, piece, decoder: Decoder::new(), answer: None };
-        let (bytes, holes, checksum) = job.while_moving(sender.run()).await?;
+        let (bytes, holes, checksum) = job.while_moving(&[], sender.run()).await?;
         line.settle().await;
         let hops = vec![
             inlet.hop(job, registered, bytes),
