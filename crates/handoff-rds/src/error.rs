@@ -74,6 +74,17 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// Another engine is at the address: peers would take the second for a restart of the first.
+    #[error(
+        "an engine is at {address} already, that of {holder}: use another of this host's addresses, or wait until it \
+         ends"
+    )]
+    AddressInUse {
+        /// The address.
+        address: IpAddr,
+        /// The process that has the engine.
+        holder: String,
+    },
     /// The port has a socket.
     #[error("port {0} is bound already")]
     PortInUse(u16),

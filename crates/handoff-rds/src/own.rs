@@ -14,6 +14,9 @@
 //! - [`Limits`](crate::protocol::Limits) bounds everything that is kept;
 //! - an engine that ends closes its connections; messages not acknowledged then may be lost.
 //!
+//! An address has one engine, whatever port it listens on, since peers would take a second for a restart of the
+//! first: [`Error::AddressInUse`](crate::Error::AddressInUse).
+//!
 //! Peers with a smaller address connect to TCP port 16385 here. If that port is taken, for example by the
 //! kernel's own RDS, which listens in all network namespaces, the engine works only with peers of larger
 //! addresses ([`Engine::not_listening`]), and keeps trying to listen for half a minute.
@@ -24,6 +27,7 @@
 //! otherwise every few milliseconds.
 
 mod changes;
+mod claim;
 mod clock;
 mod connecting;
 mod engine;

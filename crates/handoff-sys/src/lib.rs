@@ -23,6 +23,7 @@ pub mod sqe;
 pub mod tcp;
 pub mod ublk;
 pub mod udp;
+pub mod unix;
 pub mod workers;
 pub mod zcrx;
 pub mod zerocopy;

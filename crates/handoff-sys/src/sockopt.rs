@@ -26,20 +26,20 @@ pub(crate) fn set(
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A plain number.
+/// Numbers, and nothing else.
 ///
 /// # Safety
 ///
 /// Any bytes are a value of the type.
-pub(crate) unsafe trait Number: Default {}
+pub(crate) unsafe trait Plain: Default {}
 
 // SAFETY: any bytes are an integer.
-unsafe impl Number for c_int {}
+unsafe impl Plain for c_int {}
 // SAFETY: any bytes are an integer.
-unsafe impl Number for u64 {}
+unsafe impl Plain for u64 {}
 
-/// The value of the option of this level and name, which the kernel gives as such a number.
-pub(crate) fn get<T: Number>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
+/// The value of the option of this level and name, which the kernel gives as such a value.
+pub(crate) fn get<T: Plain>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
     let mut value = T::default();
     let mut len = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the kernel writes at most the given number of bytes, which `value` has, and any bytes are a value.

@@ -68,8 +68,8 @@ pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
     if let Err(error) = bound {
         let reason = match error.raw_os_error() {
             Some(libc::EADDRINUSE) => format!(
-                "{own} is taken: by another engine, or by the kernel's own RDS, which listens wherever its \
-                 module rds_tcp is loaded, and is then taken for us by peers that reconnect; remedy: use \
+                "{own} is taken: by another program, perhaps one that was just killed, or by the kernel's own RDS, \
+                 which listens wherever its module rds_tcp is loaded, and is then taken for us by peers that reconnect; remedy: use \
                  the kernel's sockets, unload the module (modprobe -r rds_tcp), or listen on another port \
                  (--listen-port of `handoff rds`, Engine::listening_at) to which a packet filter leads \
                  connections to this one"

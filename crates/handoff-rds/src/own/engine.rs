@@ -15,6 +15,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use handoff::{Buffer, Driver};
 
 use super::changes::Changes;
+use super::claim::Claim;
 use super::clock::{self, Clock};
 use super::connecting::{self, Gate};
 use super::link::{Link, abort};
@@ -93,6 +94,8 @@ pub(super) struct Shared {
     /// The last time that the host was told.
     advanced: Cell<Duration>,
     failed: RefCell<Option<Error>>,
+    /// No other engine has the address.
+    _claim: Claim,
     /// The listener for peers: empty as long as the port is taken.
     pub(super) gate: OnceCell<Gate>,
     /// Where it listens.
@@ -107,7 +110,9 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If the address is not of this host, or the kernel lacks what is needed.
+    /// [`Error::AddressInUse`] if the address has an engine already, in any process. One of another process may be about
+    /// to end, so this waits for it up to two seconds, and blocks the thread. Other errors: the address is not of this
+    /// host, or the kernel lacks what is needed.
     pub fn new(
         driver: &Driver,
         address: IpAddr,
@@ -131,6 +136,7 @@ impl Engine {
         sending: handoff::Engine,
     ) -> Result<Self> {
         let address = own.ip();
+        let claim = Claim::of(address)?;
         let (gate, not_listening) = match connecting::listen(driver, own) {
             Ok(gate) => (gate.into(), None),
             Err(Error::NotPossible(reason)) => (OnceCell::new(), Some(reason)),
@@ -158,6 +164,7 @@ impl Engine {
             begin: Instant::now(),
             advanced: Cell::new(Duration::ZERO),
             failed: RefCell::default(),
+            _claim: claim,
             gate,
             not_listening,
         };

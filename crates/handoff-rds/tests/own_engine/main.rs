@@ -6,6 +6,7 @@ mod patience;
 mod peer;
 
 mod native {
+    mod claim;
     mod hardship;
     mod reconnect;
     mod slow;
