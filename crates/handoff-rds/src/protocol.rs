@@ -40,6 +40,7 @@ mod restarting;
 mod role;
 mod sending;
 mod statistics;
+mod waiting;
 
 pub use host::{Delivered, Host, Message};
 pub use limits::Limits;

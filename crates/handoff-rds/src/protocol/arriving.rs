@@ -30,11 +30,11 @@ pub(super) struct Arriving {
     crowded: bool,
 }
 
-/// Whether a message of a peer that holds `own` of the `held` bytes may begin. A message of any length fits
-/// alone.
-pub(super) fn is_room(held: u64, own: u64, len: u64, limit: u64) -> bool {
-    let left = limit.saturating_sub(held + len);
-    held == 0 || held + len <= limit && (own == 0 || own + len <= 3 * left)
+/// The most bytes that may be held when a message begins of a peer that holds `own` of them. A message of any
+/// length fits alone.
+pub(super) fn begins_at(own: u64, len: u64, limit: u64) -> u64 {
+    let left = if own == 0 { 0 } else { (own + len).div_ceil(3) };
+    limit.saturating_sub(len + left)
 }
 
 impl Connection {
@@ -88,6 +88,9 @@ impl<B, R> Host<B, R> {
             connection.arriving.since = (now, 0);
             self.begun.insert(id);
         }
+        if !matches!(reading, Reading::Paused(_)) {
+            self.waiting.remove(id);
+        }
     }
 
     /// Whether a payload must wait for room. If so, it is noted, and continues when there is some.
@@ -98,9 +101,13 @@ impl<B, R> Host<B, R> {
         let connection = self.connection(id).expect("is in the midst of a message");
         if !std::mem::replace(&mut connection.arriving.crowded, true) {
             self.statistics.pauses += 1;
-            self.paused.push_back(id);
+            self.wait_for_any_room(id);
         }
         true
+    }
+
+    fn wait_for_any_room(&mut self, id: ConnectionId) {
+        self.waiting.insert(id, self.limits.held.saturating_sub(1));
     }
 
     fn is_crowded(&self, id: ConnectionId) -> bool {
@@ -112,13 +119,17 @@ impl<B, R> Host<B, R> {
         whole || self.begun.first() != Some(&id)
     }
 
-    /// There is new room: a waiting payload continues, or waits again.
+    /// There may be room: a waiting payload continues, or waits again.
     pub(super) fn resume_crowded(&mut self, id: ConnectionId) {
-        if self.is_crowded(id) {
-            return self.paused.push_back(id);
+        if !self.connection(id).is_some_and(|it| it.arriving.crowded) {
+            return;
         }
+        if self.is_crowded(id) {
+            return self.wait_for_any_room(id);
+        }
+        self.waiting.remove(id);
         let now = self.now;
-        let Some(connection) = self.connection(id) else { return };
+        let connection = self.connection(id).expect("looked at above");
         connection.arriving.crowded = false;
         connection.arriving.since = (now, connection.arriving.bytes);
         self.outputs.push_back(Output::Resume(id));

@@ -104,6 +104,6 @@ impl<B, R> Host<B, R> {
         connection.retiring = true;
         self.statistics.renewals += 1;
         self.outputs.push_back(Output::Finish(connection.id));
-        self.resume_paused();
+        self.resume_peer(address);
     }
 }

@@ -46,7 +46,7 @@ impl<B, R> Host<B, R> {
                     self.outputs.push_back(Output::Drain(connection.id));
                 }
                 place.successors.push_back(id);
-                self.resume_paused();
+                self.resume_peer(from);
             }
             Link::Connecting(asking, _) => {
                 let asking = *asking;
@@ -61,13 +61,13 @@ impl<B, R> Host<B, R> {
 
     /// A connection that [`Output::Connect`] asked for is up.
     pub fn connected(&mut self, id: ConnectionId) {
-        let Some((peer, lane)) = self.places.get(&id).copied() else { return };
-        let peer = self.peers.get_mut(&peer).expect("has connections");
+        let Some((address, lane)) = self.places.get(&id).copied() else { return };
+        let peer = self.peers.get_mut(&address).expect("has connections");
         let link = &peer.lane[usize::from(lane)].link;
         // As the server we wait until the peer, woken by it, closes it.
         if peer.role == Role::Client && matches!(link, Link::Connecting(asked, _) if *asked == id) {
             self.comes_up(id);
-            self.resume_paused();
+            self.resume_peer(address);
         }
     }
 
@@ -96,7 +96,7 @@ impl<B, R> Host<B, R> {
     pub fn closed(&mut self, id: ConnectionId) {
         if let Some((peer, _)) = self.forget_connection(id) {
             self.connect_wanted(peer);
-            self.resume_paused();
+            self.resume_without(peer);
         }
     }
 
@@ -110,14 +110,15 @@ impl<B, R> Host<B, R> {
 
     /// As [`Host::close`], because of something read from it.
     pub(super) fn reject(&mut self, id: ConnectionId, reason: Reason) {
+        let Some((address, _)) = self.places.get(&id).copied() else { return };
         self.statistics.violations += u64::from(reason != Reason::FormerLife);
         self.close(id, reason);
-        self.resume_paused();
+        self.resume_without(address);
     }
 
     fn forget_connection(&mut self, id: ConnectionId) -> Option<(IpAddr, u8)> {
         let (address, number) = self.places.remove(&id)?;
-        self.paused.retain(|paused| *paused != id);
+        self.waiting.remove(id);
         let (retry, most) = self.limits.retry;
         let now = self.now;
         let peer = self.peers.get_mut(&address).expect("has connections");
@@ -226,7 +227,7 @@ impl<B, R> Host<B, R> {
                     Reason::Stalled { .. } => self.reject(id, reason),
                     _ => {
                         self.close(id, reason);
-                        self.resume_paused();
+                        self.resume_without(address);
                     }
                 }
             }

@@ -12,6 +12,7 @@ use super::output::{ConnectionId, Event, MessageId, Output, Reason};
 use super::peer::{Connection, Frame, MAX_PINGS, Peer};
 use super::role::{Role, lane_of};
 use super::statistics::Statistics;
+use super::waiting::Waiting;
 use crate::completion::{Completion, Completions, End};
 use crate::error::{Error, Refused, Result};
 use crate::wire::CongestionMap;
@@ -76,7 +77,7 @@ pub struct Host<B, R> {
     pub(super) messages: BTreeMap<MessageId, Record<B>>,
     pub(super) map: Arc<CongestionMap>,
     pub(super) map_version: u64,
-    pub(super) paused: VecDeque<ConnectionId>,
+    pub(super) waiting: Waiting,
     /// Connections in the middle of a message.
     pub(super) begun: BTreeSet<ConnectionId>,
     pub(super) outputs: VecDeque<Output>,
@@ -123,7 +124,7 @@ impl<B, R> Host<B, R> {
             messages: BTreeMap::new(),
             map: Arc::new(CongestionMap::new()),
             map_version: 0,
-            paused: VecDeque::new(),
+            waiting: Waiting::default(),
             begun: BTreeSet::new(),
             outputs: VecDeque::new(),
             statistics: Statistics::default(),
@@ -174,7 +175,7 @@ impl<B, R> Host<B, R> {
         if ended.congested {
             self.mark_congested(port, false);
         }
-        self.resume_paused();
+        self.resume_all();
         Ok(ended.incoming.into())
     }
 
@@ -359,7 +360,7 @@ impl<B, R> Host<B, R> {
         if relieved {
             self.mark_congested(port, false);
         }
-        self.resume_paused();
+        self.resume_without(delivered.from.ip());
         Some(delivered)
     }
 

@@ -212,6 +212,14 @@ impl Lane {
         matches!(self.link, Link::Up(_))
     }
 
+    /// Its connection, if a header waits there.
+    pub(super) fn paused(&self) -> Option<ConnectionId> {
+        match &self.link {
+            Link::Up(it) if matches!(it.reading, Reading::Paused(_)) => Some(it.id),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_former(&self) -> bool {
         matches!(&self.link, Link::Up(connection) if connection.former)
     }

@@ -77,21 +77,32 @@ impl<B, R> Host<B, R> {
         match self.admit(id, &header) {
             Ok(reading) => {
                 self.goes_on_with(id, reading);
-                if let Reading::Paused(_) = reading {
-                    self.statistics.pauses += 1;
-                    self.paused.push_back(id);
-                    // Those that wait for it may continue when it waits for them.
-                    if self.is_awaited(id) {
-                        self.resume_paused();
-                    }
+                let (address, _) = self.places[&id];
+                if !matches!(reading, Reading::Paused(_)) {
+                    return self.resume_told(id, &header);
+                }
+                self.statistics.pauses += 1;
+                // Those that wait for it may continue when it waits for them.
+                if self.is_awaited(id) {
+                    self.resume_peer(address);
                 }
             }
             Err(reason) => self.reject(id, reason),
         }
     }
 
+    /// A header is acted on: if it has told about the peer, others of its connections may have waited for that.
+    pub(super) fn resume_told(&mut self, id: ConnectionId, header: &Header) {
+        if Kind::of(header).tells(header)
+            && let Some((address, _)) = self.places.get(&id).copied()
+        {
+            self.resume_peer(address);
+        }
+    }
+
     /// What to read after this header.
-    fn admit(&mut self, id: ConnectionId, header: &Header) -> Result<Reading, Reason> {
+    pub(super) fn admit(&mut self, id: ConnectionId, header: &Header) -> Result<Reading, Reason> {
+        self.statistics.judged += 1;
         let (address, lane) = self.places[&id];
         let kind = Kind::of(header);
         match kind {
@@ -152,8 +163,9 @@ impl<B, R> Host<B, R> {
                 Reading::Skip(header.len as usize).or_header()
             }
             Kind::Message => {
-                let (held, len) = (self.statistics.held_bytes, u64::from(header.len));
-                if !arriving::is_room(held, peer.held, len, self.limits.held) {
+                let most = arriving::begins_at(peer.held, header.len.into(), self.limits.held);
+                if self.statistics.held_bytes > most {
+                    self.waiting.insert(id, most);
                     return Ok(Reading::Paused(*header));
                 }
                 Reading::Payload(*header)
@@ -223,7 +235,7 @@ impl<B, R> Host<B, R> {
             peer.fan_out = FanOut::Over;
         }
         // If the peer has restarted meanwhile, waiting connections must be judged again.
-        self.resume_paused();
+        self.resume_peer(address);
     }
 
     /// All connections that the peer had made are accepted, after [`Output::Accept`].
@@ -236,7 +248,7 @@ impl<B, R> Host<B, R> {
                 peer.fan_out = FanOut::Awaits(connection.id);
             }
         }
-        self.resume_paused();
+        self.resume_peer(from);
     }
 
     /// The payload that [`Expect::Payload`] asked for, whole.
@@ -262,7 +274,7 @@ impl<B, R> Host<B, R> {
         let Some(port) = self.ports.get_mut(&header.destination) else {
             self.let_go(address, len);
             self.statistics.unbound += 1;
-            self.resume_paused();
+            self.resume_without(address);
             return;
         };
         self.statistics.received += 1;
@@ -273,7 +285,7 @@ impl<B, R> Host<B, R> {
             port.congested = true;
             self.mark_congested(header.destination, true);
         }
-        self.resume_paused();
+        self.resume_waiting();
     }
 
     /// The bytes that [`Expect::Skip`] asked to skip are gone.
@@ -296,25 +308,6 @@ impl<B, R> Host<B, R> {
         }
         if peer.congestion.read(CongestionMap::from_bytes(bytes), self.now) {
             self.tell(Event::Uncongested(address));
-        }
-    }
-
-    /// Judges paused frames again: there is new room, or a connection ends, which owes no pongs.
-    pub(super) fn resume_paused(&mut self) {
-        for id in mem::take(&mut self.paused) {
-            let Some(connection) = self.connection(id) else { continue };
-            let Reading::Paused(header) = connection.reading else {
-                self.resume_crowded(id);
-                continue;
-            };
-            match self.admit(id, &header) {
-                Ok(Reading::Paused(_)) => self.paused.push_back(id),
-                Ok(reading) => {
-                    self.goes_on_with(id, reading);
-                    self.outputs.push_back(Output::Resume(id));
-                }
-                Err(reason) => self.reject(id, reason),
-            }
         }
     }
 }

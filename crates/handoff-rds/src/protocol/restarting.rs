@@ -71,7 +71,7 @@ impl<B, R> Host<B, R> {
             }
         }
         if drains {
-            self.resume_paused();
+            self.resume_peer(address);
         }
         Ok(may)
     }

@@ -129,7 +129,7 @@ impl<B, R> Host<B, R> {
         connection.written.push_back((connection.offset, frame));
         let room = connection.pongs.len() == MAX_PONGS - 1;
         if room {
-            self.resume_paused();
+            self.judge_again(id);
         }
         Some(Write { header: header.to_bytes(), body })
     }

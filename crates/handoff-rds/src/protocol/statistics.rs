@@ -39,6 +39,8 @@ pub struct Statistics {
     pub renewals: u64,
     /// Restarts of peers.
     pub restarts: u64,
+    /// Headers that were judged: one that waits is judged again when it may go on.
+    pub judged: u64,
     /// How often a connection was not read for lack of room.
     pub pauses: u64,
     /// Events that nobody took in time.

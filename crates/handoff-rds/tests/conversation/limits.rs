@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use handoff_rds::Error;
 use handoff_rds::protocol::{ConnectionId, Expect, Limits, Reason};
+use handoff_rds::wire::Header;
 
 use crate::peer::{LARGER, SMALLER, after, host, introduced, message, reason, short, to, written};
 
@@ -159,4 +160,59 @@ fn a_message_that_does_not_go_on_ends_its_connection() {
     assert_eq!(reason(&mut host), None);
     host.advance_with(patience * 2, |_| 4095);
     assert!(matches!(reason(&mut host), Some(Reason::Stalled { arrived: 4096, .. })));
+}
+
+/// Peers that wait do not make each message of others dearer.
+#[test]
+fn those_that_wait_are_not_judged_again_for_each_message() {
+    const WAITING: u8 = 50;
+    let mut host = host(LARGER, Limits { peers: 200, ..short() });
+    host.bind(4001).expect("is free");
+    let accept = |host: &mut crate::peer::Own, net, last| {
+        host.accepted([9, 0, net, last].into(), 40_000).expect("is taken")
+    };
+    let elsewhere = |sequence, len| Header { destination: 4001, ..message(sequence, 0, len) };
+    // Most of the room is taken.
+    for last in 1..8 {
+        let id = accept(&mut host, 0, last);
+        crate::peer::say(&mut host, id, &elsewhere(1, 500));
+    }
+    let waiting: Vec<_> = (0..WAITING)
+        .map(|last| {
+            // For room.
+            let id = accept(&mut host, 1, last);
+            crate::peer::say(&mut host, id, &elsewhere(1, 1000));
+            // For answers to pings to be written.
+            let other = accept(&mut host, 2, last);
+            while host.expect(other) == Expect::Header {
+                host.header(other, &Header { source: 9, ..Header::default() }.to_bytes());
+            }
+            id
+        })
+        .collect();
+    let good = accept(&mut host, 3, 1);
+    let before = host.statistics().judged;
+    for sequence in 1..=100 {
+        crate::peer::say(&mut host, good, &message(sequence, 0, 10));
+        assert_eq!(host.receive(4000).expect("has come").len, 10);
+    }
+    assert_eq!(host.statistics().judged - before, 100);
+    assert!(waiting.iter().all(|id| host.expect(*id) == Expect::Nothing));
+    // They go on when there is room.
+    host.receive(4001).expect("has come");
+    assert!(waiting.iter().all(|id| host.expect(*id) == Expect::Payload(1000)));
+}
+
+#[test]
+fn who_waits_for_room_at_a_port_that_goes_is_skipped() {
+    let mut host = host(LARGER, Limits { peers: 200, ..short() });
+    host.bind(4001).expect("is free");
+    let ids = [1, 2, 3, 4, 5].map(|last| {
+        let id = host.accepted([9, 0, 0, last].into(), 40_000).expect("is taken");
+        crate::peer::say(&mut host, id, &Header { destination: 4001, ..message(1, 0, 900) });
+        id
+    });
+    assert_eq!(host.expect(ids[4]), Expect::Nothing, "there is no room");
+    assert_eq!(host.unbind(4001).expect("nothing is under way").len(), 4);
+    assert_eq!(host.expect(ids[4]), Expect::Skip(900));
 }
