@@ -80,5 +80,12 @@ pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
     if counted.unanswered > 0 {
         return Err(Failure::failed(format!("{} requests were not answered", counted.unanswered)));
     }
+    if counted.lost > 0 {
+        return Err(Failure::failed(format!(
+            "{} requests were lost, and others sent in their place: their peer was restarted meanwhile, or takes \
+             messages and does not answer them",
+            counted.lost
+        )));
+    }
     Ok(())
 }

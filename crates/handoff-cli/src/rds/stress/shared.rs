@@ -25,7 +25,8 @@ Examples:
 
 Each task has a port of its own, and --depth requests under way to each peer. Both sides check what
 arrives. A buffer is used again when it is back and its answer has arrived. A request that was lost,
-because its peer was restarted, is sent again. The kernel's engine copies answers.";
+because its peer was restarted, is sent again, and the run fails at its end: exit code 1. The kernel's
+engine copies answers.";
 
 /// Bytes that a task makes before they go out, and bytes that it checks before it makes more. With many
 /// more, a slow machine would seem to have no answering peer.
