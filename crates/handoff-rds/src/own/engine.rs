@@ -62,7 +62,8 @@ pub(super) type Admits = Rc<dyn Fn(SocketAddr) -> bool>;
 /// ```
 #[derive(Clone)]
 pub struct Engine {
-    pub(super) shared: Rc<Shared>,
+    shared: Rc<Shared>,
+    _handles: Rc<Handles>,
 }
 
 pub(super) struct Shared {
@@ -76,6 +77,8 @@ pub(super) struct Shared {
     pub(super) attempts: RefCell<BTreeMap<ConnectionId, Rc<socket2::Socket>>>,
     /// Tasks not polled yet.
     starting: RefCell<Vec<LocalBoxFuture<'static, ()>>>,
+    /// Somebody polls, or did.
+    begun: Cell<bool>,
     /// Nobody will poll any more.
     ended: Cell<bool>,
     runner: RefCell<Option<Waker>>,
@@ -153,6 +156,7 @@ impl Engine {
             buffer: Cell::default(),
             attempts: RefCell::default(),
             starting: RefCell::default(),
+            begun: Cell::new(false),
             ended: Cell::new(false),
             runner: RefCell::default(),
             news: Changes::default(),
@@ -168,7 +172,8 @@ impl Engine {
             gate,
             not_listening,
         };
-        Ok(Self { shared: Rc::new(shared) })
+        let shared = Rc::new(shared);
+        Ok(Self { _handles: Rc::new(Handles(shared.clone())), shared })
     }
 
     /// Takes connections only from where `admits` says yes to, from now on. It asks when it has accepted a
@@ -233,6 +238,7 @@ impl Engine {
 
     /// Serves the sockets as long as you poll it, and ends only with an error. You can call it once.
     pub fn run(&self) -> impl Future<Output = Error> + 'static {
+        self.shared.begun.set(true);
         let serving = Serving(self.shared.clone());
         let shared = self.shared.clone();
         shared.spawn(clock::run(shared.clone()));
@@ -260,8 +266,18 @@ struct Serving(Rc<Shared>);
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.0.ended.set(true);
-        drop(self.0.starting.take());
+        self.0.end();
+    }
+}
+
+/// All clones of an engine: without them, nobody can begin to poll tasks.
+struct Handles(Rc<Shared>);
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        if !self.0.begun.get() {
+            self.0.end();
+        }
     }
 }
 
@@ -322,6 +338,12 @@ impl Shared {
         if let Some(runner) = self.runner.borrow_mut().take() {
             runner.wake();
         }
+    }
+
+    /// Nobody polls tasks any more.
+    fn end(&self) {
+        self.ended.set(true);
+        drop(self.starting.take());
     }
 
     /// Nothing can go on.

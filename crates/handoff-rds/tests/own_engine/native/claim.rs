@@ -35,7 +35,11 @@ fn a_second_engine_is_refused_until_the_first_has_ended() {
         drop(first);
         let beside = alone(4_000);
         refused((own, PORT).into());
+        // Neither was run.
+        let socket = beside.bind(4_000).expect("is free");
         drop(beside);
+        refused((own, PORT).into());
+        drop(socket);
         alone(PORT);
     });
     done.expect("enters");
