@@ -2,6 +2,8 @@
 
 use handoff_lab::topology::Pair;
 
+use crate::copy::{Files, sender};
+use crate::peer::play;
 use crate::session::{Answering, goes_on_after_a_restart, loses_pings, rds, stress};
 
 fn pair() -> Pair {
@@ -74,6 +76,50 @@ fn what_cannot_be_is_told() {
     let foreign = rds(&pair.left, &["stress", "192.0.2.77", "--engine", "own"]);
     assert_eq!(foreign.code, Some(1));
     assert!(foreign.stderr.contains("listen for RDS peers"), "{}", foreign.stderr);
+}
+
+#[test]
+fn a_second_engine_at_an_address_is_refused_with_the_name_of_the_first() {
+    let (pair, files) = (pair(), Files::new(100));
+    let answering = Answering::start(&pair.right, "own");
+    let [own, peer] = [&pair.right, &pair.left].map(|end| end.v4().to_string());
+    let holder = format!("{own} already, that of process {} (handoff)", answering.pid());
+    // A packet filter might lead peers to the other port.
+    let asks = ["ping", &own, &peer, "--engine", "own", "--listen-port", "7000"];
+    let pinged = rds(&pair.right, &asks);
+    let sent = sender(&pair.right, &files.source(), &pair.left, &["--rds", "own"]).end();
+    for refused in [pinged, sent] {
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains(&holder), "{refused:?}");
+        assert!(refused.stderr.contains("use another of this host's addresses"), "{refused:?}");
+    }
+    let asks = ["ping", &peer, &own, "--engine", "own", "--timeout", "60", "-c", "1"];
+    assert_eq!(rds(&pair.left, &asks).code, Some(0));
+    assert_eq!(answering.stop().0, Some(130));
+    // It has ended.
+    let answering = Answering::start(&pair.right, "own");
+    assert_eq!(rds(&pair.left, &asks).code, Some(0));
+    answering.stop();
+}
+
+#[test]
+fn a_run_that_has_lost_requests_has_failed() {
+    let pair = pair();
+    // It answers all but the first.
+    let peer = play(&pair.right, pair.right.v4(), async |peer| {
+        peer.hear().await.expect("asks");
+        while let Some(request) = peer.hear().await {
+            let answer = [b"hoAN".as_slice(), &request.payload[4..16], &[0; 240]].concat();
+            peer.say(request.from, &answer).await;
+        }
+    });
+    let [own, to] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
+    let asks = ["stress", &own, "-s", &to, "--engine", "own", "--no-verify", "--json"];
+    let patient = ["-d", "2", "--time", "2", "--timeout", "60"];
+    let asked = rds(&pair.left, &[&asks[..], &patient].concat());
+    assert_eq!((asked.code, &asked.json()["lost"]), (Some(1), &1.into()), "{asked:?}");
+    assert!(asked.stderr.contains("1 requests were lost"), "{asked:?}");
+    peer.join().expect("plays");
 }
 
 #[test]
