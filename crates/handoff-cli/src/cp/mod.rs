@@ -113,7 +113,7 @@ command writes in place, too, and says so: a block device, a mounted file, a dir
 no new file, an owner that you cannot give. A copy that fails then leaves a part of SRC there.
 
 Between two `handoff cp` the receiver confirms: the sender succeeds only when the file is there
-under its name. With --raw nothing is confirmed, and a cut-off transfer looks complete.
+under its name. With --raw nothing is confirmed: if the sender is killed, the copy looks complete.
 
 With - or /dev/stdout as DST the report goes to standard error, otherwise to standard output.";
 
