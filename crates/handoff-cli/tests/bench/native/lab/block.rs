@@ -40,9 +40,10 @@ fn the_table_has_the_servers_costs_and_what_was_copied_also_by_a_program_that_is
 
     let named = |load: &str, engine: &str| row(&report, &format!("{load} {engine}"));
     let (lone, wide) = ("read 4k depth=1 null", "write 512k depth=16 loop");
-    // One call for each request at depth 1, none where the loop is in the kernel.
+    // Two calls for each request at depth 1, as zeroes are read before it is committed; none where the loop is in
+    // the kernel.
     let enters = number(named(lone, "user-auto"), "enters_per_op");
-    assert!((0.9..1.2).contains(&enters), "{enters}");
+    assert!((1.9..2.2).contains(&enters), "{enters}");
     for load in [lone, wide] {
         assert!(number(named(load, "bpf"), "enters_per_op") < 0.01);
     }
@@ -52,7 +53,7 @@ fn the_table_has_the_servers_costs_and_what_was_copied_also_by_a_program_that_is
     let same = number(theirs, "kinsn_per_op") / number(named(lone, "user-auto"), "kinsn_per_op");
     assert!((0.8..1.3).contains(&same), "{theirs}");
     let enters = number(theirs, "enters_per_op");
-    assert!((0.9..1.2).contains(&enters), "{enters}");
+    assert!((1.9..2.2).contains(&enters), "{enters}");
     for engine in ["user-auto", "bpf"] {
         assert!(number(named(wide, engine), "ratio") > 3.0, "{report}");
     }
