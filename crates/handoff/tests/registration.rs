@@ -228,7 +228,7 @@ fn memory_that_is_gone_is_not_registered_any_more() {
             if round % 2 == 0 {
                 shared.push(other.register(&region).unwrap());
             }
-            // Linux 7.2 does not count what somebody pins who may lock any amount; the table is full where it stays.
+            // Not each kernel counts what somebody pins who may lock any amount; where it stays, the table is full.
             counts |= round == 0 && pinned() > before;
             assert!(!counts || pinned() >= before + 1024, "{} KiB", pinned());
             // A buffer keeps it, and its slot.

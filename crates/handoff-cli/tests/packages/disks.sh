@@ -4,7 +4,12 @@ set -eu
 
 install /root/packages/handoff_*.deb
 udevadm verify /usr/lib/udev/rules.d/61-handoff-blk.rules
-printf 'devices {\n\texternal_device_info_source = "udev"\n}\n' >/etc/lvm/lvmlocal.conf
+cat >/etc/lvm/lvmlocal.conf <<END
+devices {
+	external_device_info_source = "udev"
+	fw_raid_component_detection = 1
+}
+END
 for number in 1 2; do
     truncate --size 64M /root/disk-$number
     losetup /dev/loop$number /root/disk-$number
@@ -23,7 +28,7 @@ pvs --noheadings --options pv_name >/tmp/found 2>/tmp/said
 [ "$(tr -d ' ' </tmp/found)" = /dev/ublkb8 ]
 [ ! -s /tmp/said ] || { cat /tmp/said; exit 1; }
 for disk in loop1 loop2; do
-    [ "$(property /dev/$disk ID_FS_TYPE)" = handoff_blk_member ]
+    [ "$(property /dev/$disk ID_FS_TYPE)" = handoff_blk_raid_member ]
 done
 quietly vgremove --yes group
 quietly pvremove /dev/ublkb8
