@@ -1,5 +1,8 @@
 //! The limit on open files, and what of it a command has for connections.
 
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Allows this process as many descriptors as possible.
@@ -17,6 +20,8 @@ pub(crate) fn allowed() -> usize {
     limit.and_then(|limit| limit.try_into().ok()).unwrap_or(usize::MAX)
 }
 
+use super::reach::BACKLOG;
+
 /// Connections that a thread may have accepted without having looked at them, and what its driver opens.
 const OF_A_THREAD: usize = 64 + 16;
 
@@ -27,6 +32,8 @@ pub(crate) struct Carried {
     pub(crate) connections: u32,
     /// Pipes that all threads together may splice through.
     pub(crate) pipes: usize,
+    /// Descriptors that connections need beside their own, for a [`Reserve`]; 0 if there are enough for all that wait, too.
+    pub(crate) reserve: usize,
     /// Why these are fewer connections than wanted.
     pub(crate) note: Option<String>,
 }
@@ -56,7 +63,63 @@ fn carried(
              {connections} connections at once, not {wanted} (--max-connections): others wait"
         )
     });
-    Carried { connections, pipes: left.saturating_sub(connections as usize * each) / 2, note }
+    let taken = connections as usize * each;
+    // A pipe for each direction, and all that wait: a ring accepts them at once.
+    let most = taken + connections as usize * 4 + threads * BACKLOG as usize;
+    Carried {
+        connections,
+        pipes: left.saturating_sub(taken) / 2,
+        reserve: if most > left { taken - connections as usize } else { 0 },
+        note,
+    }
+}
+
+/// Descriptors that are kept for connections under way: those that are only accepted get none of them.
+pub(crate) struct Reserve {
+    kept: RefCell<Vec<File>>,
+    size: usize,
+    lent: Cell<usize>,
+}
+
+impl Reserve {
+    /// Keeps so many descriptors, as far as there are any.
+    pub(crate) fn new(size: usize) -> Self {
+        let reserve = Self { kept: RefCell::default(), size, lent: Cell::new(0) };
+        reserve.fill();
+        reserve
+    }
+
+    /// Frees so many for a connection, which opens what it needs at once, until it drops the result.
+    pub(crate) fn lend(&self, count: usize) -> Lent<'_> {
+        self.lent.update(|lent| lent + count);
+        let mut kept = self.kept.borrow_mut();
+        let len = kept.len().saturating_sub(count);
+        kept.truncate(len);
+        Lent { reserve: self, count }
+    }
+
+    fn fill(&self) {
+        let mut kept = self.kept.borrow_mut();
+        while kept.len() + self.lent.get() < self.size {
+            let one = kept.first().map_or_else(|| File::open("/dev/null"), File::try_clone);
+            // Others have them: the next connection that ends fills up.
+            let Ok(one) = one else { return };
+            kept.push(one);
+        }
+    }
+}
+
+/// Descriptors of a [`Reserve`] that a connection has.
+pub(crate) struct Lent<'a> {
+    reserve: &'a Reserve,
+    count: usize,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.reserve.lent.update(|lent| lent - self.count);
+        self.reserve.fill();
+    }
 }
 
 /// How many this process has.
@@ -72,16 +135,32 @@ mod tests {
     #[test]
     fn descriptors_are_shared_out() {
         for (left, wanted, threads, each, pipes, told) in [
-            (100_000, 1_024, 1, 2, true, (1_024, 48_976)),
-            (1_000, 1_024, 1, 2, true, (400, 100)),
-            (1_000, 300, 1, 2, true, (300, 200)),
-            (1_000, 1_024, 1, 2, false, (500, 0)),
-            (0, 1_024, 3, 2, true, (3, 0)),
-            (usize::MAX, 65_536, 4, 2, true, (65_536, usize::MAX / 2 - 65_536)),
+            (100_000, 1_024, 1, 2, true, (1_024, 48_976, 0)),
+            (1_000, 1_024, 1, 2, true, (400, 100, 400)),
+            (1_000, 300, 1, 2, true, (300, 200, 300)),
+            (1_000, 1_024, 1, 4, false, (250, 0, 750)),
+            (0, 1_024, 3, 2, true, (3, 0, 3)),
+            (usize::MAX, 65_536, 4, 2, true, (65_536, usize::MAX / 2 - 65_536, 0)),
         ] {
             let it = carried(1_024, left, wanted, threads, each, pipes);
-            assert_eq!((it.connections, it.pipes), told, "{left}");
+            assert_eq!((it.connections, it.pipes, it.reserve), told, "{left}");
             assert_eq!(it.note.is_some(), it.connections < wanted, "{:?}", it.note);
         }
+    }
+
+    #[test]
+    fn what_connections_give_back_is_kept_again() {
+        let reserve = Reserve::new(6);
+        let kept = || reserve.kept.borrow().len();
+        assert_eq!(kept(), 6);
+        let [first, second] = [3, 3].map(|count| reserve.lend(count));
+        assert_eq!(kept(), 0);
+        // There is no more, and it asks for none.
+        drop(reserve.lend(3));
+        assert_eq!(kept(), 0);
+        drop(first);
+        assert_eq!(kept(), 3);
+        drop(second);
+        assert_eq!(kept(), 6);
     }
 }

@@ -23,7 +23,7 @@ use crate::{Failure, service};
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// Connections that wait to be accepted; the kernel's own limit may be lower.
-const BACKLOG: i32 = 1024;
+pub(super) const BACKLOG: i32 = 1024;
 
 /// Addresses, as every command that reaches peers over TCP takes them.
 #[derive(Debug, clap::Args)]
@@ -156,12 +156,13 @@ pub(crate) fn connect(
                 let mut all = vec![first];
                 for _ in 1..streams {
                     all.push(reach()?.map_err(|error| {
+                        let error = why(&error);
                         Failure::failed(format!("connecting once more to {address}: {error}"))
                     })?);
                 }
                 return Ok(all);
             }
-            Err(error) => errors.push(format!("{address}: {error}")),
+            Err(error) => errors.push(format!("{address}: {}", why(&error))),
         }
     }
     Err(Failure::failed(format!("can't connect to tcp://{endpoint}: {}", errors.join("; "))))
@@ -171,24 +172,26 @@ pub(crate) fn connect(
 ///
 /// # Errors
 ///
-/// Why there is no connection, the time-out among that.
+/// Why there is no connection, the time-out among that; [`why`] has the words.
 pub(crate) async fn connect_to(
     driver: &Driver,
     address: SocketAddr,
     time: Duration,
-) -> Result<handoff::Socket, String> {
-    let connecting = driver.connect(address).map_err(|error| error.to_string())?;
-    let socket = match driver.timeout(time, connecting).await {
-        Ok(Ok(socket)) => socket,
-        Ok(Err(handoff::Error::Io { source, .. })) => return Err(source.to_string()),
-        Ok(Err(error)) => return Err(error.to_string()),
-        Err(handoff::Error::TimedOut { .. }) => {
-            return Err("no answer in time (--connect-timeout)".to_owned());
-        }
-        Err(error) => return Err(error.to_string()),
-    };
-    prepare(SockRef::from(&socket)).map_err(|error| error.to_string())?;
+) -> handoff::Result<handoff::Socket> {
+    let connecting = driver.connect(address)?;
+    let socket = driver.timeout(time, connecting).await??;
+    prepare(SockRef::from(&socket))
+        .map_err(|source| handoff::Error::Io { action: "preparing a connection", source })?;
     Ok(socket)
+}
+
+/// Why an address can't be reached.
+pub(crate) fn why(error: &handoff::Error) -> String {
+    match error {
+        handoff::Error::Io { source, .. } => source.to_string(),
+        handoff::Error::TimedOut { .. } => "no answer in time (--connect-timeout)".to_owned(),
+        error => error.to_string(),
+    }
 }
 
 /// Settings of every connection.

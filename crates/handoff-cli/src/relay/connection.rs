@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, FutureExt as _, select};
-use handoff::{Engine, Intake, Route, RouteEngine, RouteSource, Socket};
+use handoff::{Engine, Error, Intake, Route, RouteEngine, RouteSource, Socket};
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
-use super::Relay;
 use super::ledger::Counted;
+use super::{Relay, gate};
 use crate::clock;
 use crate::net::reach;
 
@@ -34,6 +34,8 @@ pub(super) async fn serve(
 }
 
 async fn carry(relay: &Relay, client: Socket, counted: &mut Counted) -> Result<(), String> {
+    // For the target, and for what the engine needs; dropped after them.
+    let _room = relay.reserve.lend(relay.beside_client);
     let client = Side::new(client);
     let (server, address) = connect(relay).await?;
     let server = Side::new(server);
@@ -96,16 +98,26 @@ fn linger(socket: &Socket, time: Option<Duration>) {
     }
 }
 
-/// A connection to the first address of the target that takes it.
+/// A connection to the first address of the target that takes it. Without a descriptor it waits until others end.
 async fn connect(relay: &Relay) -> Result<(Socket, SocketAddr), String> {
+    let (begin, patience) = (Instant::now(), relay.connect_timeout);
     let mut errors = Vec::new();
     for address in &relay.target {
-        match reach::connect_to(&relay.driver, *address, relay.connect_timeout).await {
+        let reached = loop {
+            match reach::connect_to(&relay.driver, *address, patience).await {
+                Err(error @ Error::NoDescriptor { .. }) if begin.elapsed() < patience => {
+                    relay.ledger.note(error.to_string());
+                    clock::pass(&relay.driver, gate::AGAIN).await;
+                }
+                reached => break reached,
+            }
+        };
+        match reached {
             Ok(socket) => {
                 relay.ledger.reached();
                 return Ok((socket, *address));
             }
-            Err(error) => errors.push(format!("{address}: {error}")),
+            Err(error) => errors.push(format!("{address}: {}", reach::why(&error))),
         }
     }
     let failure = format!("the target can't be reached: {}", errors.join("; "));

@@ -16,8 +16,8 @@ use crate::failure::Failed;
 use crate::net::reach::Listener;
 use crate::{Failure, Stop, clock};
 
-/// After a failure to accept that says nothing of when it ends.
-const AGAIN: Duration = Duration::from_millis(250);
+/// After a failure to accept or to connect that says nothing of when it ends.
+pub(super) const AGAIN: Duration = Duration::from_millis(250);
 
 /// When it is time to end.
 pub(super) struct Ends<'a> {

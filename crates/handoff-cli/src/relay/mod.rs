@@ -32,7 +32,7 @@ use crate::access_log::{AccessLog, LogArgs};
 use crate::clock::Clock;
 use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
-use crate::net::descriptors;
+use crate::net::descriptors::{self, Reserve};
 use crate::net::nic::{self, Card};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Addresses, Listener};
@@ -173,6 +173,9 @@ pub(crate) struct Relay {
     /// The target's addresses, in the order in which they are tried.
     target: Vec<SocketAddr>,
     connect_timeout: Duration,
+    reserve: Reserve,
+    /// What a connection takes of it.
+    beside_client: usize,
     /// `None` keeps idle connections.
     idle: Option<Duration>,
     /// Bytes a second.
@@ -257,6 +260,7 @@ fn relay(
                 EngineName::Auto => carried.pipes / usize::from(args.threads),
                 _ => usize::MAX,
             },
+            reserve: carried.reserve / usize::from(args.threads),
             note: carried.note.clone().filter(|_| number == 0),
             listener,
             target: target.clone(),

@@ -14,6 +14,7 @@ use super::gate::{self, Door, Ends};
 use super::ledger::{Ledger, Shared};
 use super::{Args, EngineName, Relay};
 use crate::failure::Failed;
+use crate::net::descriptors::Reserve;
 use crate::net::nic::{self, Card};
 use crate::net::reach::Listener;
 use crate::net::visitors;
@@ -35,6 +36,8 @@ pub(super) struct Worker<'a> {
     pub(super) connections: u32,
     /// To splice through.
     pub(super) pipes: usize,
+    /// Descriptors that clients who wait don't get.
+    pub(super) reserve: usize,
     /// What all threads have to say.
     pub(super) note: Option<String>,
     pub(super) listener: Listener,
@@ -112,6 +115,8 @@ impl Worker<'_> {
             intake,
             target: self.target,
             connect_timeout: args.connect_timeout,
+            reserve: Reserve::new(self.reserve),
+            beside_client: args.engine.descriptors() - 1,
             least_rate: args.least_rate,
             idle: (!args.idle.is_zero()).then_some(args.idle),
             look: match args.idle.is_zero() {

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::{Barrier, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
 use rustix::process::Signal;
@@ -124,7 +124,7 @@ fn only_those_who_are_named_may_connect() {
 #[test]
 fn a_lack_of_descriptors_cuts_nothing() {
     const LEN: usize = 200_000;
-    const TOGETHER: usize = 100;
+    const CLIENTS: usize = 300;
     // Begins, and has the rest to give when it hears something.
     let target = serve(|mut stream| {
         stream.write_all(&bytes_at(0, 0, LEN)).expect("begins");
@@ -136,32 +136,36 @@ fn a_lack_of_descriptors_cuts_nothing() {
     limited.args(["-c", "ulimit -n 400; exec \"$@\"", "bash"]).arg(relay.get_program());
     limited.args(relay.get_args());
     let relay = Listening::start_as(limited);
-    let (halves, address) = (Barrier::new(TOGETHER), relay.address);
-    let download = |waits: bool| {
-        let mut stream = TcpStream::connect(address).expect("connects");
-        stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
+    let begin = |mut stream: TcpStream| {
         let mut got = vec![0; LEN];
         stream.read_exact(&mut got).expect("begins");
-        if waits {
-            halves.wait();
-        }
+        (stream, got)
+    };
+    let end = |(mut stream, mut got): (TcpStream, Vec<u8>)| {
         stream.write_all(b"x").expect("goes on");
         stream.read_to_end(&mut got).expect("ends well");
         assert!(got == bytes_at(0, 0, 2 * LEN), "{} bytes came", got.len());
     };
+    // All that there is room for wait when the relay looks.
+    relay.signal(Signal::STOP);
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| relay.begin_to_connect()).collect();
+    relay.signal(Signal::CONT);
     thread::scope(|scope| {
-        for _ in 0..TOGETHER {
-            scope.spawn(|| download(true));
-        }
-        // More than there is room for: some wait.
-        for _ in 0..TOGETHER {
-            scope.spawn(|| download(false));
-        }
+        // They end when all of them have begun; the others, some of whom wait for room, end at once.
+        let together = clients.split_off(CLIENTS - 100);
+        let together: Vec<_> = together.into_iter().map(|it| scope.spawn(|| begin(it))).collect();
+        clients.into_iter().for_each(|it| drop(scope.spawn(|| end(begin(it)))));
+        let begun: Vec<_> = together.into_iter().map(|it| it.join().expect("begins")).collect();
+        begun.into_iter().for_each(|it| drop(scope.spawn(|| end(it))));
     });
     relay.signal(Signal::TERM);
     let ended = relay.end();
     let report = ended.json();
-    assert_eq!((&report["failed"], &report["connections"]), (&0.into(), &200.into()), "{ended:?}");
+    assert_eq!(
+        (&report["failed"], &report["connections"]),
+        (&0.into(), &CLIENTS.into()),
+        "{ended:?}"
+    );
     assert!(ended.stderr.contains("400 descriptors (ulimit -n"), "{ended:?}");
 }
 

@@ -197,6 +197,18 @@ impl Listening {
         self.connect_from([0; 4])
     }
 
+    /// The same without waiting until it is connected.
+    pub(crate) fn begin_to_connect(&self) -> TcpStream {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.set_nonblocking(true).expect("sets");
+        if let Err(error) = socket.connect(&self.address.into()) {
+            assert_eq!(error.raw_os_error(), Some(libc::EINPROGRESS), "{error}");
+        }
+        socket.set_nonblocking(false).expect("sets");
+        socket.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        socket.into()
+    }
+
     /// From another address of this machine.
     pub(crate) fn connect_from(&self, source: [u8; 4]) -> TcpStream {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
