@@ -1,5 +1,6 @@
 //! What is installed: Debian packages, made of the development build, and the profile for containers.
 
+mod maintainer;
 mod profile;
 mod soak;
 

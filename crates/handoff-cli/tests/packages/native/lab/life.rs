@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+pub(crate) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 pub(crate) fn done(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -12,6 +12,9 @@ pub(crate) fn done(command: &mut Command) -> String {
     assert!(output.status.success(), "{command:?}: {}\n{out}{errors}", output.status);
     out.into_owned()
 }
+
+/// Who answers for the packages: whoever packs has an address, and lintian knows that this one is none.
+const ADDRESS: &str = "handoff@debian.org";
 
 /// The library for C, which Cargo builds beside the tests of all packages; the newest.
 pub(crate) fn library() -> Option<PathBuf> {
@@ -37,8 +40,7 @@ pub(crate) fn pack(into: &Path, library: &Path, version: Option<&str>) -> Vec<Pa
     fs::create_dir(&packing).expect("makes");
     let mut command = Command::new("scripts/packages");
     command.arg(&packing).args(&variables).current_dir(ROOT);
-    // Whoever packs has an address; lintian knows that this one is none.
-    command.env("DEBEMAIL", "handoff@debian.org");
+    command.env("DEBEMAIL", ADDRESS);
     command.envs(version.map(|version| ("VERSION", version)));
     done(command.env("COMPRESSION", "-Zgzip -z1"));
     let found = fs::read_dir(&packing).expect("can be read").map(|it| it.expect("is").path());
@@ -168,6 +170,18 @@ fn packages_are_installed_used_and_purged() {
             assert!(modules.iter().any(|path| path.ends_with(&ending)), "{ending} of {modules:?}");
         }
         assert!(modules.iter().any(|path| path.ends_with("/dkms.conf")), "{modules:?}");
+    }
+    for package in &packages {
+        let mut asked = Command::new("dpkg-deb");
+        let maintainer = done(asked.arg("--field").arg(package).arg("Maintainer"));
+        assert!(maintainer.ends_with(&format!("<{ADDRESS}>\n")), "{maintainer}");
+        let all = files(package);
+        assert!(all.iter().any(|path| path.ends_with("/changelog.gz")), "{all:?}");
+    }
+    let all = files(&packages[2]);
+    for guide in ["README.md", "docs/start.md", "docs/security.md", "docs/life.svg"] {
+        let path = format!("usr/share/doc/handoff/{guide}");
+        assert!(all.contains(&path), "{path} of {all:?}");
     }
     if Command::new("lintian").arg("--version").output().is_ok() {
         let mut lintian = Command::new("lintian");
