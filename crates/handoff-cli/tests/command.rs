@@ -6,6 +6,11 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use terminal::Terminal;
+
+#[allow(dead_code, reason = "each test program uses a part")]
+mod terminal;
+
 fn handoff(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_handoff")).args(args).output().expect("handoff starts")
 }
@@ -39,6 +44,28 @@ fn doctor_explains_one_interface() {
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(text.contains("lo: zero-copy send"), "{text}");
     assert!(!text.contains('\x1b'), "colours without a terminal");
+}
+
+#[test]
+fn colours_are_for_terminals_that_have_them_and_users_who_want_them() {
+    for (name, value, coloured) in [
+        ("TERM", "xterm", true),
+        ("TERM", "dumb", false),
+        ("NO_COLOR", "1", false),
+        ("NO_COLOR", "", true),
+    ] {
+        let terminal = Terminal::new();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+        command.args(["doctor", "--iface", "lo"]).stdout(terminal.output());
+        command.env("TERM", "xterm").env_remove("NO_COLOR").env(name, value);
+        let mut doctor = command.spawn().expect("handoff starts");
+        // It has the terminal open, too.
+        drop(command);
+        let written = terminal.rest();
+        assert!(doctor.wait().expect("ends").success());
+        assert!(written.contains("lo: zero-copy send"), "{written}");
+        assert_eq!(written.contains('\x1b'), coloured, "{name}={value}: {written}");
+    }
 }
 
 #[test]
