@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use handoff_cli::cp::wire::{Hello, MAGIC};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
+use crate::hostile;
 use crate::running::Running;
 use crate::session::{cp, names, path, pattern, run};
 use crate::strangers::{Crowd, KINDS, Tongue, Visited};
@@ -21,7 +22,7 @@ const KIB_OF_A_STRANGER: u64 = 16;
 /// --buffer times --depth, and the code that the transfer is the first to run.
 const KIB_OF_THE_TRANSFER: u64 = (4 + 6) << 10;
 
-const TONGUE: Tongue = Tongue { begin: &MAGIC, huge };
+pub(crate) const TONGUE: Tongue = Tongue { begin: &MAGIC, huge, asks };
 
 /// A hello of more than there is room for.
 fn huge(number: usize) -> Vec<u8> {
@@ -36,6 +37,12 @@ fn huge(number: usize) -> Vec<u8> {
         preserves: true,
         hears_work: true,
     };
+    hello.encode().to_vec()
+}
+
+/// A hello of who wants to receive, from whom this receiver should, too.
+fn asks(number: usize) -> Vec<u8> {
+    let hello = Hello { sends: false, transfer: number as u128, ..hostile::hello(1, 0) };
     hello.encode().to_vec()
 }
 

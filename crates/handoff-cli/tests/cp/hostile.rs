@@ -227,7 +227,7 @@ fn streams_that_do_not_come_are_waited_for_no_longer_and_the_next_sender_is() {
 }
 
 /// Answers a sender's hello as a receiver does.
-fn greet(peer: &mut TcpStream) {
+pub(crate) fn greet(peer: &mut TcpStream) {
     let mut hello = [0; HELLO_LEN];
     peer.read_exact(&mut hello).unwrap();
     let hello = Hello::decode(&hello).unwrap();

@@ -15,6 +15,10 @@ mod rings;
 mod session;
 mod sparse;
 
+mod native {
+    mod crowd;
+}
+
 #[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../running/mod.rs"]
 mod running;

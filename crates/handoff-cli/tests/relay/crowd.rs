@@ -12,12 +12,12 @@ use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited, despite_idle}
 const KIB_OF_A_STRANGER: u64 = 16;
 
 /// Of 16 pipes that the relay keeps for the next connections, and of what it opens after it has said that it listens.
-const KEPT_DESCRIPTORS: usize = 32 + 8;
+pub(crate) const KEPT_DESCRIPTORS: usize = 32 + 8;
 
 /// The code that a connection is the first to run.
 const KIB_OF_THE_PEER: u64 = 2 << 10;
 
-const TONGUE: Tongue = Tongue { begin: b"GET / HTTP/1.1\r\n", huge: flood };
+pub(crate) const TONGUE: Tongue = Tongue { begin: b"GET / HTTP/1.1\r\n", huge: flood, asks: flood };
 
 /// There are no lengths: as much as the relay takes, of whoever reads nothing.
 fn flood(_: usize) -> Vec<u8> {

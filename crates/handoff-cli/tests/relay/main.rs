@@ -16,6 +16,10 @@ mod strangers;
 #[path = "../terminal/mod.rs"]
 mod terminal;
 
+mod native {
+    mod crowd;
+}
+
 mod guest {
     mod lent;
 }

@@ -1,7 +1,7 @@
 //! Starting the relay, and what is on both sides of it.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 
 use socket2::{Domain, Socket, Type};
@@ -34,7 +34,12 @@ pub(crate) fn command(listen: &str, target: SocketAddr, options: &[&str]) -> Com
 
 /// A target that answers each connection with what it sent, to its end.
 pub(crate) fn echo() -> SocketAddr {
-    serve(|mut stream| {
+    echo_at(Ipv4Addr::LOCALHOST)
+}
+
+/// The same at an address of this thread's namespace.
+pub(crate) fn echo_at(host: Ipv4Addr) -> SocketAddr {
+    serve_at(host, |mut stream| {
         let mut back = stream.try_clone().expect("clones");
         let _ = std::io::copy(&mut stream, &mut back);
         let _ = back.shutdown(Shutdown::Write);
@@ -43,8 +48,15 @@ pub(crate) fn echo() -> SocketAddr {
 
 /// A target that does this with each connection, in a thread of its own.
 pub(crate) fn serve(answer: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> SocketAddr {
+    serve_at(Ipv4Addr::LOCALHOST, answer)
+}
+
+fn serve_at(
+    host: Ipv4Addr,
+    answer: impl Fn(TcpStream) + Send + Sync + Clone + 'static,
+) -> SocketAddr {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("binds");
+    socket.bind(&SocketAddr::from((host, 0)).into()).expect("binds");
     // All connections of a test may wait at once. Where more wait than there is room for, the kernel begins to send
     // SYN cookies, and resets such a connection at its first keepalive.
     socket.listen(4_096).expect("listens");

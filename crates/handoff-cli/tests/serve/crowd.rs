@@ -11,17 +11,22 @@ use crate::session::{command, content, directory};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited, despite_idle};
 
 /// The longest head, and what the server keeps of a connection.
-const KIB_OF_A_STRANGER: u64 = 32 + 16;
+pub(crate) const KIB_OF_A_STRANGER: u64 = 32 + 16;
 
 /// The code that a request is the first to run.
-const KIB_OF_THE_CLIENT: u64 = 2 << 10;
+pub(crate) const KIB_OF_THE_CLIENT: u64 = 2 << 10;
 
 /// Of pipes that the server keeps for the next answers, and of what it opens after it has said that it listens.
-const KEPT_DESCRIPTORS: usize = 32 + 8;
+pub(crate) const KEPT_DESCRIPTORS: usize = 32 + 8;
 
-const LARGE: usize = 1_000_000;
+pub(crate) const LARGE: usize = 1_000_000;
 
-const TONGUE: Tongue = Tongue { begin: b"GET /large HTTP/1.1\r\nHost: h\r\nA: ", huge };
+pub(crate) const TONGUE: Tongue =
+    Tongue { begin: b"GET /large HTTP/1.1\r\nHost: h\r\nA: ", huge, asks };
+
+fn asks(_: usize) -> Vec<u8> {
+    b"GET /huge HTTP/1.1\r\nHost: h\r\n\r\n".to_vec()
+}
 
 /// A body, a piece of one, a range, or a field, longer than there can be.
 fn huge(number: usize) -> Vec<u8> {
@@ -41,7 +46,7 @@ fn strangers(kind: Kind, serving: &Listening) -> Crowd {
     crowd
 }
 
-fn is_answered(serving: &Listening) {
+pub(crate) fn is_answered(serving: &Listening) {
     let answer = serving.ask("GET /large", "");
     assert!(answer.status == 200 && answer.body == content(LARGE), "{}", answer.status);
 }

@@ -9,6 +9,10 @@ mod refused;
 mod service;
 mod session;
 
+mod native {
+    mod crowd;
+}
+
 #[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../running/mod.rs"]
 mod running;

@@ -34,8 +34,11 @@ pub(crate) enum Kind {
     HalfClosed,
     /// Receives nothing any more and sent no FIN, like a host without power.
     Gone,
+    /// Asks, and never reads the answer, while its host acknowledges what comes.
+    NeverReads,
 }
 
+/// Those who come by loopback. What is lent to those who never read is out only if they come by a cable.
 pub(crate) const KINDS: [Kind; 6] =
     [Kind::Silent, Kind::Dripping, Kind::Random, Kind::HugeLengths, Kind::HalfClosed, Kind::Gone];
 
@@ -60,6 +63,8 @@ pub(crate) struct Tongue {
     pub(crate) begin: &'static [u8],
     /// A message with the largest lengths, from the peer of this number.
     pub(crate) huge: fn(usize) -> Vec<u8>,
+    /// What is answered with more than a host takes for a program that does not read, from the peer of this number.
+    pub(crate) asks: fn(usize) -> Vec<u8>,
 }
 
 /// Connected hostile peers. They end with a reset.
@@ -85,6 +90,7 @@ impl Crowd {
                 Kind::Silent | Kind::Dripping => Ok(()),
                 Kind::Random => { &stream }.write_all(&noise(number)),
                 Kind::HugeLengths => { &stream }.write_all(&(tongue.huge)(number)),
+                Kind::NeverReads => { &stream }.write_all(&(tongue.asks)(number)),
                 Kind::HalfClosed => stream.shutdown(Shutdown::Write),
                 Kind::Gone => socket.attach_filter(&[nothing_arrives()]),
             };

@@ -33,7 +33,7 @@ const KIB_OF_A_PING: u64 = 2 << 10;
 /// The room for the answers of all, and what the engine keeps of each.
 const KIB_OF_ANSWERS: u64 = 300 << 10;
 
-const TONGUE: Tongue = Tongue { begin: &[0; 48], huge };
+const TONGUE: Tongue = Tongue { begin: &[0; 48], huge, asks };
 
 /// The header of a message as long as there is, or longer than there can be.
 fn huge(number: usize) -> Vec<u8> {
@@ -41,6 +41,19 @@ fn huge(number: usize) -> Vec<u8> {
     Header { sequence: 1, len, source: 9, destination: 4000, ..Header::default() }
         .to_bytes()
         .to_vec()
+}
+
+/// Sixteen questions, whose answers have a mebibyte each.
+fn asks(_: usize) -> Vec<u8> {
+    (1..=16).flat_map(|sequence| question(sequence, 1 << 20)).collect()
+}
+
+/// A question as a message.
+fn question(sequence: u64, answer: u32) -> Vec<u8> {
+    let body = request(sequence, answer);
+    let len = body.len() as u32;
+    let head = Header { sequence, len, source: 9, destination: 4000, ..Header::default() };
+    [&head.to_bytes()[..], &body].concat()
 }
 
 /// They come one by one, after `meanwhile` has been called for each.
@@ -200,7 +213,7 @@ fn who_asks_lets_in_only_whom_it_asks_and_whom_the_user_names() {
 #[test]
 fn pings_are_answered_among_strangers() {
     let (pair, to) = hosts();
-    for kind in KINDS {
+    for kind in KINDS.into_iter().chain([Kind::NeverReads]) {
         let answering = Answering::at(&pair.right, to, &["--engine", "own"]);
         let visited = Visited::new(answering.pid());
         let mut crowd = strangers(kind, &pair.left, to, |_| {});
@@ -210,7 +223,8 @@ fn pings_are_answered_among_strangers() {
         let ping = || rds(&pair.left, &[&asks[..], &patient].concat());
         let answers = crowd.go_on_beside(ping).report();
         assert_eq!(answers["lost"], 0, "{kind:?}: {answers}");
-        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_A_PING);
+        let answers = if kind == Kind::NeverReads { KIB_OF_ANSWERS } else { 0 };
+        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_A_PING + answers);
         drop(crowd);
         let ended = answering.end();
         assert_eq!(ended.code, Some(130), "{ended:?}");
@@ -226,15 +240,7 @@ fn who_takes_no_answers_delays_no_others_and_takes_bounded_memory() {
         let visited = Visited::new(answering.pid());
         let mut stranger = stranger(&pair.left, 0, 40_000, to);
         for sequence in 1..=count {
-            let body = request(sequence, answer);
-            let head = Header {
-                sequence,
-                len: body.len() as u32,
-                source: 9,
-                destination: 4000,
-                ..Header::default()
-            };
-            stranger.write_all(&[&head.to_bytes()[..], &body].concat()).expect("is taken");
+            stranger.write_all(&question(sequence, answer)).expect("is taken");
         }
         let (own, peer) = (pair.left.v4().to_string(), to.to_string());
         let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--time", "1", "--json"];
