@@ -1,7 +1,7 @@
 //! The one way from C into Rust: results become numbers, errors a text of the thread, panics an error.
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ops::Deref;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -136,6 +136,28 @@ pub(crate) unsafe fn put_bytes<T>(
         unsafe { put(length, bytes) }?;
     }
     Ok(())
+}
+
+/// So many bytes at a place; none where there are none.
+///
+/// # Safety
+///
+/// The bytes are there, unless the place is NULL, and stay for as long as the result is used.
+pub(crate) unsafe fn bytes<'a>(
+    place: *const c_void,
+    length: usize,
+    most: usize,
+    what: &str,
+) -> Result<&'a [u8], Failure> {
+    match (place.is_null(), length) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Failure::invalid(&format!("the {what} is NULL, and has a length"))),
+        (false, length) if length > most => {
+            Err(Failure::invalid(&format!("the {what} is longer than {most} bytes")))
+        }
+        // SAFETY: the caller vouches for it.
+        (false, length) => Ok(unsafe { std::slice::from_raw_parts(place.cast(), length) }),
+    }
 }
 
 /// A descriptor that the caller gives away.

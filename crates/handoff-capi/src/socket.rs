@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 
 use handoff::{Buffer, Engine, Frozen, OnLoan, Receipt, Returned, Sent, Span};
 
-use crate::boundary::{Failure, done, enter, owned};
+use crate::boundary::{Failure, bytes, done, enter, owned};
 use crate::driver::{self, State, sized};
 use crate::event::{
     HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_URING_ZC,
@@ -187,12 +187,9 @@ impl How<'_> {
         if options.reserved != 0 {
             return Err(Failure::invalid("reserved is not 0"));
         }
-        let header = if options.header.is_null() {
-            &[]
-        } else {
-            // SAFETY: the caller vouches for it.
-            unsafe { std::slice::from_raw_parts(options.header.cast(), options.header_length) }
-        };
+        let handoff_send_options { header, header_length, .. } = *options;
+        // SAFETY: the caller vouches for it.
+        let header = unsafe { bytes(header, header_length, HANDOFF_MAX_HEADER, "header") }?;
         // SAFETY: the caller vouches for it.
         let address = unsafe { address(options.address, options.address_length) }?;
         let tell_sent = options.flags & HANDOFF_SEND_TELL_SENT != 0;
@@ -261,18 +258,20 @@ pub(crate) unsafe fn address(
     address: *const c_void,
     length: usize,
 ) -> Result<Option<SocketAddr>, Failure> {
+    let whole = size_of::<socket2::SockAddrStorage>();
+    // SAFETY: the caller vouches for it.
+    let given = unsafe { bytes(address, length, whole, "address") }?;
     if address.is_null() {
         return Ok(None);
     }
-    let whole = size_of::<socket2::SockAddrStorage>();
-    if length < size_of::<libc::sockaddr_in>() || length > whole {
+    if length < size_of::<libc::sockaddr_in>() {
         return Err(Failure::invalid(
             "the address is no sockaddr_in or sockaddr_in6 by its length",
         ));
     }
     let mut storage = socket2::SockAddrStorage::zeroed();
-    // SAFETY: the storage is that long, and the caller vouches for the address.
-    unsafe { ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut storage).cast(), length) };
+    // SAFETY: the storage is no shorter than what was given.
+    unsafe { ptr::copy_nonoverlapping(given.as_ptr(), (&raw mut storage).cast(), length) };
     // SAFETY: so many bytes of it are initialised, the rest is zero.
     let address = unsafe { socket2::SockAddr::new(storage, length as libc::socklen_t) };
     let address = address

@@ -2,6 +2,7 @@
 /* What can be told of misuse is told; nothing of it does harm. */
 #include <dirent.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -67,6 +68,44 @@ static void no_place(void)
 	CHECK(descriptors() == before);
 }
 
+/* A length without a place, and a length that nothing has. */
+static void lengths_without_places(void)
+{
+	struct handoff_send_options options;
+	handoff_driver driver;
+	handoff_region region;
+	handoff_buffer buffer;
+	handoff_socket sender;
+	int ends[2];
+
+	connected(ends);
+	CHECK(handoff_driver_new(NULL, &driver) == 0);
+	CHECK(handoff_socket_new(driver, ends[0], &sender) == 0);
+	CHECK(handoff_region_new(4096, HANDOFF_PAGES_BASE, &region) == 0);
+	CHECK(handoff_buffer_new(region, 16, &buffer) == 0);
+	memset(&options, 0, sizeof(options));
+	options.size = sizeof(options);
+	options.header_length = 4;
+	CHECK(handoff_send(sender, buffer, &options, 1, NULL) == -EINVAL);
+	CHECK(strstr(handoff_error_text(), "header") != NULL);
+	options.header = "head";
+	options.header_length = SIZE_MAX;
+	CHECK(handoff_send(sender, buffer, &options, 1, NULL) == -EINVAL);
+	options.header_length = 0;
+	options.address_length = 16;
+	CHECK(handoff_send(sender, buffer, &options, 1, NULL) == -EINVAL);
+	CHECK(strstr(handoff_error_text(), "address") != NULL);
+	CHECK(handoff_connect(sender, NULL, 16, 1, NULL) == -EINVAL);
+	CHECK(handoff_lane_push(0, NULL, 1, 1) == -EINVAL);
+	CHECK(handoff_lane_take(0, NULL, 1) == -EINVAL);
+	CHECK(handoff_driver_in_flight(driver) == 0);
+	CHECK(handoff_close(buffer) == 0);
+	CHECK(handoff_close(region) == 0);
+	CHECK(handoff_close(sender) == 0);
+	CHECK(handoff_close(driver) == 0);
+	close(ends[1]);
+}
+
 void misuse_cases(void)
 {
 	handoff_region region, again;
@@ -129,6 +168,7 @@ void misuse_cases(void)
 	CHECK(handoff_close(driver) == 0);
 
 	no_place();
+	lengths_without_places();
 	CHECK(handoff_probe(NULL, NULL) == -EINVAL);
 	CHECK(handoff_probe(tell, &told) == 0 && told > 10);
 }
