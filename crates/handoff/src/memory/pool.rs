@@ -24,6 +24,10 @@ use crate::error::{Error, Result};
 /// Buffers of one length that come back to their region: [`get`](Self::get) takes one, and dropping it, or the
 /// end of its last loan, gives it back.
 ///
+/// A driver that goes while the kernel has buffers, whose peers take nothing, leaves them to the kernel for good, and a
+/// pool that outlives it has fewer from then on. Reset such connections before
+/// ([`Socket::abort`](crate::Socket::abort)), or keep the driver until they are back.
+///
 /// You can clone a pool and use it from any thread. Its buffers are [`Buffer`]s like any other: lend, split and
 /// [freeze](Buffer::freeze) them. A buffer still has the bytes of its last user.
 ///

@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 /// start tasks by `tokio::task::spawn_local`.
 ///
 /// It ends with the future. Then the other tasks are dropped, and operations under way have up to a second to end:
-/// sends that nobody awaited leave, if their peers take them. What is left after that ends as [`Driver`] says.
+/// sends that nobody awaited leave, if their peers take them. What is left after that ends as [`Driver`] says, and buffers
+/// of a [`BufferPool`](crate::BufferPool) that the kernel then has do not come back.
 ///
 /// ```
 /// use handoff::tokio::TcpStream;
