@@ -75,7 +75,9 @@ impl Pool {
                 let slots = chunks.next_power_of_two();
                 let entries = map(slots * size_of::<BufRingEntry>(), MapFlags::PRIVATE, None)
                     .map_err(|error| Error::io("mapping a ring of buffers", error))?;
-                let group = io.next_buffer_group();
+                let group = io
+                    .take_group()
+                    .ok_or(Error::Invalid("a driver has at most 65536 pools at a time"))?;
                 // SAFETY: the mapping is page-aligned, zeroed, large enough for the entries, and kept
                 // until the ring of buffers is unregistered or its io_uring is closed.
                 unsafe {
@@ -86,7 +88,10 @@ impl Pool {
                         0,
                     )
                 }
-                .map_err(|error| Error::io("registering a ring of buffers", error))?;
+                .map_err(|error| {
+                    io.release_group(group);
+                    Error::io("registering a ring of buffers", error)
+                })?;
                 Supply::Ring { group, entries, mask: (slots - 1) as u16, tail: Cell::new(0) }
             }
             Backend::Readiness(_) => Supply::List(RefCell::default()),
@@ -290,9 +295,11 @@ impl Drop for PoolShared {
     fn drop(&mut self) {
         if let (Some(io), Supply::Ring { group, .. }) = (self.io.upgrade(), &self.supply)
             && let Some(ring) = io.ring()
-            && let Err(error) = ring.borrow().io.submitter().unregister_buf_ring(*group)
         {
-            tracing::warn!(%error, "unregistering a ring of buffers failed");
+            match ring.borrow().io.submitter().unregister_buf_ring(*group) {
+                Ok(()) => io.release_group(*group),
+                Err(error) => tracing::warn!(%error, "unregistering a ring of buffers failed"),
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The way into the kernel: a ring, or system calls and epoll where there is none.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::{Epoll, Ring};
@@ -19,6 +20,8 @@ pub(crate) struct Io {
     ring_id: u32,
     /// Whether the kernel reports if it copied a zero-copy send.
     pub(crate) reports_usage: bool,
+    /// Numbers of pools that the ring has, and where to look for another.
+    groups: RefCell<HashSet<u16>>,
     next_group: Cell<u16>,
 }
 
@@ -26,17 +29,22 @@ impl Io {
     pub(crate) fn of_ring(ring: Ring) -> Self {
         let (ring_id, reports_usage) = (ring.id, ring.reports_usage);
         let backend = Backend::Ring(RefCell::new(ring));
-        Self { backend, no_ring: None, ring_id, reports_usage, next_group: Cell::new(0) }
+        Self::new(backend, None, ring_id, reports_usage)
     }
 
     /// Without a ring, for this reason.
     pub(crate) fn of_epoll(epoll: Epoll, reason: String) -> Self {
         let backend = Backend::Readiness(RefCell::new(epoll));
+        Self::new(backend, Some(reason), 0, false)
+    }
+
+    fn new(backend: Backend, no_ring: Option<String>, ring_id: u32, reports_usage: bool) -> Self {
         Self {
             backend,
-            no_ring: Some(reason),
-            ring_id: 0,
-            reports_usage: false,
+            no_ring,
+            ring_id,
+            reports_usage,
+            groups: RefCell::default(),
             next_group: Cell::new(0),
         }
     }
@@ -107,7 +115,39 @@ impl Io {
         }
     }
 
-    pub(crate) fn next_buffer_group(&self) -> u16 {
-        self.next_group.replace(self.next_group.get().wrapping_add(1))
+    /// Takes a number for a pool that no other pool of the ring has; `None` if all are in use.
+    pub(crate) fn take_group(&self) -> Option<u16> {
+        let mut used = self.groups.borrow_mut();
+        let from = self.next_group.get();
+        let mut numbers = (0..=u16::MAX).map(|ahead| from.wrapping_add(ahead));
+        let free = numbers.find(|number| !used.contains(number))?;
+        used.insert(free);
+        self.next_group.set(free.wrapping_add(1));
+        Some(free)
+    }
+
+    /// The ring has no pool of this number any more.
+    pub(crate) fn release_group(&self, number: u16) {
+        self.groups.borrow_mut().remove(&number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pool_has_a_number_of_its_own_also_when_they_begin_anew() {
+        let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
+        let stays = io.take_group().unwrap();
+        for _ in 0..u32::from(u16::MAX) + 2 {
+            let number = io.take_group().unwrap();
+            assert_ne!(number, stays);
+            io.release_group(number);
+        }
+        let all = std::iter::from_fn(|| io.take_group()).count();
+        assert_eq!(all, usize::from(u16::MAX));
+        io.release_group(stays);
+        assert_eq!((io.take_group(), io.take_group()), (Some(stays), None));
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Epoll {
     fd: OwnedFd,
     /// The events that each descriptor is waited on for (poll(2)), with the waiting operation.
     waits: HashMap<RawFd, Vec<(i16, Token)>>,
+    /// The descriptor that each waiting operation waits for.
+    descriptors: HashMap<Token, RawFd>,
     /// Ready descriptors that nobody has been told of.
     ready: Vec<Ready>,
 }
@@ -42,6 +44,7 @@ impl Epoll {
         Ok(Self {
             fd: epoll::create(CreateFlags::CLOEXEC)?,
             waits: HashMap::new(),
+            descriptors: HashMap::new(),
             ready: Vec::new(),
         })
     }
@@ -55,7 +58,9 @@ impl Epoll {
     pub(crate) fn wait_for(&mut self, fd: RawFd, events: i16, token: Token) -> io::Result<()> {
         let known = self.waits.contains_key(&fd);
         self.waits.entry(fd).or_default().push((events, token));
+        self.descriptors.insert(token, fd);
         self.set(fd, known).inspect_err(|_| {
+            self.descriptors.remove(&token);
             let waits = self.waits.get_mut(&fd).expect("it was just put there");
             waits.pop();
             if waits.is_empty() {
@@ -66,12 +71,8 @@ impl Epoll {
 
     /// Drops the wait of an operation; returns whether there was one.
     pub(crate) fn cancel(&mut self, token: Token) -> bool {
-        let Some((fd, waits)) =
-            self.waits.iter_mut().find(|(_, waits)| waits.iter().any(|(_, of)| *of == token))
-        else {
-            return false;
-        };
-        let fd = *fd;
+        let Some(fd) = self.descriptors.remove(&token) else { return false };
+        let waits = self.waits.get_mut(&fd).expect("what waits is among the waits");
         waits.retain(|(_, of)| *of != token);
         self.shrink(fd);
         true
@@ -79,6 +80,7 @@ impl Epoll {
 
     /// Removes all waits, without looking at the descriptors again.
     pub(crate) fn end(&mut self) -> Vec<Token> {
+        self.descriptors.clear();
         self.waits.drain().flat_map(|(_, waits)| waits).map(|(_, token)| token).collect()
     }
 
@@ -144,7 +146,7 @@ impl Epoll {
 
     /// Removes the waits that an event ends.
     fn note(&mut self, Event { flags, data }: Event) {
-        let ready = &mut self.ready;
+        let Self { ready, descriptors, .. } = self;
         match data.u64() {
             WAKE => return ready.push(Ready::Wake),
             ALARM => return ready.push(Ready::Alarm),
@@ -155,6 +157,7 @@ impl Epoll {
         waits.retain(|(events, token)| {
             let due = got & (events | ALWAYS) != 0;
             if due {
+                descriptors.remove(token);
                 ready.push(Ready::Operation(*token));
             }
             !due

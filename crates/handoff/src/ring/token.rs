@@ -13,7 +13,7 @@ pub(crate) const GENERATIONS: u32 = 1 << 24;
 pub(crate) const NEXT_GENERATION: u64 = 1 << 40;
 
 /// What a completion is about: a record and a stage of its operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Token {
     pub(crate) key: Key,
     pub(crate) stage: u8,
