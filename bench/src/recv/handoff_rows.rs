@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use handoff::{
-    Driver, Intake, ReceiveEngine, Receiver, Region, RingUse, RxBinding, RxQueue, Socket, Wait,
+    Driver, Intake, MappedIntake, ReceiveEngine, Receiver, Region, RingUse, RxBinding, RxQueue,
+    Socket, Wait,
 };
 
 use super::reception::Receive;
@@ -106,7 +107,11 @@ fn shared(to: To) -> handoff::Result<(Driver, Intake)> {
     let in_area = to == To::AreaWithoutNic;
     let driver = Driver::builder().ring(RingUse::Require).zero_copy_receive(in_area).build()?;
     let intake = match to {
-        To::Window => Intake::from(&driver.window(WINDOW.1, WINDOW.0)?),
+        To::Window => {
+            let window = driver.window(WINDOW.1, WINDOW.0)?;
+            // SAFETY: the far end is ours, and gives the kernel no memory that it writes later.
+            unsafe { MappedIntake::from(&window).trust_peers() }
+        }
         To::AreaWithoutNic => {
             let binding = RxBinding::without_device();
             Intake::from(&driver.rx_queue(Region::anonymous(binding.area(1))?, &binding)?)

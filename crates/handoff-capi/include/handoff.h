@@ -831,6 +831,10 @@ int handoff_pool_with_senders(handoff_pool pool,
  Reserves address space for received pages of TCP sockets, which the kernel maps there: `places` of `place` bytes
  each, whole pages.
 
+ A page that came over loopback or veth, also from another container, may be one that its sender can still write. So
+ the bytes of a span may change while you look: copy what you check before you check it, or receive into a pool of
+ chunks.
+
  Returns 0, or a negative error number.
 
  Requires: `pool` can be written.
@@ -929,13 +933,16 @@ int handoff_receive_into(handoff_socket socket,
                          handoff_operation *operation);
 
 /*
- Where the bytes of a span are, and how many: to be read only, until the span is closed or sent.
+ Where the bytes of a span are, and how many: to be read only, until the span is closed or sent. Those of a span of
+ `handoff_window_new` may change meanwhile.
 
  Returns 0, or a negative error number.
 
  Requires: `data` and `length` can be written; `length` may be NULL.
  */
-int handoff_span_data(handoff_span span, const void **data, size_t *length);
+int handoff_span_data(handoff_span span,
+                      const void **data,
+                      size_t *length);
 
 /*
  Who sent the datagram that a span is of: a `struct sockaddr_in` or `sockaddr_in6`.

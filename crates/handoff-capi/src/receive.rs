@@ -7,7 +7,8 @@ use std::ptr;
 use std::rc::{Rc, Weak};
 
 use handoff::{
-    Buffer, Intake, Pool, Receiver, Region, RxBinding, RxQueue, Span, Transfer, Transferred, Window,
+    Buffer, Intake, MappedIntake, Pool, Receiver, Region, RxBinding, RxQueue, Span, Transfer,
+    Transferred, Window,
 };
 use socket2::SockAddr;
 
@@ -55,7 +56,8 @@ impl Drawn {
         match self {
             Self::Pool(pool) => pool.into(),
             Self::Senders(pool) => pool.with_senders(),
-            Self::Window(window) => window.into(),
+            // SAFETY: C gets a pointer, and the header says what the sender may do to the bytes meanwhile.
+            Self::Window(window) => unsafe { MappedIntake::from(window).trust_peers() },
             Self::Queue(queue) => queue.into(),
             Self::Begin(queue, bytes) => queue.take(*bytes),
         }
@@ -120,6 +122,10 @@ pub unsafe extern "C" fn handoff_pool_with_senders(
 
 /// Reserves address space for received pages of TCP sockets, which the kernel maps there: `places` of `place` bytes
 /// each, whole pages.
+///
+/// A page that came over loopback or veth, also from another container, may be one that its sender can still write. So
+/// the bytes of a span may change while you look: copy what you check before you check it, or receive into a pool of
+/// chunks.
 ///
 /// Returns 0, or a negative error number.
 ///
@@ -429,7 +435,8 @@ async fn fill(
     driver::tell_bytes(&state, event, result);
 }
 
-/// Where the bytes of a span are, and how many: to be read only, until the span is closed or sent.
+/// Where the bytes of a span are, and how many: to be read only, until the span is closed or sent. Those of a span of
+/// `handoff_window_new` may change meanwhile.
 ///
 /// Returns 0, or a negative error number.
 ///

@@ -26,7 +26,7 @@
 //! | you want to | begin with |
 //! |---|---|
 //! | send | [`Socket::send`], [`Socket::message`]; in bulk [`Lane`]; the same bytes to many sockets [`Frozen`] |
-//! | receive into memory that the kernel or a NIC chooses | [`Socket::receive`] from a [`Pool`], [`RxQueue`] or [`Window`] |
+//! | receive into memory that the kernel or a NIC chooses | [`Socket::receive`] from a [`Pool`] or [`RxQueue`], [`Socket::receive_mapped`] by a [`Window`] |
 //! | receive into memory of a device or of another process | [`Driver::dma_buf_queue`] |
 //! | receive into a buffer of yours | [`Socket::receive_exact`], [`Socket::receive_into`] |
 //! | read and write files | [`File`] |
@@ -72,8 +72,9 @@ pub use file::{Alignment, File};
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
 pub use lease::{
-    DATAGRAM_HEAD, Datagram, DmaBuf, DmaBufQueue, DmaBufSpan, ExportedRxQueue, Intake, Pool,
-    RxBinding, RxGrowth, RxQueue, RxShortage, RxStats, Span, SpanRef, Window,
+    DATAGRAM_HEAD, Datagram, DmaBuf, DmaBufQueue, DmaBufSpan, ExportedRxQueue, Intake,
+    MappedIntake, MappedSpan, Pool, RxBinding, RxGrowth, RxQueue, RxShortage, RxStats, Span,
+    SpanRef, Window,
 };
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};
@@ -82,7 +83,7 @@ pub use lease::{Request, RequestKind};
 pub use mechanism::{Engine, ReceiveEngine};
 pub use memory::{
     Append, Buffer, BufferPool, Frozen, GetBuffer, Memory, Pages, Pinning, Region, SharedBuffer,
-    SharedRegion, View,
+    SharedRegion, View, ViewMut,
 };
 pub use op::SendStats;
 pub use op::chooser::Choice;
@@ -101,5 +102,6 @@ pub use socket::lane::Lane;
 pub use socket::listen::{Accepting, Listener};
 pub use socket::receive::{NextSpan, Receiver, SpansThere};
 pub use socket::receive_dma_buf::{DmaBufReceiver, NextDmaBufSpan};
+pub use socket::receive_mapped::{MappedReceiver, NextMappedSpan};
 pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};
 pub use transfer::{Readiness, Transfer, Transferred};

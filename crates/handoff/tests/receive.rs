@@ -5,22 +5,27 @@
 mod traffic;
 
 use std::fs;
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use handoff::{
-    Buffer, DATAGRAM_HEAD, Datagram, Driver, Error, File, Pool, ReceiveEngine, Receiver, Region,
-    Socket, Span, SpanRef, Wait,
+    Buffer, DATAGRAM_HEAD, Datagram, Driver, Error, File, MappedSpan, Pool, ReceiveEngine,
+    Receiver, Region, Socket, Span, SpanRef, Wait,
 };
+use io_uring::{IoUring, squeue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io_uring::IORING_OFF_SQES;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::pipe::{IoSliceRaw, SpliceFlags, pipe, splice, vmsplice};
 use socket2::SockRef;
 use traffic::{
-    drivers, pattern, read_all, stay_on_one_processor, tcp, udp_pair, with_each_driver, within,
+    drivers, pattern, read_all, skip, stay_on_one_processor, tcp, udp_pair, with_each_driver,
+    within,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -52,6 +57,80 @@ fn until_it_tells(driver: &Driver, act: impl FnOnce()) {
     tells(20);
 }
 
+fn bytes_of(span: &MappedSpan) -> Vec<u8> {
+    let mut bytes = vec![0; span.len()];
+    span.view().read(0, &mut bytes);
+    bytes
+}
+
+/// A page of a ring, which user space writes and TCP takes: the kernel maps it into a window.
+struct RingPage {
+    start: *mut u8,
+    _ring: IoUring,
+}
+
+impl RingPage {
+    const LEN: usize = 4096;
+
+    fn new() -> io::Result<Self> {
+        // Its requests fill the page, and nobody submits any.
+        let ring = IoUring::new((Self::LEN / size_of::<squeue::Entry>()) as u32)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let place = IORING_OFF_SQES;
+        // SAFETY: a new mapping, which stays.
+        let start = unsafe {
+            let ring = BorrowedFd::borrow_raw(ring.as_raw_fd());
+            mmap(std::ptr::null_mut(), Self::LEN, access, flags, ring, place)?
+        };
+        Ok(Self { start: start.cast(), _ring: ring })
+    }
+
+    fn fill(&self, byte: u8) {
+        // SAFETY: the mapping is ours and is written by this call only.
+        unsafe { std::ptr::write_bytes(self.start, byte, Self::LEN) };
+    }
+
+    fn send(&self, to: &TcpStream) -> io::Result<()> {
+        let (source, sink) = pipe()?;
+        // SAFETY: the page stays mapped; that its bytes change is the purpose.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start, Self::LEN) };
+        // SAFETY: as above.
+        let given =
+            unsafe { vmsplice(&sink, &[IoSliceRaw::from_slice(bytes)], SpliceFlags::empty())? };
+        let sent = splice(&source, None, to, None, given, SpliceFlags::empty())?;
+        assert_eq!((given, sent), (Self::LEN, Self::LEN));
+        Ok(())
+    }
+}
+
+/// So a span is no slice: over loopback and veth its sender may still have the page.
+#[test]
+fn a_mapped_span_changes_with_the_page_that_its_sender_kept() {
+    const TEST: &str = "a_mapped_span_changes_with_the_page_that_its_sender_kept";
+    with_each_driver(LONG, |driver| {
+        let window = driver.window(4, 8192).unwrap();
+        let (near, far) = tcp("127.0.0.1");
+        let page = match RingPage::new() {
+            Ok(page) => page,
+            Err(error) => return skip(TEST, &format!("no page of a ring: {error}")),
+        };
+        page.fill(0x41);
+        if let Err(error) = page.send(&far) {
+            return skip(TEST, &format!("no page of a ring can be sent: {error}"));
+        }
+        let socket = driver.socket(near).unwrap();
+        let mut receiver = socket.receive_mapped(&window).unwrap();
+        let span = driver.block_on(receiver.next_span()).unwrap().unwrap().unwrap();
+        assert_eq!(bytes_of(&span), [0x41; RingPage::LEN]);
+        if receiver.tally().zero_copy == 0 {
+            return skip(TEST, "the kernel copies pages of rings");
+        }
+        page.fill(0x42);
+        assert_eq!(bytes_of(&span), [0x42; RingPage::LEN]);
+    });
+}
+
 async fn next(receiver: &mut Receiver) -> Span {
     receiver.next_span().await.unwrap().unwrap()
 }
@@ -72,15 +151,15 @@ fn a_window_alone_receives_no_datagrams() {
     with_each_driver(LONG, |driver| {
         let socket = driver.socket(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
         let window = driver.window(2, 8192).unwrap();
-        let refused = socket.receive(&window);
+        let refused = socket.receive_mapped(&window);
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
         // With a pool, they come there.
         let pool = pool(&driver, 1, 4096);
-        let mut receiver = socket.receive(window.or(&pool)).unwrap();
+        let mut receiver = socket.receive_mapped(window.or(&pool)).unwrap();
         let to = SockRef::from(&socket).local_addr().unwrap().as_socket().unwrap();
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"here", to).unwrap();
-        let span = driver.block_on(next(&mut receiver)).unwrap();
-        assert_eq!(&span[..], b"here");
+        let span = driver.block_on(receiver.next_span()).unwrap().unwrap().unwrap();
+        assert_eq!(bytes_of(&span), b"here");
     });
 }
 
@@ -240,8 +319,8 @@ fn a_window_that_serves_too_little_is_left() {
             let (near, mut far) = tcp("127.0.0.1");
             let socket = driver.socket(near).unwrap();
             let mut receiver = match with_pool {
-                true => socket.receive(window.or(&pool)),
-                false => socket.receive(&window),
+                true => socket.receive_mapped(window.or(&pool)),
+                false => socket.receive_mapped(&window),
             }
             .unwrap();
             let writer = thread::spawn(move || far.write_all(&pattern(5, len)).unwrap());
@@ -249,7 +328,7 @@ fn a_window_that_serves_too_little_is_left() {
             driver
                 .block_on(async {
                     while let Some(span) = receiver.next_span().await {
-                        got.extend_from_slice(&span.unwrap());
+                        got.extend(bytes_of(&span.unwrap()));
                     }
                 })
                 .unwrap();

@@ -1,4 +1,4 @@
-fn view(buffer: handoff::SharedBuffer) -> handoff::View<'static> {
+fn view(buffer: handoff::SharedBuffer) -> handoff::ViewMut<'static> {
     buffer.view()
 }
 

@@ -10,8 +10,7 @@ use super::rx_queue::RxQueue;
 use super::rx_shared::RxShared;
 use super::window::Window;
 
-/// Where a receive puts bytes: a [`Pool`], an [`RxQueue`], a [`Window`], or one of the last two with a pool
-/// beside it.
+/// Where a receive puts bytes: a [`Pool`], an [`RxQueue`], or both.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, queue: handoff::RxQueue, pool: handoff::Pool) -> Result<(), Box<dyn std::error::Error>> {
@@ -31,6 +30,39 @@ pub struct Intake {
     pub(crate) pool: Option<Rc<PoolShared>>,
     /// The pool keeps the senders of datagrams.
     pub(crate) with_senders: bool,
+}
+
+/// A [`Window`] to receive by, or a window with a [`Pool`] beside it.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket, window: handoff::Window, pool: handoff::Pool) -> Result<(), Box<dyn std::error::Error>> {
+/// // By mapping, unless nearly nothing comes in whole pages.
+/// let mut receiver = socket.receive_mapped(window.or(&pool))?;
+/// while let Some(span) = receiver.next_span().await {
+///     println!("{} bytes", span?.len());
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MappedIntake(pub(crate) Intake);
+
+impl MappedIntake {
+    /// For peers that leave alone what they have sent: their bytes come as [`Span`](super::Span)s, which give slices.
+    ///
+    /// # Safety
+    ///
+    /// As long as a span is there, no process may write to the pages that the bytes were sent in. A page that comes from
+    /// a network card is only ours. Over loopback and veth, also between containers, the kernel maps the page that the
+    /// sender gave it by vmsplice(2) or splice(2), and the sender may write to it later.
+    pub unsafe fn trust_peers(self) -> Intake {
+        self.0
+    }
+}
+
+impl From<&Window> for MappedIntake {
+    fn from(window: &Window) -> Self {
+        Self(Intake { window: Some(window.clone()), ..Intake::nothing() })
+    }
 }
 
 impl RxQueue {
@@ -94,12 +126,6 @@ impl From<&Pool> for Intake {
 impl From<&RxQueue> for Intake {
     fn from(queue: &RxQueue) -> Self {
         Self::of_queue(&queue.shared)
-    }
-}
-
-impl From<&Window> for Intake {
-    fn from(window: &Window) -> Self {
-        Self { window: Some(window.clone()), ..Self::nothing() }
     }
 }
 

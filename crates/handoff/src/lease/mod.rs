@@ -12,6 +12,7 @@ pub(crate) mod intake;
     allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
 )]
 pub(crate) mod kernel;
+pub(crate) mod mapped_span;
 pub(crate) mod pool;
 pub(crate) mod received;
 #[cfg_attr(
@@ -30,10 +31,11 @@ pub(crate) use arrivals::Arrivals;
 pub use datagram::{DATAGRAM_HEAD, Datagram};
 pub use dma_buf::{DmaBuf, DmaBufQueue, DmaBufSpan};
 pub(crate) use due::{Due, Mark};
-pub use intake::Intake;
+pub use intake::{Intake, MappedIntake};
 pub(crate) use kernel::Bytes;
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use kernel::{Lease, LeaseMut};
+pub use mapped_span::MappedSpan;
 pub use pool::Pool;
 pub use received::Span;
 pub(crate) use received::Ticket;

@@ -199,7 +199,11 @@ impl Span {
         begin.map_or(0, |begin| self.start.as_ptr().addr() - begin)
     }
 
-    /// Bytes of memory that this process may be unable to read.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Bytes of memory that this process may be unable to read, or that others may write.
     pub(crate) fn count(&self) -> usize {
         self.len
     }

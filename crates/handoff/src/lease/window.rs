@@ -3,6 +3,9 @@
 //! Minimum kernel: 4.18 (`TCP_ZEROCOPY_RECEIVE`). Capability: none. NIC: payload in whole pages, so
 //! header/data split, and segments of a page (an MTU of 4096 bytes and the headers). Return signal: we hold
 //! the kernel's pages; they go when their place is mapped over, or the window goes.
+//!
+//! Contracts:
+//! - a sender on this machine may still write to a page that it sent, so spans give a [`View`](crate::View).
 
 use std::rc::Rc;
 
@@ -10,7 +13,7 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::net;
 
 use super::due::Due;
-use super::intake::Intake;
+use super::intake::{Intake, MappedIntake};
 use super::pool::{Pool, PoolShared};
 use crate::error::{Error, Result};
 use crate::memory::{map, own, page_size};
@@ -25,7 +28,7 @@ const CHUNK: usize = 64 << 10;
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
 /// let window = driver.window(16, 1 << 20)?;
-/// let mut receiver = socket.receive(&window)?;
+/// let mut receiver = socket.receive_mapped(&window)?;
 /// while let Some(span) = receiver.next_span().await {
 ///     println!("{} bytes, mapped where they fill pages", span?.len());
 /// }
@@ -75,8 +78,8 @@ impl Window {
 
     /// Receives by mapping, unless nearly nothing comes in whole pages: then into the pool, since trying
     /// costs more than copying alone.
-    pub fn or(&self, pool: &Pool) -> Intake {
-        Intake { window: Some(self.clone()), ..Intake::from(pool) }
+    pub fn or(&self, pool: &Pool) -> MappedIntake {
+        MappedIntake(Intake { window: Some(self.clone()), ..Intake::from(pool) })
     }
 
     /// Places and chunks with bytes that nobody has dropped, whether or not you have taken them.

@@ -23,4 +23,4 @@ pub(crate) use region::{map, own, page_size};
 pub use registrations::Pinning;
 pub(crate) use registrations::{Departed, Keeping, Registration};
 pub use shared::{SharedBuffer, SharedRegion};
-pub use view::View;
+pub use view::{View, ViewMut};

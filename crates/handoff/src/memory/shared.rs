@@ -1,6 +1,6 @@
 //! User memory that other processes may map: memfd regions, and the buffers cut from them.
 //!
-//! Minimum kernel: 3.17 (`memfd_create`). Only a [`View`] reaches the bytes, since whoever holds the
+//! Minimum kernel: 3.17 (`memfd_create`). Only a [`ViewMut`] reaches the bytes, since whoever holds the
 //! descriptor may write them at any time. A change by a peer while a buffer is on loan may or may not be
 //! sent.
 
@@ -13,7 +13,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::MapFlags;
 
 use super::region::{self, Cutter, page_size};
-use super::{Backed, Backing, Memory, Piece, View};
+use super::{Backed, Backing, Memory, Piece, ViewMut};
 use crate::error::{Error, Result};
 
 /// Zeroed memory behind a descriptor that other processes can map.
@@ -88,7 +88,7 @@ impl std::fmt::Debug for SharedRegion {
 
 /// A slice of a [`SharedRegion`] that can be lent.
 ///
-/// It moves between threads, but two threads never access it at once: a [`View`] mixes access sizes.
+/// It moves between threads, but two threads never access it at once: a [`ViewMut`] mixes access sizes.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -110,9 +110,9 @@ impl SharedBuffer {
     }
 
     /// The bytes in use.
-    pub fn view(&self) -> View<'_> {
+    pub fn view(&self) -> ViewMut<'_> {
         // SAFETY: the piece keeps the mapping, and a shared buffer is reached through views only.
-        unsafe { View::new(self.0.start(), self.0.len()) }
+        unsafe { ViewMut::new(self.0.start(), self.0.len()) }
     }
 
     /// Bytes in use.

@@ -1,16 +1,33 @@
 //! A view of memory that another party may write at the same time.
 //!
 //! Such memory is never a `&[u8]`: the compiler assumes that the bytes of a slice do not change. A [`View`]
-//! copies in and out with relaxed atomic accesses, so a concurrent writer can make the bytes wrong but not
-//! the program.
+//! copies out, and a [`ViewMut`] also in, with relaxed atomic accesses, so a concurrent writer can make the bytes wrong
+//! but not the program.
 
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 const WORD: usize = size_of::<u64>();
 
-/// Shared memory of a fixed length.
+/// Memory of a fixed length that others may write while you read it: copy what you check before you check it.
+///
+/// ```no_run
+/// # fn example(span: &handoff::MappedSpan) {
+/// let mut head = [0; 4];
+/// span.view().read(0, &mut head);
+/// println!("{head:?}, and {} bytes behind it", span.len() - head.len());
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    start: NonNull<u8>,
+    len: usize,
+    memory: PhantomData<&'a [AtomicU8]>,
+}
+
+/// A [`View`] that you can write through, too.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,17 +41,21 @@ const WORD: usize = size_of::<u64>();
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    start: NonNull<u8>,
-    len: usize,
-    memory: PhantomData<&'a [AtomicU8]>,
+pub struct ViewMut<'a>(View<'a>);
+
+impl<'a> Deref for ViewMut<'a> {
+    type Target = View<'a>;
+
+    fn deref(&self) -> &View<'a> {
+        &self.0
+    }
 }
 
 impl View<'_> {
     /// # Safety
     ///
-    /// `len` bytes from `start` must stay mapped, readable and writable for the view's lifetime,
-    /// and this process must access them through views only.
+    /// `len` bytes from `start` must stay mapped and readable for the view's lifetime, and this process must access
+    /// them through views only.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len, memory: PhantomData }
     }
@@ -50,7 +71,8 @@ impl View<'_> {
     }
 
     fn bytes(&self) -> &[AtomicU8] {
-        // SAFETY: the range is mapped for the view's lifetime and `AtomicU8` permits other writers.
+        // SAFETY: the range is mapped for the view's lifetime and `AtomicU8` permits other writers. Where it can only
+        // be read, it is: by relaxed loads of a word at most, which read-only memory allows.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len) }
     }
 
@@ -78,6 +100,16 @@ impl View<'_> {
             *to = from.load(Relaxed);
         }
     }
+}
+
+impl ViewMut<'_> {
+    /// # Safety
+    ///
+    /// As [`View::new`], and they must be writable.
+    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        // SAFETY: as the caller says.
+        Self(unsafe { View::new(start, len) })
+    }
 
     /// Copies `from` to `offset`.
     ///
@@ -85,7 +117,7 @@ impl View<'_> {
     ///
     /// When the range reaches past the end.
     pub fn write(&self, offset: usize, from: &[u8]) {
-        let (head, words, tail) = Self::words(&self.bytes()[offset..offset + from.len()]);
+        let (head, words, tail) = View::words(&self.bytes()[offset..offset + from.len()]);
         let (from_head, rest) = from.split_at(head.len());
         let (from_words, from_tail) = rest.split_at(words.len() * WORD);
         for (to, from) in head.iter().zip(from_head) {
@@ -110,7 +142,7 @@ mod tests {
         fn what_is_written_is_read(offset in 0usize..40, data in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut memory = vec![0u8; 100];
             // SAFETY: the vector outlives the view and nothing else touches it meanwhile.
-            let view = unsafe { View::new(NonNull::new(memory.as_mut_ptr()).unwrap(), 100) };
+            let view = unsafe { ViewMut::new(NonNull::new(memory.as_mut_ptr()).unwrap(), 100) };
             view.write(offset, &data);
             let mut back = vec![0u8; data.len()];
             view.read(offset, &mut back);
@@ -126,7 +158,7 @@ mod tests {
     fn a_range_past_the_end_panics() {
         let mut memory = [0u8; 8];
         // SAFETY: as above.
-        let view = unsafe { View::new(NonNull::new(memory.as_mut_ptr()).unwrap(), 8) };
+        let view = unsafe { ViewMut::new(NonNull::new(memory.as_mut_ptr()).unwrap(), 8) };
         view.write(5, &[0; 4]);
     }
 }

@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use crate::error::Error;
 use crate::lease::kernel::{Bytes, Lease, LeaseMut};
-use crate::lease::{Span, Ticket};
+use crate::lease::{MappedSpan, Span, Ticket};
 use crate::memory::{AddressRange, Append, Buffer, Frozen, Piece, SharedBuffer};
 use crate::receipt::Receipt;
 
@@ -215,8 +215,8 @@ pub trait Lendable: AsLoan {}
 /// A buffer that an operation may read: send, or write to a file.
 ///
 /// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer), [`Span`](crate::Span),
-/// [`Frozen`](crate::Frozen), [`Lease`](crate::Lease), and vectors of the first four, whose pieces are used
-/// in order; with the feature `bytes` also for `bytes::Bytes`.
+/// [`Frozen`](crate::Frozen), and vectors of these, whose pieces are used in order; for
+/// [`MappedSpan`](crate::MappedSpan) and [`Lease`](crate::Lease); with the feature `bytes` also for `bytes::Bytes`.
 ///
 /// ```no_run
 /// async fn send<B: handoff::Payload>(socket: &handoff::Socket, buffer: B) -> handoff::Result<usize> {
@@ -412,6 +412,18 @@ lent! {
         Loan::Span(piece, ticket)
     },
     |Loan::Span(piece, ticket)| Span::from_parts(piece, ticket)
+}
+
+impl Lendable for MappedSpan {}
+impl Payload for MappedSpan {}
+lent! {
+    MappedSpan,
+    |span| Extent { pieces: 1, bytes: span.len(), home: None },
+    |span| {
+        let (piece, ticket) = span.into_lent().into_parts();
+        Loan::Span(piece, ticket)
+    },
+    |Loan::Span(piece, ticket)| MappedSpan::new(Span::from_parts(piece, ticket))
 }
 
 impl Lendable for Vec<Span> {}

@@ -159,12 +159,12 @@ impl Supply for FromStream {
             Some(Err(error)) => return Poll::Ready(Some(Err(error))),
             None => return Poll::Ready(None),
         };
-        let mut bytes = first.len();
+        let mut bytes = first.count();
         let mut spans = vec![first];
         while bytes < self.enough {
             match self.receiver.try_next_span() {
                 Some(Some(Ok(span))) => {
-                    bytes += span.len();
+                    bytes += span.count();
                     spans.push(span);
                 }
                 Some(Some(Err(error))) => {

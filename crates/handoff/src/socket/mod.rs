@@ -6,6 +6,7 @@ pub(crate) mod lane;
 pub(crate) mod listen;
 pub(crate) mod receive;
 pub(crate) mod receive_dma_buf;
+pub(crate) mod receive_mapped;
 mod receive_into;
 pub(crate) mod send;
 
