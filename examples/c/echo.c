@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * An echo server in an event loop of its own: what comes is sent back from where it was received. With -u it answers
- * datagrams, each to its sender; with -6 it has IPv6, and IPv4 by it.
+ * datagrams, each to its sender; with -6 it has IPv6, and IPv4 by it. A peer that takes none of what comes back for -p
+ * seconds (5) is reset: it would keep chunks of the pool from the others.
  *
- *     cc echo.c $(pkg-config --cflags --libs handoff) -o echo && ./echo [-u] [-6] 7000
+ *     cc echo.c $(pkg-config --cflags --libs handoff) -o echo && ./echo [-u] [-6] [-p SECONDS] 7000
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <handoff.h>
@@ -20,6 +22,11 @@
 static struct connection {
 	handoff_socket socket;
 	handoff_receiver receiver;
+	/* Tells connections apart that had this place. */
+	uint64_t use;
+	/* Spans on their way back, and when the peer last took one, or had none to take. */
+	unsigned int out;
+	time_t since;
 } connections[CONNECTIONS];
 
 static int must(int result, const char *what)
@@ -31,7 +38,15 @@ static int must(int result, const char *what)
 	return result;
 }
 
-static int datagrams, ipv6;
+static int datagrams, ipv6, patience = 5;
+
+static time_t now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec;
+}
 
 static int listening(int port)
 {
@@ -63,14 +78,25 @@ static void begin(handoff_driver driver, handoff_pool pool, int fd)
 	}
 	struct connection *it = &connections[place];
 	must(handoff_socket_new(driver, fd, &it->socket), "attach a connection");
-	must(handoff_receive(it->socket, pool, place, &it->receiver), "receive");
+	must(handoff_receive(it->socket, pool, it->use * CONNECTIONS + place, &it->receiver), "receive");
 }
 
 static void end(struct connection *it)
 {
 	handoff_close(it->receiver);
 	handoff_close(it->socket); /* what is on its way goes out */
-	memset(it, 0, sizeof(*it));
+	*it = (struct connection){ .use = it->use + 1 };
+}
+
+/* Peers that take nothing. Receiving from one that is reset ends. */
+static void reset_stalled(void)
+{
+	for (struct connection *it = connections; it < connections + CONNECTIONS; it++) {
+		if (!it->socket || !it->out || now() - it->since <= patience)
+			continue;
+		handoff_abort(it->socket);
+		it->since = now();
+	}
 }
 
 /* The first place is the socket that gets all datagrams. */
@@ -101,14 +127,22 @@ static void answer_datagram(const struct handoff_event *event)
 
 static void answer(const struct handoff_event *event)
 {
-	struct connection *it = &connections[event->user_data];
+	struct connection *it = &connections[event->user_data % CONNECTIONS];
+	int is_there = it->socket && it->use == event->user_data / CONNECTIONS;
 
 	if (event->kind == HANDOFF_EVENT_RECEIVED) {
-		if (it->socket && handoff_send(it->socket, event->handle, NULL, event->user_data, NULL) == 0)
+		if (is_there && handoff_send(it->socket, event->handle, NULL, event->user_data, NULL) == 0) {
+			if (it->out++ == 0)
+				it->since = now();
 			return;
+		}
 		handoff_close(event->handle);
 	}
-	if (event->kind == HANDOFF_EVENT_ENDED && it->socket)
+	if (event->kind == HANDOFF_EVENT_RETURNED && is_there) {
+		it->out--;
+		it->since = now();
+	}
+	if (event->kind == HANDOFF_EVENT_ENDED && is_there)
 		end(it);
 }
 
@@ -119,9 +153,11 @@ int main(int argc, char **argv)
 	handoff_region region;
 	handoff_pool pool;
 
-	while ((option = getopt(argc, argv, "u6")) != -1) {
+	while ((option = getopt(argc, argv, "u6p:")) != -1) {
 		datagrams |= option == 'u';
 		ipv6 |= option == '6';
+		if (option == 'p')
+			patience = atoi(optarg);
 		if (option == '?')
 			exit(2);
 	}
@@ -148,7 +184,8 @@ int main(int argc, char **argv)
 		while ((told = must(handoff_turn(driver, 0, events, 64), "turn")) > 0)
 			for (int i = 0; i < told; i++)
 				(datagrams ? answer_datagram : answer)(&events[i]);
-		if (epoll_wait(loop, &ready, 1, -1) > 0 && ready.data.fd == listener)
+		if (epoll_wait(loop, &ready, 1, 1000) > 0 && ready.data.fd == listener)
 			begin(driver, pool, accept(listener, NULL, NULL));
+		reset_stalled();
 	}
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod crowd;
 mod header;
 mod lab;
 mod programs;

@@ -23,7 +23,7 @@ pub(super) struct Build {
 const C11: &[&str] = &["-std=c11", "-D_GNU_SOURCE"];
 const CXX17: &[&str] = &["-std=c++17", "-x", "c++"];
 /// What a reader compiles: by the command that the program's text gives, which names no standard and defines nothing.
-const AS_TOLD: Build = Build { compiler: "gcc", standard: &[], sanitized: true };
+pub(super) const AS_TOLD: Build = Build { compiler: "gcc", standard: &[], sanitized: true };
 /// The same for a machine that may lack the sanitizers.
 pub(super) const UNSANITIZED: Build = Build { sanitized: false, ..AS_TOLD };
 
@@ -404,7 +404,7 @@ fn bytes(line: &str) -> u64 {
 }
 
 /// The port that a server says it listens on.
-fn port_of(output: &mut impl BufRead) -> u16 {
+pub(super) fn port_of(output: &mut impl BufRead) -> u16 {
     let mut line = String::new();
     output.read_line(&mut line).expect("says where it listens");
     line.trim().rsplit(' ').next().and_then(|port| port.parse().ok()).expect(&line)
@@ -457,7 +457,7 @@ fn a_processor() -> String {
 }
 
 /// A program that ends with the test.
-struct Server(Child);
+pub(super) struct Server(pub(super) Child);
 
 impl Drop for Server {
     fn drop(&mut self) {

@@ -5,6 +5,7 @@
 #[path = "../traffic/mod.rs"]
 mod traffic;
 
+mod crowd;
 mod drive;
 mod halves;
 mod page;
