@@ -16,6 +16,11 @@
  * Threads: a handle works on the thread that made it. Use a driver for each thread. All of a thread's handles end
  * with it.
  *
+ * Processes: a handle works in the process that made it. Fork before you make the first driver; a daemon forks first.
+ * In a child of later, the parent's handles are refused with -EBADF, and nothing that the child does, its exit(3)
+ * included, touches what is under way. It may make drivers of its own. The bytes of the parent's buffers are not in the
+ * child's memory: don't touch them there. The child has copies of all descriptors until it ends or calls execve(2).
+ *
  * Errors: functions return a negative error number, with a text in handoff_error_text(). After -ENOTRECOVERABLE
  * there is a fault in this library: please report it with the text.
  *

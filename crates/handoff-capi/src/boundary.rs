@@ -57,6 +57,7 @@ impl From<Error> for Failure {
             Error::Canceled { .. } => libc::ECANCELED,
             Error::EngineUnavailable { .. } | Error::NoRing { .. } => libc::EOPNOTSUPP,
             Error::DriverGone => libc::ESHUTDOWN,
+            Error::OtherProcess => libc::EBADF,
             _ => libc::EINVAL,
         };
         Self::new(errno, error.to_string())

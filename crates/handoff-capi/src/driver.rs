@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesUnordered, Stream};
 use handoff::{Driver, RingUse, Span, Wait};
+use handoff_sys::process::Process;
 
 use crate::boundary::{Failure, c_string, done, enter};
 use crate::event::{HANDOFF_EVENT_RECEIVED, handoff_event};
@@ -88,6 +89,7 @@ pub(crate) struct State {
     watched: Cell<bool>,
     /// The texts of the events that were told last.
     texts: RefCell<Vec<CString>>,
+    made_by: Process,
     // After the tasks, whose handles are the driver's.
     pub(crate) driver: Driver,
 }
@@ -105,8 +107,8 @@ impl State {
 
     /// Runs the tasks that can go on. One that wakes itself again and again goes on with the next turn.
     pub(crate) fn run(&self) {
-        // Mostly there are none: lanes have no tasks.
-        if self.is_idle() {
+        // Mostly there are none: lanes have no tasks. Those of a child's parent go on there.
+        if self.is_idle() || !self.made_by.is_this() {
             return;
         }
         // A task that runs must not run the others: whoever is at it goes on with what was begun.
@@ -309,6 +311,7 @@ pub unsafe extern "C" fn handoff_driver_new(
                 events: RefCell::default(),
                 watched: Cell::default(),
                 texts: RefCell::default(),
+                made_by: Process::this(),
                 driver: builder.build()?,
             }))
         };

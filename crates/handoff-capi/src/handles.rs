@@ -3,12 +3,19 @@
 //! A handle is a number of this thread, the use of a place in the thread's table, and the place. So one that
 //! was closed, one of another thread, and one that was never given are told apart. After 65,535 threads the numbers of
 //! ended ones are used again.
+//!
+//! In a child of fork(2) the handles of its parent have ended. What they stood for goes with the first call that looks at
+//! the table, or with the thread, and leaves alone what both processes share.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
+
+use handoff_sys::process::Process;
 
 use crate::boundary::{Failure, check, enter, put};
 
@@ -89,6 +96,9 @@ pub(crate) struct Table {
     thread: Option<u16>,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    made_by: Process,
+    /// It had handles of the process that this one was forked from.
+    was_forked: bool,
 }
 
 const PLACE_BITS: u32 = 24;
@@ -99,6 +109,8 @@ thread_local! {
         thread: NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).take(),
         slots: Vec::new(),
         free: Vec::new(),
+        made_by: Process::this(),
+        was_forked: false,
     });
 }
 
@@ -197,7 +209,14 @@ pub(crate) fn with_table<T>(
     use_it: impl FnOnce(&mut Table) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     TABLE
-        .try_with(|table| use_it(&mut table.borrow_mut()))
+        .try_with(|table| {
+            if !table.borrow().made_by.is_this() {
+                let of_parent = table.borrow_mut().end_all();
+                // Their drops may use the table.
+                drop(of_parent);
+            }
+            use_it(&mut table.borrow_mut())
+        })
         .unwrap_or_else(|_| Err(Failure::new(libc::EBADF, "this thread is ending")))
 }
 
@@ -218,15 +237,43 @@ impl Table {
             {
                 return Ok(object);
             }
-            return Err(unknown(handle, thread, true));
+            return Err(unknown(handle, thread, if self.was_forked { FORKED } else { CLOSED }));
         }
-        Err(unknown(handle, thread, false))
+        Err(unknown(handle, thread, NEVER_GIVEN))
+    }
+
+    /// Ends the handles of the process that this one was forked from, so that none of them is taken for one of this
+    /// process.
+    #[cold]
+    fn end_all(&mut self) -> Vec<Object> {
+        (self.made_by, self.was_forked) = (Process::this(), true);
+        let mut ended = Vec::new();
+        for (place, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(object) = slot.object.take() {
+                slot.handle = 0;
+                slot.uses = slot.uses.wrapping_add(1);
+                self.free.push(place as u32);
+                ended.push(object);
+            }
+        }
+        ended
     }
 }
 
+const CLOSED: &str = "the handle was closed";
+const FORKED: &str = "the handle was closed, or is of the process that this one was forked from: fork before the first \
+                      handle is made, or make one here";
+const NEVER_GIVEN: &str = "the handle was never given";
+
 impl Drop for Table {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread {
+        let slots = mem::take(&mut self.slots);
+        // A panic here would end the process.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(slots)));
+        // In a child, another thread of its parent may have the lock for ever.
+        if let Some(thread) = self.thread
+            && self.made_by.is_this()
+        {
             NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).put_back(thread);
         }
     }
@@ -234,15 +281,13 @@ impl Drop for Table {
 
 /// Why a handle stands for nothing.
 #[cold]
-fn unknown(handle: handoff_handle, thread: Option<u16>, was_given: bool) -> Failure {
+fn unknown(handle: handoff_handle, thread: Option<u16>, otherwise: &str) -> Failure {
     let text = if handle == 0 {
         "the handle is 0, which is none"
     } else if Some((handle >> (PLACE_BITS + USE_BITS)) as u16) != thread {
         "the handle was made by another thread: use it there, or make one here"
-    } else if was_given {
-        "the handle was closed"
     } else {
-        "the handle was never given"
+        otherwise
     };
     Failure::new(libc::EBADF, text)
 }

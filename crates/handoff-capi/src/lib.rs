@@ -7,7 +7,8 @@
 //!   (`handles`).
 //! - A buffer is one number for life. While it is on loan, calls that would read, write, lend or split it are
 //!   refused with `-EBUSY`. What C does through a pointer that it kept is its own affair; the header says so.
-//! - Everything belongs to the thread that made it, and goes with it.
+//! - Everything belongs to the thread that made it, and goes with it. A child of fork(2) has none of it: handles are
+//!   refused there, and what goes there leaves alone what both processes share.
 
 #![allow(non_camel_case_types)]
 

@@ -13,6 +13,7 @@ pub mod netdev;
 pub mod netlink;
 pub mod netns;
 pub mod pagemap;
+pub mod process;
 pub mod query;
 pub mod rds;
 pub mod region;

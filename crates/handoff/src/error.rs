@@ -149,6 +149,12 @@ pub enum Error {
         /// Why there is no ring.
         reason: String,
     },
+    /// The driver was made by the process that this one was forked from, which goes on with it.
+    #[error(
+        "the driver was made by another process, and a child of fork(2) leaves it alone: fork before the first driver \
+         is made (a daemon forks first), or make a driver here"
+    )]
+    OtherProcess,
     /// The last handle of the driver is gone, so nobody can turn it.
     #[error(
         "the driver was dropped, and nothing goes on without it: keep a Driver for as long as its sockets, \
@@ -210,7 +216,9 @@ impl From<Error> for io::Error {
             Error::StreamEnded { .. } => io::ErrorKind::UnexpectedEof,
             Error::ReceivedLost { .. } => io::ErrorKind::InvalidData,
             Error::Canceled { .. } => io::ErrorKind::Interrupted,
-            Error::DriverGone | Error::ThreadGone => io::ErrorKind::NotConnected,
+            Error::OtherProcess | Error::DriverGone | Error::ThreadGone => {
+                io::ErrorKind::NotConnected
+            }
             Error::EngineUnavailable { .. } | Error::NoRing { .. } => io::ErrorKind::Unsupported,
             Error::MessageTooLong { .. } | Error::Invalid(_) => io::ErrorKind::InvalidInput,
         };

@@ -4,7 +4,8 @@
 //! - a record stays until its result has been taken, or the handle is dropped;
 //! - after [`AT_ONCE`] futures that were ready when polled, without a turn of the driver between them, the
 //!   next waits once. So a task whose operations are all over at once holds nobody up;
-//! - a waker that is replaced, or whose record ends, is dropped where it may use the driver.
+//! - a waker that is replaced, or whose record ends, is dropped where it may use the driver;
+//! - a handle that a child has a copy of takes nothing and ends nothing.
 
 use std::fmt;
 use std::pin::Pin;
@@ -80,12 +81,17 @@ impl<A: Awaited> Handle<A> {
         self.key
     }
 
+    /// The same for what is to be asked of the kernel; none in a child.
+    pub(crate) fn key_here(&self) -> Option<A::Key> {
+        self.key.filter(|_| self.driver.is_here())
+    }
+
     /// As [`take`](Self::take), by another way to take it.
     pub(crate) fn take_by<T>(
         &mut self,
         take: impl FnOnce(&Core, A::Key) -> Option<T>,
     ) -> Option<T> {
-        let taken = take(&self.driver, self.key?)?;
+        let taken = take(&self.driver, self.key_here()?)?;
         self.key = None;
         Some(taken)
     }
@@ -134,7 +140,7 @@ impl<A: Awaited> Unpin for Handle<A> {}
 
 impl<A: Awaited> Drop for Handle<A> {
     fn drop(&mut self) {
-        if let Some(key) = self.key {
+        if let Some(key) = self.key_here() {
             A::let_go(&self.driver, key);
         }
     }

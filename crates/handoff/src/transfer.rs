@@ -105,7 +105,7 @@ impl<B: Lendable> Transfer<B> {
     /// how many bytes that are, or as usual if the request comes too late; the buffer comes back in both
     /// cases.
     pub fn cancel(&self) {
-        if let Some(key) = self.0.key() {
+        if let Some(key) = self.0.key_here() {
             transfer::cancel(self.0.driver(), key);
         }
     }

@@ -46,5 +46,6 @@ void lane_cases(void);
 void file_cases(uint32_t ring);
 void route_cases(uint32_t ring);
 void misuse_cases(void);
+void fork_cases(uint32_t ring);
 
 #endif

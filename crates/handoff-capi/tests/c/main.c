@@ -96,5 +96,7 @@ int main(void)
 	route_cases(HANDOFF_RING_PREFER);
 	route_cases(HANDOFF_RING_AVOID);
 	lane_cases();
+	fork_cases(HANDOFF_RING_PREFER);
+	fork_cases(HANDOFF_RING_AVOID);
 	return 0;
 }

@@ -212,7 +212,20 @@ impl Core {
     /// Whether a wait can start; there is always room for one.
     #[inline]
     pub(crate) fn check_there(&self) -> Result<()> {
+        self.check_here()?;
         if self.due.is_gone() { Err(Error::DriverGone) } else { Ok(()) }
+    }
+
+    /// Whether the driver is of this process. A child has copies of its handles, which touch nothing that the child
+    /// shares with its parent: not the ring, nor epoll, sockets and what is on loan.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.due.is_here()
+    }
+
+    #[inline]
+    pub(crate) fn check_here(&self) -> Result<()> {
+        if self.is_here() { Ok(()) } else { Err(Error::OtherProcess) }
     }
 
     /// Futures call this before they wait: a wait never ends if nobody turns the driver.

@@ -60,6 +60,14 @@ pub use builder::{DriverBuilder, RingUse};
 /// `std::thread::spawn`. Start such tasks by `tokio::task::spawn_local` in a `LocalSet` (`handoff::tokio::run` has
 /// one), or by [`Executor::spawn`](crate::Executor::spawn); `handoff::tokio::DriverThreads` has handles for other
 /// threads. Buffers, frozen buffers and pools of buffers are `Send`.
+///
+/// # fork(2)
+///
+/// A driver belongs to the process that made it. Fork before you make the first driver: a daemon forks first. In a
+/// child of later, calls fail with [`Error::OtherProcess`](crate::Error::OtherProcess), and drops let the operations go
+/// on for the parent. The child may make drivers of its own. Regions are not in a child's memory, so a child that touches
+/// a buffer of its parent ends by SIGSEGV. The child has copies of all descriptors until it ends or calls execve(2), so a
+/// connection that the parent closes ends only then.
 #[derive(Clone)]
 pub struct Driver {
     pub(crate) reactor: Rc<Reactor>,
@@ -135,6 +143,7 @@ impl Driver {
     ///
     /// When the descriptor is not a socket.
     pub fn socket(&self, socket: impl Into<OwnedFd>) -> Result<Socket> {
+        self.reactor.check_here()?;
         Socket::attach(Rc::clone(&self.reactor), socket.into())
     }
 
@@ -145,6 +154,7 @@ impl Driver {
     /// [`Error::NoDescriptor`](crate::Error::NoDescriptor); when too many operations are under way.
     /// [`Connecting`] reports later errors.
     pub fn connect(&self, address: SocketAddr) -> Result<Connecting> {
+        self.reactor.check_here()?;
         Socket::tcp(&self.reactor, address)?.connect(address)
     }
 
@@ -154,6 +164,7 @@ impl Driver {
     ///
     /// When too many operations are under way.
     pub fn listen(&self, listener: TcpListener) -> Result<Listener> {
+        self.reactor.check_here()?;
         Listener::open(&self.reactor, listener)
     }
 
@@ -161,8 +172,9 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// None today: the driver asks the kernel about the file at its first use.
+    /// In a child of fork(2). The driver asks the kernel about the file at its first use.
     pub fn file(&self, file: impl Into<OwnedFd>) -> Result<File> {
+        self.reactor.check_here()?;
         Ok(File::attach(Rc::clone(&self.reactor), file.into()))
     }
 
@@ -180,6 +192,7 @@ impl Driver {
     /// a ring. You can use the region unregistered in both cases. Also fails when this driver has the region
     /// already, or its memory is of the heap.
     pub fn register(&self, region: &impl Memory) -> Result<Pinning> {
+        self.reactor.check_here()?;
         self.reactor.register(region.backing())
     }
 
@@ -189,6 +202,7 @@ impl Driver {
     ///
     /// When the region is not registered with this driver.
     pub fn unregister(&self, region: &impl Memory) -> Result<()> {
+        self.reactor.check_here()?;
         self.reactor.unregister(region.backing())
     }
 
@@ -198,6 +212,7 @@ impl Driver {
     ///
     /// When buffers were cut from the region, or the region is smaller than a chunk.
     pub fn pool(&self, region: Region, chunk: usize) -> Result<Pool> {
+        self.reactor.check_here()?;
         Pool::new(&self.reactor.io, &self.reactor.due, region, chunk)
     }
 
@@ -208,6 +223,7 @@ impl Driver {
     ///
     /// When the sizes are not possible, or the kernel cannot map TCP sockets.
     pub fn window(&self, places: usize, place: usize) -> Result<Window> {
+        self.reactor.check_here()?;
         Window::new(&self.reactor.io, &self.reactor.due, places, place)
     }
 
@@ -220,6 +236,7 @@ impl Driver {
     /// [`Error::Memlock`](crate::Error::Memlock) at the limit on locked memory. Also fails when the driver
     /// was not built for rx queues, or buffers were cut from the region.
     pub fn rx_queue(&self, region: Region, binding: &RxBinding) -> Result<RxQueue> {
+        self.reactor.check_here()?;
         let number = self.reactor.rx_queues.borrow().len() as u32;
         let (io, due) = (&self.reactor.io, &self.reactor.due);
         let queue = RxQueue::bind(io, due, number, &region, None, binding)?;
@@ -235,6 +252,7 @@ impl Driver {
     /// As [`rx_queue`](Self::rx_queue). Also when the dma-buf is not a whole number of chunks, or is
     /// smaller than the NIC's ring.
     pub fn dma_buf_queue(&self, memory: DmaBuf, binding: &RxBinding) -> Result<DmaBufQueue> {
+        self.reactor.check_here()?;
         let number = self.reactor.rx_queues.borrow().len() as u32;
         let (io, due) = (&self.reactor.io, &self.reactor.due);
         let queue = DmaBufQueue::bind(io, due, number, &memory, binding)?;
@@ -249,6 +267,7 @@ impl Driver {
     ///
     /// As [`rx_queue`](Self::rx_queue).
     pub fn import_rx_queue(&self, exported: &ExportedRxQueue) -> Result<RxQueue> {
+        self.reactor.check_here()?;
         let queue = RxQueue::import(&self.reactor.io, &self.reactor.due, exported)?;
         self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
         Ok(queue)
@@ -263,6 +282,7 @@ impl Driver {
     /// [`Error::NoRing`](crate::Error::NoRing) without a ring.
     #[cfg(feature = "getbuf")]
     pub fn get_buf(&self) -> Result<GetBuf> {
+        self.reactor.check_here()?;
         GetBuf::open(&self.reactor)
     }
 
@@ -280,6 +300,7 @@ impl Driver {
         queue: u16,
         depth: u16,
     ) -> Result<RequestQueue> {
+        self.reactor.check_here()?;
         RequestQueue::open(&self.reactor, device.into(), queue, depth)
     }
 
@@ -332,6 +353,7 @@ impl Driver {
     /// When the kernel refuses to be entered; the future is then dropped.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         let reactor = &*self.reactor;
+        reactor.check_here()?;
         reactor.is_driven();
         let mut future = pin!(future);
         let unpark = &reactor.unpark;
@@ -353,11 +375,15 @@ impl AsFd for Driver {
     /// The descriptor that becomes readable when there is something to take. If you ask for it before each wait, it
     /// is also readable for what was begun since the last turn.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.reactor.watch_deadlines();
         let reactor = &self.reactor;
-        let more = reactor.news.get() || !reactor.is_quiet() || reactor.due.has_wakes();
+        let here = reactor.is_here();
+        if here {
+            reactor.watch_deadlines();
+        }
+        let more = here && (reactor.news.get() || !reactor.is_quiet() || reactor.due.has_wakes());
         let raw = match &self.reactor.io.backend {
-            Backend::Ring(ring) => ring.borrow_mut().event(more),
+            Backend::Ring(ring) if here => ring.borrow_mut().event(more),
+            Backend::Ring(ring) => ring.borrow().event_descriptor(),
             Backend::Readiness(epoll) => {
                 if more {
                     self.reactor.unpark.signal();

@@ -9,6 +9,8 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::thread;
 
+use handoff_sys::process::Process;
+
 use super::kernel::GetBufShared;
 use super::request::QueueShared;
 use super::rx_shared::RxShared;
@@ -24,6 +26,8 @@ pub(crate) enum Mark {
 
 #[derive(Default)]
 pub(crate) struct Due {
+    /// Whose driver it is.
+    made_by: Process,
     /// Something was noted to start since the driver last looked.
     to_start: Cell<bool>,
     marks: RefCell<Vec<Mark>>,
@@ -73,8 +77,19 @@ impl Due {
         self.to_start.replace(false)
     }
 
+    /// Whether the driver is of this process. A child has a copy of everything here, and starts none of it.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.made_by.is_this()
+    }
+
+    /// Whether anybody starts what is marked.
+    fn takes_marks(&self) -> bool {
+        !self.closed.get() && self.is_here()
+    }
+
     fn mark(&self, mark: Mark) {
-        if !self.closed.get() {
+        if self.takes_marks() {
             self.marks.borrow_mut().push(mark);
             self.start_soon();
         }
@@ -92,7 +107,7 @@ impl Due {
 
     /// Marks a slot: the next submission clears it, unless a lend takes the slot and clears it.
     pub(crate) fn mark_clear(&self, getbuf: &Rc<GetBufShared>, slot: u16) {
-        if !self.closed.get() {
+        if self.takes_marks() {
             self.to_clear.borrow_mut().push((Rc::clone(getbuf), slot));
             self.start_soon();
         }
@@ -100,7 +115,7 @@ impl Due {
 
     /// Marks the result of a block request for the next submission.
     pub(crate) fn mark_answer(&self, queue: &Rc<QueueShared>, tag: u16, result: i32) {
-        if !self.closed.get() {
+        if self.takes_marks() {
             self.answers.borrow_mut().push((Rc::clone(queue), tag, result));
             self.start_soon();
         }

@@ -38,7 +38,9 @@ pub(crate) struct Binding {
 
 impl Drop for Binding {
     fn drop(&mut self) {
-        if let Err(error) = getbuf::unbind(&self.getbuf.device.fd, self.id) {
+        if self.getbuf.device.is_here()
+            && let Err(error) = getbuf::unbind(&self.getbuf.device.fd, self.id)
+        {
             tracing::warn!(%error, "a file stays bound to be lent from");
         }
     }

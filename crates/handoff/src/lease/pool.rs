@@ -9,6 +9,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Release};
 
+use handoff_sys::process::Process;
 use io_uring::types::BufRingEntry;
 use rustix::mm::MapFlags;
 
@@ -41,6 +42,8 @@ pub struct Pool {
 pub(crate) struct PoolShared {
     io: Weak<Io>,
     due: Weak<Due>,
+    /// In a child there is no memory of it.
+    made_by: Process,
     backing: Arc<Backing>,
     chunk: usize,
     chunks: usize,
@@ -138,6 +141,7 @@ impl PoolShared {
         let pool = Self {
             io: Rc::downgrade(io),
             due: Rc::downgrade(due),
+            made_by: io.made_by,
             backing,
             chunk,
             chunks,
@@ -247,6 +251,9 @@ impl PoolShared {
     }
 
     pub(crate) fn give_back(this: &Rc<Self>, chunk: u16) {
+        if !this.made_by.is_this() {
+            return;
+        }
         this.held.set(this.held.get() - 1);
         this.supply_chunk(chunk);
         if let Some(due) = this.due.upgrade() {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use handoff_sys::process::Process;
 use handoff_sys::zcrx;
 
 use super::area;
@@ -42,6 +43,8 @@ pub(crate) struct RxShared {
     /// What requests name.
     pub(super) id: u32,
     pub(super) memory: Arc<RxMemory>,
+    /// A child shares the refill queue with its parent, and gives nothing back.
+    made_by: Process,
     /// Chunks given back since the driver last published. The batch exists only while the driver knows of it:
     /// otherwise the next chunk tells the driver.
     batch: Batch,
@@ -93,6 +96,7 @@ impl RxShared {
             due: Rc::downgrade(due),
             id,
             memory,
+            made_by: Process::this(),
             batch: Batch::default(),
             held: Cell::new(0),
             counted: Cell::new(0),
@@ -197,6 +201,9 @@ impl RxShared {
     /// full.
     #[cold]
     fn begin_batch(&self, place: u64) {
+        if !self.made_by.is_this() {
+            return;
+        }
         let due = self.due.upgrade();
         let Some(due) = due.as_ref().filter(|due| !due.is_gone()) else {
             // Nobody would publish a batch, and other rings may receive with it.

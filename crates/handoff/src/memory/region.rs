@@ -9,6 +9,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use handoff_sys::process::Process;
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
@@ -35,6 +36,7 @@ pub(crate) fn places(memory: usize, len: usize) -> usize {
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    made_by: Process,
 }
 
 // SAFETY: unmapping is all that an owner of a mapping does, and any thread may do it.
@@ -44,6 +46,10 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Mostly a child does not have it, and may have something else there by now.
+        if !self.made_by.is_this() {
+            return;
+        }
         // SAFETY: the range was mapped by us, and its owner is the last that refers to it.
         if let Err(error) = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) } {
             tracing::error!(%error, len = self.len, "unmapping a region failed");
@@ -162,8 +168,9 @@ pub(crate) fn own(start: NonNull<u8>, len: usize, private: bool) -> Arc<Backing>
         // SAFETY: the range was just mapped. Without the advice forks are only slower.
         let _ = unsafe { mm::madvise(start.as_ptr().cast(), len, mm::Advice::LinuxDontFork) };
     }
+    let mapping = Mapping { start, len, made_by: Process::this() };
     // SAFETY: the mapping is as described and goes away only with its owner.
-    unsafe { Backing::new(start, len, true, Box::new(Mapping { start, len })) }
+    unsafe { Backing::new(start, len, true, Box::new(mapping)) }
 }
 
 /// The next free range of a backing; each range is handed out once.

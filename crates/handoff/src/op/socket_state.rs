@@ -83,7 +83,9 @@ pub(crate) struct SocketShared {
 
 impl Drop for SocketShared {
     fn drop(&mut self) {
-        self.outstanding.get_mut().detach(&self.endpoint.fd);
+        if self.endpoint.is_here() {
+            self.outstanding.get_mut().detach(&self.endpoint.fd);
+        }
     }
 }
 

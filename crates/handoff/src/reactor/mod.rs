@@ -77,6 +77,7 @@ impl Reactor {
 
     /// `parks` says whether a wake by another thread ends the wait.
     fn turn_around(&self, until: Until, parks: bool) -> Result<usize> {
+        self.check_here()?;
         if self.due.is_telling() {
             // Nothing can be told during telling.
             return Ok(0);
@@ -185,7 +186,7 @@ impl Reactor {
 
     /// Starts marked operations before deciding on a wait.
     pub(crate) fn start_and_wake(&self) {
-        if self.due.is_telling() {
+        if self.due.is_telling() || !self.is_here() {
             return;
         }
         let telling = self.due.telling();
@@ -397,6 +398,9 @@ impl Reactor {
     /// No [`Driver`](super::Driver) is left, but handles are: operations under way end, and waiters are
     /// told.
     pub(crate) fn leave(&self) {
+        if !self.is_here() {
+            return;
+        }
         self.due.leave();
         let ending = self.records.borrow_mut().end_all();
         lane::give_up(self);
@@ -470,7 +474,12 @@ impl Reactor {
 impl Drop for Reactor {
     /// No handle is left, so nobody waits for operations under way: they are cancelled and get a moment to
     /// end. What the kernel keeps beyond that stays the kernel's.
+    ///
+    /// In a child they go on for its parent, and the kernel has none of the child's memory.
     fn drop(&mut self) {
+        if !self.is_here() {
+            return;
+        }
         // The ring gives back what is dropped from here on.
         self.due.close();
         let ending = self.records.borrow_mut().end_all();

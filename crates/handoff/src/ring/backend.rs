@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use handoff_sys::process::Process;
+
 use super::{Epoll, Ring};
 use crate::error::Error;
 
@@ -15,6 +17,8 @@ pub(crate) enum Backend {
 
 /// What a driver works with.
 pub(crate) struct Io {
+    /// Whose ring it is: a child shares it, and leaves it alone.
+    pub(crate) made_by: Process,
     pub(crate) backend: Backend,
     no_ring: Option<String>,
     ring_id: u32,
@@ -40,6 +44,7 @@ impl Io {
 
     fn new(backend: Backend, no_ring: Option<String>, ring_id: u32, reports_usage: bool) -> Self {
         Self {
+            made_by: Process::this(),
             backend,
             no_ring,
             ring_id,
@@ -49,10 +54,11 @@ impl Io {
         }
     }
 
+    /// The ring, if there is one and it is of this process.
     pub(crate) fn ring(&self) -> Option<&RefCell<Ring>> {
         match &self.backend {
-            Backend::Ring(ring) => Some(ring),
-            Backend::Readiness(_) => None,
+            Backend::Ring(ring) if self.made_by.is_this() => Some(ring),
+            Backend::Ring(_) | Backend::Readiness(_) => None,
         }
     }
 

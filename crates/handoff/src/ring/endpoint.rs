@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 
+use handoff_sys::process::Process;
 use io_uring::types::{Fd, Fixed};
 
 use super::Io;
@@ -15,6 +16,7 @@ pub(crate) struct Endpoint {
     pub(crate) kind: OnceCell<FileKind>,
     slot: Cell<Option<u32>>,
     io: Weak<Io>,
+    made_by: Process,
 }
 
 /// What the kernel says about the file.
@@ -41,7 +43,8 @@ impl Endpoint {
 
     /// Gets its place in the table when it is [enlisted](Self::enlist): many files are used without the ring.
     pub(crate) fn unlisted(io: &Rc<Io>, fd: OwnedFd) -> Self {
-        Self { fd, kind: OnceCell::new(), slot: Cell::new(None), io: Rc::downgrade(io) }
+        let (kind, slot) = (OnceCell::new(), Cell::new(None));
+        Self { fd, kind, slot, io: Rc::downgrade(io), made_by: io.made_by }
     }
 
     /// Puts it into the table, before requests that name it.
@@ -54,6 +57,11 @@ impl Endpoint {
     /// Requests move multiples of this; of a file that was looked at before.
     pub(crate) fn blocks(&self) -> Option<usize> {
         self.kind.get().and_then(|kind| kind.blocks)
+    }
+
+    /// Whether this process has it alone: a child shares the open file with its parent.
+    pub(crate) fn is_here(&self) -> bool {
+        self.made_by.is_this()
     }
 
     pub(crate) fn raw(&self) -> RawFd {

@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
 use handoff_sys::clone_buffers::{self, Entries};
+use handoff_sys::process::Process;
 use io_uring::IoUring;
 
 use super::Queues;
@@ -23,6 +24,7 @@ use crate::memory::{Backing, Keeping};
 const SLOTS: u32 = 1024;
 
 struct Keeper {
+    made_by: Process,
     ring: IoUring,
     slots: Mutex<Slots>,
 }
@@ -32,7 +34,9 @@ static KEEPER: Mutex<Option<&'static Keeper>> = Mutex::new(None);
 /// The keeper of this process, made for the first ring that can share; or why there is none.
 fn keeper(ring: &Queues) -> io::Result<&'static Keeper> {
     let mut made = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(keeper) = *made {
+    if let Some(keeper) = *made
+        && keeper.made_by.is_this()
+    {
         return Ok(keeper);
     }
     // SAFETY: the ring is open as long as it is borrowed.
@@ -40,7 +44,7 @@ fn keeper(ring: &Queues) -> io::Result<&'static Keeper> {
     // If descriptors or memory were exhausted, the next driver tries again.
     let ring = IoUring::builder().dontfork().build(1)?;
     ring.submitter().register_buffers_sparse(SLOTS)?;
-    let keeper = Keeper { ring, slots: Mutex::new(Slots::new(SLOTS)) };
+    let keeper = Keeper { made_by: Process::this(), ring, slots: Mutex::new(Slots::new(SLOTS)) };
     Ok(*made.insert(Box::leak(Box::new(keeper))))
 }
 
@@ -149,7 +153,9 @@ pub(super) fn let_go_if_unused(keeping: &mut Keeping, run: usize) {
 /// Makes the keeper let go of so many slots.
 pub(crate) fn let_go_of_kept(first: u16, run: usize) {
     let made = *KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(keeper) = made {
+    if let Some(keeper) = made
+        && keeper.made_by.is_this()
+    {
         keeper.clear(first.into(), run);
         keeper.release(first.into(), run);
     }

@@ -196,6 +196,11 @@ impl Ring {
         self.event.as_raw_fd()
     }
 
+    /// That descriptor, as it is.
+    pub(crate) fn event_descriptor(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
     fn signal(&self) {
         // The only failure is a full counter, which is readable as well.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());

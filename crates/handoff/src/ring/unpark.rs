@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
 
+use handoff_sys::process::Process;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::Until;
@@ -12,6 +13,7 @@ use crate::error::{Error, Result};
 
 /// Ends a wait of the driver's thread, from any thread.
 pub(crate) struct Unpark {
+    made_by: Process,
     event: OwnedFd,
     /// Something was woken since the futures were last polled.
     pub(crate) woken: AtomicBool,
@@ -23,7 +25,12 @@ impl Unpark {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::io("making an event descriptor", error.into()))?;
-        Ok(Arc::new(Self { event, woken: AtomicBool::new(false), parked: AtomicBool::new(false) }))
+        Ok(Arc::new(Self {
+            made_by: Process::this(),
+            event,
+            woken: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+        }))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -42,8 +49,11 @@ impl Unpark {
         self.parked.store(false, SeqCst);
     }
 
-    /// Sets the event.
+    /// Sets the event. A child does not wake its parent.
     pub(crate) fn signal(&self) {
+        if !self.made_by.is_this() {
+            return;
+        }
         // The only failure is a full counter, which is readable as well.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }

@@ -101,6 +101,7 @@ impl Drop for End {
         socket.shared.spliced.update(|ends| ends - 1);
         if socket.shared.spliced.get() == 0
             && socket.shared.blocks_again.get()
+            && socket.driver.is_here()
             && let Err(error) = ioctl_fionbio(socket, false)
         {
             tracing::warn!(%error, "a socket stays non-blocking after splice");

@@ -89,6 +89,9 @@ impl Lane {
     /// region, after [`cancel`](Self::cancel), after a failure on a stream, and when the driver is gone.
     #[inline]
     pub fn push(&self, buffer: Buffer) -> Result<(), Refused<Buffer>> {
+        if let Err(error) = self.driver.check_here() {
+            return Err(Refused { buffer, error });
+        }
         self.shared.push(&self.driver, buffer).map_err(|(buffer, error)| Refused { buffer, error })
     }
 
@@ -155,7 +158,9 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.shared.close(&self.driver);
+        if self.driver.is_here() {
+            self.shared.close(&self.driver);
+        }
     }
 }
 

@@ -68,6 +68,9 @@ impl Listener {
 
     /// The next connection if it is there already.
     pub fn try_accept(&mut self) -> Option<Result<(Socket, SocketAddr)>> {
+        if let Err(error) = self.driver.check_here() {
+            return Some(Err(error));
+        }
         loop {
             let accepted = match accepting::take(&self.driver, self.key)? {
                 Ok(accepted) => accepted,
@@ -96,7 +99,9 @@ impl Listener {
     /// Stops accepting until you ask for the next connection. Connections wait in the kernel, as many as
     /// its backlog has room for.
     pub fn pause(&mut self) {
-        accepting::pause(&self.driver, self.key);
+        if self.driver.is_here() {
+            accepting::pause(&self.driver, self.key);
+        }
     }
 
     /// The address that it listens on.
@@ -116,7 +121,9 @@ fn peer_of(accepted: &OwnedFd) -> Option<SocketAddr> {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        accepting::let_go(&self.driver, self.key);
+        if self.driver.is_here() {
+            accepting::let_go(&self.driver, self.key);
+        }
     }
 }
 

@@ -6,8 +6,8 @@ pub(crate) mod lane;
 pub(crate) mod listen;
 pub(crate) mod receive;
 pub(crate) mod receive_dma_buf;
-pub(crate) mod receive_mapped;
 mod receive_into;
+pub(crate) mod receive_mapped;
 pub(crate) mod send;
 
 use std::future::{Future, pending, poll_fn};
@@ -67,7 +67,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let shared = &self.shared;
         shared.handles.update(|handles| handles - 1);
-        if shared.stream && shared.handles.get() == 0 {
+        if shared.stream && shared.handles.get() == 0 && self.driver.is_here() {
             self.driver.leave_stream(shared);
         }
     }
@@ -102,6 +102,7 @@ impl Socket {
     ///
     /// When the socket is not connected.
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
+        self.driver.check_here()?;
         SockRef::from(&self.shared.endpoint.fd)
             .shutdown(how)
             .map_err(|error| Error::io("shutting a connection down", error))
@@ -124,7 +125,7 @@ impl Socket {
     /// # Ok(()) }
     /// ```
     pub fn abort(&self) {
-        if self.shared.stream {
+        if self.shared.stream && self.driver.is_here() {
             self.shared.reset();
         }
     }
@@ -146,6 +147,7 @@ impl Socket {
         waiting: &mut Waiting,
         context: &mut Context<'_>,
     ) -> Poll<Result<()>> {
+        self.driver.check_here()?;
         let waker = context.waker().clone();
         let queue = self.shared.queue.borrow();
         if let Some(error) = queue.refusal() {

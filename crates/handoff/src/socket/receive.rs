@@ -79,6 +79,9 @@ impl Receiver {
             if let Some(span) = self.taken.next() {
                 return Some(Some(Ok(span)));
             }
+            if let Err(error) = self.driver.check_here() {
+                return Some(Some(Err(error)));
+            }
             if !receiving::take(&self.driver, self.key, &mut self.taken) {
                 return receiving::end(&self.driver, self.key).map(|end| end.err().map(Err));
             }
@@ -112,6 +115,9 @@ impl Receiver {
     /// ```
     #[inline]
     pub fn visit(&mut self, mut visitor: impl FnMut(SpanRef<'_>)) -> Option<Result<()>> {
+        if let Err(error) = self.driver.check_here() {
+            return Some(Err(error));
+        }
         loop {
             self.taken.visit(&mut visitor);
             if !receiving::take(&self.driver, self.key, &mut self.taken) {
@@ -148,7 +154,9 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        receiving::let_go(&self.driver, self.key, &mut self.taken);
+        if self.driver.is_here() {
+            receiving::let_go(&self.driver, self.key, &mut self.taken);
+        }
     }
 }
 

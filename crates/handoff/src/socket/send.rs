@@ -440,7 +440,7 @@ impl Sent {
     /// comes too late; on a stream, a send that stopped midway breaks the stream. A send that the kernel
     /// has queued behind another of its stream is asked to end when that one is through.
     pub fn cancel(&self) {
-        if let Some(key) = self.handle.key() {
+        if let Some(key) = self.handle.key_here() {
             order::cancel(self.handle.driver(), key);
         }
     }

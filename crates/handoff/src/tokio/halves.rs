@@ -218,7 +218,7 @@ impl OwnedWriteHalf {
 
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
-        if self.ends {
+        if self.ends && self.socket.driver.is_here() {
             self.socket.shared.end_writing();
         }
     }
