@@ -82,6 +82,21 @@ pub fn bytes_acked(socket: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(info.bytes_acked)
 }
 
+/// Command of a ring's request (`IORING_OP_URING_CMD`, Linux 6.7) that is answered with [`unacknowledged`].
+pub const UNACKNOWLEDGED: u32 = 1;
+
+/// The number of bytes that the program has given to the kernel and the peer has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes an int, which is there.
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes as u64) }
+}
+
 /// Makes a socket readable only from so many bytes on, or when its peer sends no more (`SO_RCVLOWAT`).
 ///
 /// # Errors

@@ -64,6 +64,7 @@ mod socket;
 pub mod tokio;
 mod transfer;
 
+pub use self::core::LoanStats;
 pub use driver::{Driver, DriverBuilder, RingUse, Wait};
 pub use error::{Error, Result};
 pub use executor::Executor;

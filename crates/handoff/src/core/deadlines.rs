@@ -28,6 +28,8 @@ pub(crate) enum Then {
     Cancel(Token),
     /// A connection that nobody has is looked at.
     Look(Lingering),
+    /// Loans that nobody waits for are looked at.
+    Review,
     Wake(Waker),
 }
 

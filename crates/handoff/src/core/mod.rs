@@ -4,6 +4,7 @@ mod deadlines;
 mod lanes;
 mod lingering;
 mod pipes;
+mod unclaimed;
 mod waits;
 
 use std::cell::{Cell, RefCell};
@@ -24,9 +25,12 @@ use crate::ring::{Io, Unpark, let_go_of_kept};
 use deadlines::Deadlines;
 pub(crate) use deadlines::{Deadline, Then};
 use lanes::Lanes;
-use lingering::LINGER;
+use lingering::{LINGER, Lingering};
 pub(crate) use pipes::Pipe;
 use pipes::Pipes;
+use unclaimed::Budget;
+pub use unclaimed::LoanStats;
+pub(crate) use unclaimed::MOST as UNCLAIMED_LOANS;
 
 pub(crate) struct Core {
     // First, so that the ring is closed before anything else goes.
@@ -42,8 +46,14 @@ pub(crate) struct Core {
     pub(crate) deadlines: Deadlines,
     /// How long a connection that nobody has may take next to nothing.
     pub(crate) linger: Cell<Duration>,
-    /// Deadlines of such connections.
-    lingering: Cell<usize>,
+    /// The same for the kernel, when the driver goes.
+    linger_millis: Cell<i32>,
+    /// Looks at such connections that the kernel is to answer, by number.
+    looks: RefCell<Vec<Option<Lingering>>>,
+    /// Deadlines that nobody waits for.
+    in_background: Cell<usize>,
+    /// Sends that nobody waits for.
+    pub(crate) unclaimed: Budget,
     /// Memory in the ring's table of buffers.
     registered: RefCell<Vec<WeakArc<Backing>>>,
     /// Such memory that is gone.
@@ -91,7 +101,10 @@ impl Core {
             spare_streams: RefCell::default(),
             deadlines: Deadlines::default(),
             linger: Cell::new(LINGER),
-            lingering: Cell::new(0),
+            linger_millis: Cell::new(0),
+            looks: RefCell::default(),
+            in_background: Cell::new(0),
+            unclaimed: Budget::default(),
             registered: RefCell::default(),
             departed,
             clearing: RefCell::default(),
@@ -206,7 +219,7 @@ impl Core {
     #[inline]
     pub(crate) fn check_room(&self) -> Result<()> {
         self.check_there()?;
-        self.records.borrow().check_room()
+        self.records.borrow().check_room(self.unclaimed.records.get())
     }
 
     /// Whether a wait can start; there is always room for one.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Driver;
+use crate::core::UNCLAIMED_LOANS;
 use crate::error::{Error, Result};
 use crate::reactor::Reactor;
 use crate::ring::{Epoll, Io, Ring, Shape};
@@ -47,6 +48,7 @@ pub struct DriverBuilder {
     zero_copy_receive: bool,
     mixed_completions: bool,
     linger: Option<Duration>,
+    unclaimed_loans: usize,
     pipes: usize,
 }
 
@@ -62,6 +64,7 @@ impl Default for DriverBuilder {
             zero_copy_receive: false,
             mixed_completions: false,
             linger: None,
+            unclaimed_loans: UNCLAIMED_LOANS,
             pipes: usize::MAX,
         }
     }
@@ -92,7 +95,8 @@ impl DriverBuilder {
     }
 
     /// The most operations under way at once, buffers on loan included. Default 4096. Waits for readiness
-    /// ([`Readiness`](crate::Readiness)) lend nothing and do not count.
+    /// ([`Readiness`](crate::Readiness)) lend nothing and do not count. Sends that nobody waits for have a budget of
+    /// their own: [`unclaimed_loans`](Self::unclaimed_loans).
     pub fn in_flight(mut self, operations: usize) -> Self {
         self.in_flight = operations;
         self
@@ -135,6 +139,20 @@ impl DriverBuilder {
         self
     }
 
+    /// The most sends that nobody waits for: their handles are gone, and their buffers are on loan, or nobody holds the
+    /// connection either. Default 4096. They do not count as operations [under way](Self::in_flight), so peers that take
+    /// nothing leave room for others.
+    ///
+    /// The peers of streams are told apart by their addresses, and each may have a quarter of this; so may each datagram
+    /// socket. Where a peer has its share, or all is used up, connections that nobody holds are reset, those first that
+    /// were left first; sockets that you hold copy further sends, and refuse them with [`Error::Busy`](crate::Error::Busy)
+    /// if they were asked for another engine ([`Socket::set_engine`](crate::Socket::set_engine)).
+    /// [`Driver::loan_stats`] has the numbers.
+    pub fn unclaimed_loans(mut self, most: usize) -> Self {
+        self.unclaimed_loans = most;
+        self
+    }
+
     /// The most pipes, of two descriptors each, that routes splice through at once. Routes beyond that go on by the next
     /// engine ([`Route::passed_over`](crate::Route::passed_over)), so they leave descriptors for connections and files.
     /// Default: as many as the process may have.
@@ -154,7 +172,7 @@ impl DriverBuilder {
             _ => Ring::new(
                 (self.entries, self.completions),
                 self.registered_buffers,
-                self.registered_files,
+                (self.registered_files, u32::try_from(self.unclaimed_loans).unwrap_or(u32::MAX)),
                 match (self.zero_copy_receive, self.mixed_completions) {
                     (false, _) => Shape::Narrow,
                     (true, false) => Shape::Wide,
@@ -178,6 +196,7 @@ impl DriverBuilder {
         if let Some(time) = self.linger {
             reactor.linger.set(time);
         }
+        reactor.unclaimed.set_most(self.unclaimed_loans);
         reactor.pipes.most.set(self.pipes);
         Ok(Driver::of(reactor))
     }

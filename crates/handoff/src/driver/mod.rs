@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::core::LoanStats;
 use crate::error::Result;
 use crate::file::File;
 #[cfg(feature = "getbuf")]
@@ -336,9 +337,15 @@ impl Driver {
         Ok(events)
     }
 
-    /// Operations under way, buffers on loan, unclaimed results and waits included.
+    /// Operations under way: also buffers on loan, results that nobody has taken, and waits. Of these, waits and
+    /// [`LoanStats::unclaimed`] do not count towards [the limit](Self::in_flight_limit).
     pub fn in_flight(&self) -> usize {
         self.reactor.records.borrow().len() + self.reactor.lanes.len()
+    }
+
+    /// How many buffers are on loan though nobody waits for them, and what became of such.
+    pub fn loan_stats(&self) -> LoanStats {
+        self.reactor.unclaimed.stats()
     }
 
     /// The most operations that may be under way at once: [`DriverBuilder::in_flight`].

@@ -34,7 +34,7 @@ impl Driver {
     /// Who holds how many buffers of a pool, in words.
     fn holders(&self, pool: &BufferPool) -> String {
         // A buffer that is split or frozen may be in several operations.
-        let mut by_file: BTreeMap<RawFd, BTreeSet<u32>> = BTreeMap::new();
+        let mut by_file: BTreeMap<Option<RawFd>, BTreeSet<u32>> = BTreeMap::new();
         self.reactor.records.borrow().each_loan(|fd, loan| {
             let numbers = loan.pieces().iter().filter_map(|piece: &Piece| pool.number_of(piece));
             by_file.entry(fd).or_default().extend(numbers);
@@ -43,7 +43,10 @@ impl Driver {
         let lent: BTreeSet<u32> = by_file.values().flatten().copied().collect();
         let mut words = String::new();
         for (fd, numbers) in &by_file {
-            let _ = write!(words, "{} are on loan on descriptor {fd}, ", numbers.len());
+            let _ = match fd {
+                Some(fd) => write!(words, "{} are on loan on descriptor {fd}, ", numbers.len()),
+                None => write!(words, "{} are on loan on closed sockets, ", numbers.len()),
+            };
         }
         // A buffer may have come back since.
         let rest = pool.buffers().saturating_sub(lent.len() + pool.free());

@@ -17,7 +17,7 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
         match sendmsg(op, layout, 0) {
             Ok(taken) => {
                 op.copy_went_through();
-                op.account(taken as u64, Some(true));
+                op.lent.account(taken as u64, Some(true));
                 if took(op, taken) {
                     return Attempt::Settled;
                 }
@@ -35,7 +35,7 @@ pub(super) fn sendmsg(op: &SendOp, layout: &mut Layout, flags: libc::c_int) -> R
     let more = if op.more { libc::MSG_MORE } else { 0 };
     let flags = flags | more | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the message and all that it names belong to the record and outlive the call.
-    let result = unsafe { libc::sendmsg(op.socket.endpoint.raw(), message, flags) };
+    let result = unsafe { libc::sendmsg(op.socket().endpoint.raw(), message, flags) };
     usize::try_from(result)
         .map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }

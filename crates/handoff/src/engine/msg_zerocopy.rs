@@ -55,12 +55,12 @@ pub(crate) fn claim(socket: &SocketShared) -> Result<(), String> {
 pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
     let mut records = core.records.borrow_mut();
     let (op, layout) = records.send_and_layout(key);
-    let socket = Rc::clone(&op.socket);
+    let socket = Rc::clone(op.socket());
     let mut outstanding = socket.outstanding.borrow_mut();
     if !outstanding.claimed {
         drop(outstanding);
         if let Err(reason) = claim(&socket) {
-            socket.chooser.borrow_mut().rule_out(reason);
+            socket.lender.chooser.borrow_mut().rule_out(reason);
         }
         outstanding = socket.outstanding.borrow_mut();
     }
@@ -76,7 +76,8 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
             Ok(taken) => {
                 if taken > 0 {
                     outstanding.push(key, taken);
-                    op.awaiting += 1;
+                    op.lent.awaiting += 1;
+                    op.lent.told_by_socket = true;
                     op.header_lent |= op.header_len() > 0;
                 }
                 if copy::took(op, taken) {
@@ -91,7 +92,7 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
                 return copy::attempt(core, key);
             }
             // The kernel does not put such a send into the same segment as one of the ring.
-            Err(libc::ENOBUFS) if socket.lent_by_ring.get() > 0 => {
+            Err(libc::ENOBUFS) if socket.lender.lent_by_ring.get() > 0 => {
                 op.engine = Engine::Copy;
                 drop((outstanding, records));
                 return copy::attempt(core, key);
@@ -158,7 +159,9 @@ pub(crate) fn forget_starved(socket: &SocketShared, key: Key) -> bool {
 
 /// The driver goes: sends stop waiting for another's return.
 pub(crate) fn give_up(core: &Core, key: Key) {
-    let socket = core.records.borrow_mut().send_if_current(key).map(|op| Rc::clone(&op.socket));
+    let mut records = core.records.borrow_mut();
+    let socket = records.send_if_current(key).and_then(|op| op.socket_if_needed().map(Rc::clone));
+    drop(records);
     if socket.is_some_and(|socket| forget_starved(&socket, key)) {
         order::ready(core, key);
     }
@@ -166,7 +169,7 @@ pub(crate) fn give_up(core: &Core, key: Key) {
 
 /// The error queue has something, or the socket's state looks like it.
 pub(crate) fn ready(core: &Core, key: Key) {
-    let socket = Rc::clone(&core.records.borrow_mut().send(key).socket);
+    let socket = Rc::clone(core.records.borrow_mut().send(key).socket());
     let ranges = read_error_queue(socket.endpoint.fd.as_fd());
     let mut returned = Vec::new();
     let starved = {
@@ -179,7 +182,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
         if ranges.is_empty() { Vec::new() } else { std::mem::take(&mut outstanding.starved) }
     };
     for (key, bytes, copied) in returned {
-        core.records.borrow_mut().send(key).bytes_returned(bytes as u64, Some(copied));
+        core.records.borrow_mut().send(key).lent.returned(bytes as u64, Some(copied));
         sending::advance(core, key);
     }
     for key in starved {

@@ -86,7 +86,7 @@ pub(crate) fn wait_for_room(core: &Core, key: Key) {
         let op = records.send(key);
         op.in_kernel += 1;
         op.waits_for_room = true;
-        Rc::clone(&op.socket)
+        Rc::clone(op.socket())
     };
     core.await_readiness(&endpoint.endpoint, libc::POLLOUT, Token { key, stage: STAGE_READY });
 }
@@ -99,7 +99,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
         op.in_kernel -= 1;
         op.waits_for_room = false;
         op.end_if_ending();
-        Rc::clone(&op.socket)
+        Rc::clone(op.socket())
     };
     progressed(core, &socket, key);
 }
@@ -229,7 +229,7 @@ fn end_early(core: &Core, key: Key) {
         if !held {
             op.end_if_ending();
         }
-        (Rc::clone(&op.socket), held)
+        (Rc::clone(op.socket()), held)
     };
     if held {
         ask_kernel(core, key);
@@ -258,7 +258,7 @@ pub(crate) fn cancel_again(core: &Core, key: Key) {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);
         op.is_ending()
-            && (!op.socket.stream || op.socket.queue.borrow().waiting.front() == Some(&key))
+            && (!op.socket().stream || op.socket().queue.borrow().waiting.front() == Some(&key))
     };
     if has_begun {
         ask_kernel(core, key);

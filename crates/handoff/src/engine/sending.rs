@@ -3,13 +3,16 @@
 //! Contracts:
 //! - a partial send continues with the rest of the same buffer;
 //! - a waiter is woken when the send reaches the stage it waits for; the record is free when all handles
-//!   are gone and the kernel has let go.
+//!   are gone and the kernel has let go;
+//! - the socket goes when the request is over, whatever is on loan; a send that nobody waits for then counts in the
+//!   budget of those.
 
 use std::cell::RefMut;
 use std::task::Waker;
 
 use crate::core::Core;
 use crate::error::Result;
+use crate::op::group::GroupKey;
 use crate::op::loan::Returned;
 use crate::op::{BackTo, Loan, Records, SendOp, Waiter};
 use crate::ring::Key;
@@ -30,12 +33,16 @@ pub(crate) fn advance_held(core: &Core, mut records: RefMut<'_, Records>, key: K
 /// Notes that holders may have news; returns whether the stage that a send has reached needs more:
 /// [`settle_up`].
 #[inline]
-pub(crate) fn has_more(core: &Core, op: &SendOp) -> bool {
-    let settled = op.is_settled();
-    if settled {
-        core.news.set(true);
+pub(crate) fn has_more(core: &Core, op: &mut SendOp) -> bool {
+    if !op.is_settled() {
+        return false;
     }
-    settled && op.is_due()
+    core.news.set(true);
+    let is_due = op.is_due();
+    if !is_due && op.sent.is_gone() {
+        core.count_unclaimed(op);
+    }
+    op.leaves_socket() || is_due
 }
 
 /// Anything dropped here may come back to the driver (a chunk to its pool, a slot to its table, a woken
@@ -43,12 +50,13 @@ pub(crate) fn has_more(core: &Core, op: &SendOp) -> bool {
 pub(crate) fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
     let op = records.send(key);
     let sent_waker = op.sent.take_waker();
+    let _socket = op.take_socket();
     if op.kernel_holds() {
         drop(records);
         return core.due.wake(sent_waker);
     }
     let receipt = op.receipt();
-    let back_waker = match &mut op.back_to {
+    let back_waker = match &mut op.lent.back_to {
         BackTo::Holder(Waiter::Gone) => None,
         BackTo::Holder(holder) => {
             let waker = holder.take_waker();
@@ -56,14 +64,18 @@ pub(crate) fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key)
             return core.due.wake_each([sent_waker, waker]);
         }
         BackTo::Group(group) => {
-            let waker = core.groups.borrow_mut().give(*group, &mut op.loan, receipt);
-            op.back_to = BackTo::Holder(Waiter::Gone);
+            let waker = core.groups.borrow_mut().give(*group, &mut op.lent.loan, receipt);
+            op.lent.back_to = BackTo::Holder(Waiter::Gone);
             waker
         }
     };
     // Most buffers went to their group, and the place they left is still being written.
-    let unwanted = if op.loan.is_some() { op.loan.take() } else { None };
-    let _socket = op.sent.is_gone().then(|| records.vacate_send(key));
+    let unwanted = if op.lent.loan.is_some() { op.lent.loan.take() } else { None };
+    let is_over = op.sent.is_gone();
+    if is_over {
+        core.count_no_more(op);
+    }
+    let _gone = is_over.then(|| records.vacate_send(key));
     drop(records);
     match unwanted {
         None => core.due.wake_each([sent_waker, back_waker]),
@@ -86,13 +98,23 @@ pub(crate) fn take_back<B>(
     if !op.is_returned() {
         return None;
     }
-    let loan = op.loan.take().expect("a loan is taken back once");
+    let loan = op.lent.loan.take().expect("a loan is taken back once");
     let back = Returned { buffer: from_loan(loan), receipt: op.receipt() };
-    let _waker = op.give_up_buffer();
+    let _waker = op.lent.give_up();
     // Its waiter was told before that it is sent.
-    let _socket = op.sent.is_gone().then(|| records.vacate_send(key));
+    let _gone = op.sent.is_gone().then(|| records.vacate_send(key));
     drop(records);
     Some(back)
+}
+
+/// The holder of a group's buffers goes: nobody waits for those of its sends.
+pub(crate) fn leave_group(core: &Core, key: GroupKey) {
+    for op in core.records.borrow_mut().sends() {
+        if matches!(op.lent.back_to, BackTo::Group(group) if group == key) {
+            op.lent.back_to = BackTo::Holder(Waiter::Gone);
+            core.count_unclaimed(op);
+        }
+    }
 }
 
 /// Hands the result of a send to its holder.
@@ -118,6 +140,7 @@ fn leave(
 ) {
     let op = records.send(key);
     let waker = leaves(op);
+    core.count_unclaimed(op);
     if op.is_due() {
         settle_up(core, records, key);
     } else {

@@ -34,7 +34,7 @@ pub(crate) fn requests(op: &SendOp) -> usize {
 
 /// Whether those requests carry all that is left of a send, so that the next send may be linked.
 pub(crate) fn carries_all(op: &SendOp) -> bool {
-    let pieces = op.loan.as_ref().map_or(0, |loan| loan.pieces().len());
+    let pieces = op.lent.loan.as_ref().map_or(0, |loan| loan.pieces().len());
     pieces <= MAX_PIECES && op.total - op.done <= MAX_REQUEST
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn queue(
     op.turn = turn;
     op.in_chain = in_chain;
     // Where one went through, the next is tried at once.
-    let waits = op.socket.crowded.get() && in_chain != InChain::Behind;
+    let waits = op.socket().crowded.get() && in_chain != InChain::Behind;
     let mut poll_first = if waits { sqe::RECVSEND_POLL_FIRST } else { 0 };
     if op.header_goes_apart() {
         let mut entry = header(op, layout).flags(squeue::Flags::IO_LINK);
@@ -65,14 +65,14 @@ pub(crate) fn queue(
         unsafe { ring.push(&entry) };
         op.in_kernel += 1;
     }
-    let bare = op.socket.stream || op.header_len() == 0;
+    let bare = op.socket().stream || op.header_len() == 0;
     let mut entry = match op.payload_left(ring.id) {
         Some(range) if bare && op.segment == 0 => one_range(op, layout, range),
         Some(range) if bare => datagrams(ring, op, layout, range),
         _ => message(ring, op, layout, bare),
     };
     sqe::add_send_flags(&mut entry, poll_first);
-    entry.set_user_data(Token { key, stage: op.next_attempt() }.to_user_data());
+    entry.set_user_data(Token { key, stage: op.lent.next_attempt() }.to_user_data());
     let entry = if linked { entry.flags(squeue::Flags::IO_LINK) } else { entry };
     // SAFETY: message, address and pieces belong to the record, which keeps them at their addresses
     // until the last completion.
@@ -85,9 +85,9 @@ fn header(op: &SendOp, layout: &Layout) -> squeue::Entry {
     let header = layout.header_left(op);
     // TCP holds a header back if told that more comes; an empty payload would not push it out.
     let more = if op.total > op.header_len() { libc::MSG_MORE } else { 0 };
-    with_target!(op.socket.endpoint, |fd| {
+    with_target!(op.socket().endpoint, |fd| {
         opcode::Send::new(fd, header.as_ptr(), header.len() as u32)
-            .flags(op.socket.message_flags() | more)
+            .flags(op.socket().message_flags() | more)
             .build()
     })
 }
@@ -98,10 +98,10 @@ fn one_range(op: &mut SendOp, layout: &Layout, range: AddressRange) -> squeue::E
     let slot = unless_overcharged(op, range.slot);
     let mut entry = match op.engine {
         // Bytes in the kernel can be copied only by a request.
-        Engine::Copy => with_target!(op.socket.endpoint, |fd| {
-            opcode::Send::new(fd, ptr::null(), 0).flags(op.socket.message_flags()).build()
+        Engine::Copy => with_target!(op.socket().endpoint, |fd| {
+            opcode::Send::new(fd, ptr::null(), 0).flags(op.socket().message_flags()).build()
         }),
-        _ => op.socket.lending.clone(),
+        _ => op.socket().lending.clone(),
     };
     sqe::set_memory(&mut entry, range.start, range.len.min(MAX_REQUEST) as u32);
     if let Some(slot) = slot {
@@ -146,10 +146,10 @@ fn message_of(
 ) -> squeue::Entry {
     op.slot = slot;
     let usage = if ring.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
-    let mut entry = with_target!(op.socket.endpoint, |fd| {
+    let mut entry = with_target!(op.socket().endpoint, |fd| {
         opcode::SendMsgZc::new(fd, message)
             .ioprio(usage)
-            .flags(op.socket.message_flags() as u32)
+            .flags(op.socket().message_flags() as u32)
             .build()
     });
     if let Some(slot) = slot {
@@ -166,14 +166,14 @@ fn message_of(
 /// send are charged as they are.
 #[inline(always)]
 fn unless_overcharged(op: &mut SendOp, slot: Option<u16>) -> Option<u16> {
-    op.kept_from_slot = op.socket.stream && slot.is_some() && would_be_overcharged(op);
+    op.kept_from_slot = op.socket().stream && slot.is_some() && would_be_overcharged(op);
     slot.filter(|_| !op.kept_from_slot)
 }
 
 fn would_be_overcharged(op: &SendOp) -> bool {
-    let pieces = op.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
+    let pieces = op.lent.loan.as_ref().map_or(&[][..], |loan| loan.pieces());
     let is_huge = |piece: &Piece| piece.memory().is_some_and(|memory| is_huge(memory));
-    !op.socket.keeps_to_slots.get() && pieces.iter().any(is_huge)
+    !op.socket().keeps_to_slots.get() && pieces.iter().any(is_huge)
 }
 
 /// Whether memory has huge pages, which the kernel charges whole when it pins a part.
@@ -189,7 +189,7 @@ fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
     if !ring.vectored_registered || op.total == 0 {
         return None;
     }
-    op.loan.as_ref()?.common_slot(ring.id)
+    op.lent.loan.as_ref()?.common_slot(ring.id)
 }
 
 /// What a completion requires for its send.
@@ -226,7 +226,7 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
                 order::wait_for_room(core, key);
             }
             Next::Progressed => {
-                let socket = Rc::clone(&op.socket);
+                let socket = Rc::clone(op.socket());
                 drop(records);
                 order::progressed(core, &socket, key);
             }
@@ -239,14 +239,14 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
 #[inline(always)]
 fn tell(core: &Core, op: &mut SendOp, stage: u8, completion: &Completion) -> Next {
     let Completion { result, flags, .. } = *completion;
-    let next = |op: &SendOp| match sending::has_more(core, op) {
+    let next = |op: &mut SendOp| match sending::has_more(core, op) {
         true => Next::SettleUp,
         false => Next::Nothing,
     };
     if cqueue::notif(flags) {
         let copied = result as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0;
         let copied = core.io.reports_usage.then_some(copied);
-        op.attempt_returned(stage, copied);
+        op.lent.attempt_returned(stage, copied);
         return next(op);
     }
     op.in_kernel -= 1;
@@ -256,14 +256,14 @@ fn tell(core: &Core, op: &mut SendOp, stage: u8, completion: &Completion) -> Nex
     let taken = result.max(0) as usize;
     op.done += taken;
     if stage == STAGE_HEADER {
-        op.account(taken as u64, Some(true));
+        op.lent.account(taken as u64, Some(true));
     } else {
-        op.attempted(cqueue::more(flags).then_some(taken));
+        op.lent.attempted(cqueue::more(flags).then_some(taken));
         if !cqueue::more(flags) {
             lent_nothing(op, taken);
         }
-        if op.socket.stream && op.in_chain != InChain::Behind {
-            op.socket.crowded.set(core.turns() != op.turn && result >= 0);
+        if op.socket().stream && op.in_chain != InChain::Behind {
+            op.socket().crowded.set(core.turns() != op.turn && result >= 0);
         }
     }
     if result < 0 {
@@ -282,7 +282,7 @@ fn tell(core: &Core, op: &mut SendOp, stage: u8, completion: &Completion) -> Nex
         _ => {}
     }
     // A settled datagram blocks nobody.
-    if !op.socket.stream && op.is_settled() { next(op) } else { Next::Progressed }
+    if !op.lent.lender.stream && op.is_settled() { next(op) } else { Next::Progressed }
 }
 
 /// Without a notification to come, nothing was lent: the bytes were copied.
@@ -291,7 +291,7 @@ fn lent_nothing(op: &mut SendOp, taken: usize) {
     if op.engine == Engine::Copy && taken > 0 {
         op.copy_went_through();
     }
-    op.account(taken as u64, Some(true));
+    op.lent.account(taken as u64, Some(true));
 }
 
 /// What a failing request means for its send: an end, another try, or another engine.
@@ -308,7 +308,7 @@ fn failed(core: &Core, op: &mut SendOp, errno: i32) {
         libc::EAGAIN | libc::EINTR => {}
         libc::EFAULT if op.lost_its_slot(core.io.ring_id()) => {}
         // Its pages are pinned already, in the slot.
-        libc::ENOMEM | libc::ENOBUFS if op.kept_from_slot => op.socket.keeps_to_slots.set(true),
+        libc::ENOMEM | libc::ENOBUFS if op.kept_from_slot => op.socket().keeps_to_slots.set(true),
         _ if op.may_copy_instead(errno) => op.copy_instead(errno),
         _ => op.fail_with_last(errno),
     }
@@ -337,7 +337,7 @@ mod tests {
                 let mut records = core.records.borrow_mut();
                 let new = || SendOp::new(Rc::clone(&socket), Engine::UringZc, 10, 4);
                 let (key, op, _) = records.insert_send(new);
-                op.lend(Buffer::from(vec![0; 6]).into_loan());
+                op.lent.lend(Buffer::from(vec![0; 6]).into_loan());
                 key
             };
             socket.queue.borrow_mut().waiting.push_back(key);
@@ -347,7 +347,7 @@ mod tests {
                 (op.in_kernel, op.in_chain) = (2, InChain::First);
                 core.in_chains.set(2);
                 socket.queue.borrow_mut().started = 1;
-                op.next_attempt()
+                op.lent.next_attempt()
             };
             let tell = |stage, result| {
                 let data = Token { key, stage }.to_user_data();

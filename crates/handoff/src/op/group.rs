@@ -19,8 +19,6 @@ pub(crate) struct Gathered {
     pub(crate) out: usize,
     pub(crate) receipt: Receipt,
     pub(crate) waker: Option<Waker>,
-    /// Nobody will ask for the buffers.
-    abandoned: bool,
 }
 
 /// The groups of a driver.
@@ -47,8 +45,7 @@ impl Groups {
         self.get(key).out += 1;
     }
 
-    /// A buffer of a group is back. Keeps it unless nobody wants it; returns the waiter's waker if it was
-    /// the last.
+    /// A buffer of a group is back. Returns the waiter's waker if it was the last.
     #[must_use]
     pub(crate) fn give(
         &mut self,
@@ -58,18 +55,9 @@ impl Groups {
     ) -> Option<Waker> {
         let record = self.get(key);
         record.out -= 1;
-        if !record.abandoned {
-            record.receipt.join(receipt, record.loans.is_empty());
-            record.loans.push(loan.take());
-        }
-        if record.out > 0 {
-            return None;
-        }
-        let waker = record.waker.take();
-        if record.abandoned {
-            self.close(key);
-        }
-        waker
+        record.receipt.join(receipt, record.loans.is_empty());
+        record.loans.push(loan.take());
+        if record.out > 0 { None } else { record.waker.take() }
     }
 
     /// Wakers of all groups.
@@ -80,20 +68,16 @@ impl Groups {
     pub(crate) fn close(&mut self, key: GroupKey) {
         let record = self.get(key);
         record.receipt = Receipt::default();
-        record.abandoned = false;
         self.free.push(key);
     }
 
-    /// The holder goes. Returns the buffers that are back, and its waker.
+    /// The holder goes, and its sends belong to no group any more. Returns the buffers that are back, and its waker.
     #[must_use]
     pub(crate) fn abandon(&mut self, key: GroupKey) -> (Vec<Option<Loan>>, Option<Waker>) {
         let record = self.get(key);
+        record.out = 0;
         let left = (std::mem::take(&mut record.loans), record.waker.take());
-        if record.out == 0 {
-            self.close(key);
-        } else {
-            record.abandoned = true;
-        }
+        self.close(key);
         left
     }
 }

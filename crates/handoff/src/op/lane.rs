@@ -171,7 +171,7 @@ impl LaneShared {
 
     /// Whether a failure is about zero copy itself, so that copying may work.
     pub(crate) fn may_copy_instead(&self, errno: i32, slot: &Slot) -> bool {
-        self.socket.chooser.borrow().is_free() && self.failed(slot).is_about_zero_copy(errno)
+        self.socket.lender.chooser.borrow().is_free() && self.failed(slot).is_about_zero_copy(errno)
     }
 
     fn failed(&self, slot: &Slot) -> Failed<'_> {

@@ -80,7 +80,7 @@ impl Layout {
             room -= left.len();
         }
         let skip = op.done.saturating_sub(op.header_len());
-        if let Some(loan) = &op.loan {
+        if let Some(loan) = &op.lent.loan {
             room = self.push_pieces(loan, skip, room);
         }
         self.of_iovecs(op, op.message_room() - room)

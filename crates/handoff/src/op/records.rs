@@ -7,8 +7,8 @@
 //!   notifications (for linked requests that were stopped before they began);
 //! - a record also stays until its handles are gone. So a forgotten handle keeps its buffer (and its place)
 //!   until the driver goes, and never frees it early;
-//! - the number of records is limited by the driver's builder; waits, which lend nothing, have theirs
-//!   besides.
+//! - the number of records is limited by the driver's builder; waits, which lend nothing, and sends that nobody waits
+//!   for have theirs besides.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -19,6 +19,7 @@ use std::time::Duration;
 use super::accept::{AcceptOp, AcceptState};
 use super::get::GetOp;
 use super::layout::Layout;
+use super::lender::Lender;
 use super::loan::Loan;
 use super::receive::{ReceiveOp, ReceiveState};
 use super::send::SendOp;
@@ -92,9 +93,10 @@ impl Records {
         self.limit
     }
 
-    /// Returns whether [`insert`](Self::insert) has room for anything but a wait.
-    pub(crate) fn check_room(&self) -> Result<()> {
-        if self.len() - self.waits >= self.limit {
+    /// Returns whether [`insert`](Self::insert) has room for anything but a wait, beside so many sends that count
+    /// elsewhere.
+    pub(crate) fn check_room(&self, unclaimed: usize) -> Result<()> {
+        if self.len() - self.waits - unclaimed >= self.limit {
             return Err(Error::Busy { limit: self.limit });
         }
         Ok(())
@@ -158,21 +160,21 @@ impl Records {
     }
 
     /// As [`vacate`](Self::vacate), for a send that has given its buffer away and has no handles; returns
-    /// its socket.
+    /// its socket, if it has it, and its lender.
     #[inline(always)]
-    pub(crate) fn vacate_send(&mut self, key: Key) -> Rc<SocketShared> {
+    pub(crate) fn vacate_send(&mut self, key: Key) -> (Option<Rc<SocketShared>>, Rc<Lender>) {
         let record = &mut *self.records[key.index as usize];
         let Op::Send(op) = &mut record.op else { unreachable!("the key of a send names a send") };
         // Overwritten without a drop: the compiler does not know how little it owns.
-        op.strip();
-        // SAFETY: the socket is moved out and nobody else drops it, since what is written over is not dropped.
-        let socket = unsafe {
-            let socket = std::ptr::read(&raw const op.socket);
+        let socket = op.strip();
+        // SAFETY: the lender is moved out and nobody else drops it, since what is written over is not dropped.
+        let lender = unsafe {
+            let lender = std::ptr::read(&raw const op.lent.lender);
             std::ptr::write(&raw mut record.op, Op::Vacant);
-            socket
+            lender
         };
         self.recycle(key);
-        socket
+        (socket, lender)
     }
 
     fn get(&mut self, key: Key) -> &mut Op {
@@ -188,6 +190,14 @@ impl Records {
         let record = &mut *self.records[key.index as usize];
         assert!(key.generation == record.uses, "a key is stale");
         (&mut record.op, &mut record.layout)
+    }
+
+    /// All sends.
+    pub(crate) fn sends(&mut self) -> impl Iterator<Item = &mut SendOp> {
+        self.records.iter_mut().filter_map(|record| match &mut record.op {
+            Op::Send(op) => Some(op),
+            _ => None,
+        })
     }
 
     /// The operation of a key, or `None` when that use of the record is over.
@@ -270,14 +280,15 @@ impl Records {
         self.records.len() - self.free.len()
     }
 
-    /// Calls with each loan, and the descriptor of the operation that has it.
-    pub(crate) fn each_loan(&self, mut tell: impl FnMut(RawFd, &Loan)) {
+    /// Calls with each loan, and the descriptor of the operation that has it, if that is still open.
+    pub(crate) fn each_loan(&self, mut tell: impl FnMut(Option<RawFd>, &Loan)) {
         for record in &self.records {
             match &record.op {
                 Op::Send(op) => {
-                    op.loan.iter().for_each(|loan| tell(op.socket.endpoint.raw(), loan));
+                    let fd = op.socket_if_needed().map(|socket| socket.endpoint.raw());
+                    op.lent.loan.iter().for_each(|loan| tell(fd, loan));
                 }
-                Op::Transfer(op) => op.loan.iter().for_each(|loan| tell(op.file.raw(), loan)),
+                Op::Transfer(op) => op.loan.iter().for_each(|loan| tell(Some(op.file.raw()), loan)),
                 Op::Receive(_) | Op::Get(_) | Op::Accept(_) | Op::Vacant => {}
             }
         }
@@ -296,7 +307,9 @@ impl Records {
     /// Streams that nobody holds, with a send that ended midway and bytes that the kernel has.
     pub(crate) fn cut_streams(&self) -> Vec<Rc<SocketShared>> {
         let cut = |op: &Op| match op {
-            Op::Send(op) if op.kernel_holds() && op.socket.is_cut() => Some(Rc::clone(&op.socket)),
+            Op::Send(op) if op.kernel_holds() => {
+                op.socket_if_needed().filter(|socket| socket.is_cut()).map(Rc::clone)
+            }
             _ => None,
         };
         self.records.iter().filter_map(|record| cut(&record.op)).collect()
@@ -325,7 +338,9 @@ impl Records {
             match &mut record.op {
                 Op::Send(op) => {
                     wakers.extend(op.take_wakers());
-                    wakers.extend(op.socket.queue.borrow().flushing.take());
+                    if let Some(socket) = op.socket_if_needed() {
+                        wakers.extend(socket.queue.borrow().flushing.take());
+                    }
                 }
                 Op::Transfer(op) => {
                     wakers.extend(op.holder.take_waker());
@@ -358,11 +373,14 @@ impl Records {
     /// `time` to get through.
     pub(crate) fn abandon(&mut self, time: Duration) -> usize {
         for record in &self.records {
-            if let Op::Send(SendOp { loan: Some(loan), socket, .. }) = &record.op
-                && record.op.kernel_holds()
+            if let Op::Send(op) = &record.op
+                && let Some(loan) = &op.lent.loan
+                && op.kernel_holds()
             {
                 loan.keep_from_nic();
-                socket.is_left_to_the_kernel(time);
+                if let Some(socket) = op.socket_if_needed() {
+                    socket.is_left_to_the_kernel(time);
+                }
             }
         }
         let (held, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.records)

@@ -1,17 +1,16 @@
-//! A send: what it is, and how far it got.
+//! A send: its request, and how far that got; the [loan](super::lent) may last longer.
 //!
 //! Contracts:
 //! - "sent" (the kernel took all bytes, or failed) and "returned" (the kernel let go of all of them) are
 //!   reported separately, in that order;
-//! - the record owns the buffer from acceptance of the send until its return;
-//! - each return signal is matched with the bytes of the attempt that it belongs to.
+//! - the record owns the buffer from acceptance of the send until its return, and the socket until it is sent.
 
 use std::num::NonZeroI32;
 use std::rc::Rc;
 use std::task::Waker;
 
 use super::failed::Failed;
-use super::group::GroupKey;
+use super::lent::{BackTo, Lent};
 use super::loan::Loan;
 use super::socket_state::SocketShared;
 use super::waiter::Waiter;
@@ -19,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::memory::AddressRange;
 use crate::receipt::Receipt;
-use crate::ring::token::{STAGE_ATTEMPTS, STAGE_HEADER, STAGE_READY};
+use crate::ring::token::{STAGE_HEADER, STAGE_READY};
 
 /// Place of a send in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +40,10 @@ const LENT_AT_ONCE: usize = 15 << 12;
 /// A send from its acceptance to its return. Each send writes and reads it once, so rare fields stand
 /// behind a pointer.
 pub(crate) struct SendOp {
-    pub(crate) socket: Rc<SocketShared>,
+    /// `None` once the kernel has no request of it.
+    socket: Option<Rc<SocketShared>>,
+    pub(crate) lent: Lent,
     pub(crate) engine: Engine,
-    /// `None` once the buffer has been handed on.
-    pub(crate) loan: Option<Loan>,
     /// Bytes of the header, which is in the record's layout.
     header_len: u8,
     /// Bytes of each datagram if the send has several; else 0.
@@ -61,10 +60,6 @@ pub(crate) struct SendOp {
     pub(crate) in_kernel: u32,
     /// One of these is the driver's wait for room.
     pub(crate) waits_for_room: bool,
-    /// Return signals that have not come.
-    pub(crate) awaiting: u32,
-    attempts: Attempts,
-    pub(crate) receipt: Receipt,
     /// The errno that makes this send copy although its socket chose otherwise.
     failure: Option<NonZeroI32>,
     pub(crate) state: SendState,
@@ -79,53 +74,6 @@ pub(crate) struct SendOp {
     pub(crate) header_lent: bool,
     /// The holder of the [`Sent`](crate::Sent).
     pub(crate) sent: Waiter,
-    pub(crate) back_to: BackTo,
-}
-
-/// The zero-copy attempts of a send; most sends need one.
-#[derive(Default)]
-struct Attempts {
-    made: u32,
-    /// Bytes of the first attempt whose return signal will come.
-    first: Option<u32>,
-    /// The same of later attempts, in order.
-    later: Vec<Option<u32>>,
-}
-
-impl Attempts {
-    /// The stage of the next attempt; its return signal will name it.
-    #[inline]
-    fn next_stage(&self) -> u8 {
-        (self.made % u32::from(STAGE_ATTEMPTS)) as u8
-    }
-
-    /// An attempt is over: the bytes that the kernel took if it announced a return signal, otherwise
-    /// `None`.
-    #[inline]
-    fn push(&mut self, bytes: Option<u32>) {
-        match self.made {
-            0 => self.first = bytes,
-            _ => self.later.push(bytes),
-        }
-        self.made += 1;
-    }
-
-    /// A return signal: of the oldest attempt that has this stage and has not returned, since stages repeat.
-    /// Returns its bytes.
-    #[inline]
-    fn take(&mut self, stage: u8) -> Option<u32> {
-        if stage == 0 && self.first.is_some() {
-            return self.first.take();
-        }
-        self.take_later(stage)
-    }
-
-    #[cold]
-    fn take_later(&mut self, stage: u8) -> Option<u32> {
-        let stages = usize::from(STAGE_ATTEMPTS);
-        let oldest = (usize::from(stage) + stages - 1) % stages;
-        self.later.iter_mut().skip(oldest).step_by(stages).find_map(Option::take)
-    }
 }
 
 /// How far a send has come.
@@ -143,17 +91,8 @@ pub(crate) enum SendState {
     Told,
 }
 
-/// Who gets the buffer of a send when the kernel lets go of it.
-pub(crate) enum BackTo {
-    /// The holder of the [`OnLoan`](crate::OnLoan).
-    Holder(Waiter),
-    /// The group; no handle has it.
-    Group(GroupKey),
-}
-
 impl SendOp {
-    /// A send without its loan, which is [put in](Self::lend) when the send is in place: moving the loan
-    /// costs more than all the rest.
+    /// A send without its [loan](Lent::new).
     #[inline(always)]
     pub(crate) fn new(
         socket: Rc<SocketShared>,
@@ -162,9 +101,9 @@ impl SendOp {
         header_len: usize,
     ) -> Self {
         Self {
-            socket,
+            lent: Lent::new(Rc::clone(&socket.lender)),
+            socket: Some(socket),
             engine,
-            loan: None,
             header_len: header_len as u8,
             segment: 0,
             addressed: false,
@@ -173,9 +112,6 @@ impl SendOp {
             done: 0,
             in_kernel: 0,
             waits_for_room: false,
-            awaiting: 0,
-            attempts: Attempts::default(),
-            receipt: Receipt::default(),
             failure: None,
             state: SendState::Going,
             turn: 0,
@@ -184,40 +120,80 @@ impl SendOp {
             kept_from_slot: false,
             header_lent: false,
             sent: Waiter::Polls,
-            back_to: BackTo::Holder(Waiter::Polls),
         }
     }
 
-    /// Puts the buffer of a new send in.
+    /// The socket, which the request has until it is over.
     #[inline(always)]
-    pub(crate) fn lend(&mut self, loan: Loan) {
-        let before = self.loan.replace(loan);
-        debug_assert!(before.is_none(), "a send has one buffer");
-        // The compiler does not know that there was none.
-        std::mem::forget(before);
+    pub(crate) fn socket(&self) -> &Rc<SocketShared> {
+        self.socket.as_ref().expect("a request has its socket")
+    }
+
+    /// The socket, if it is still needed.
+    pub(crate) fn socket_if_needed(&self) -> Option<&Rc<SocketShared>> {
+        self.socket.as_ref()
+    }
+
+    /// Whether the socket can go: the request is over, and the loan does without it.
+    #[inline(always)]
+    fn is_done_with_socket(&self) -> bool {
+        self.in_kernel == 0
+            && self.is_settled()
+            && (self.lent.awaiting == 0 || !self.lent.told_by_socket)
+    }
+
+    /// Lets go of the socket if it is needed no more, and others have it; returns whether this was the last to have it,
+    /// which [`take_socket`](Self::take_socket) then takes.
+    #[inline(always)]
+    pub(crate) fn leaves_socket(&mut self) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        if !self.is_done_with_socket() {
+            return false;
+        }
+        if Rc::strong_count(socket) > 1 {
+            self.socket = None;
+            return false;
+        }
+        true
+    }
+
+    /// The socket that is needed no more, to be dropped where that may use the driver.
+    pub(crate) fn take_socket(&mut self) -> Option<Rc<SocketShared>> {
+        if self.is_done_with_socket() { self.socket.take() } else { None }
+    }
+
+    /// Whether nobody holds the socket.
+    pub(crate) fn is_socket_left(&self) -> bool {
+        self.socket.as_ref().is_none_or(|socket| socket.is_left())
+    }
+
+    /// Whether nobody waits for the send, nor can give it up: it is sent, or nobody has its socket.
+    #[inline]
+    pub(crate) fn is_unclaimed(&self) -> bool {
+        self.sent.is_gone()
+            && self.lent.is_left()
+            && (self.is_settled() || self.is_socket_left())
     }
 
     pub(crate) fn kernel_holds(&self) -> bool {
-        self.in_kernel > 0 || self.awaiting > 0
+        self.in_kernel > 0 || self.lent.awaiting > 0
     }
 
     /// Whether the kernel holds only pages of mappings, which outlive the mappings.
     pub(crate) fn only_pages_held(&self) -> bool {
         self.in_kernel == 0
             && !self.header_lent
-            && self.loan.as_ref().is_none_or(Loan::outlives_its_mapping)
+            && self.lent.loan.as_ref().is_none_or(Loan::outlives_its_mapping)
     }
 
     /// Drops the parts of a leaked record that the kernel does not hold: otherwise its peer would wait for
     /// the end of the connection, and its region would be kept.
     pub(crate) fn close_abandoned(&'static mut self) {
-        if self.in_kernel == 0 && self.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
-            self.loan = None;
+        if self.in_kernel == 0 && self.lent.loan.as_ref().is_some_and(Loan::outlives_its_mapping) {
+            self.lent.loan = None;
         }
         // A request under way holds the open socket itself, and lets go of it with the ring.
-        // SAFETY: the record is leaked and this is the only reference to it, which ends here, so nobody
-        // uses the socket through it again.
-        unsafe { std::ptr::drop_in_place(&raw mut self.socket) };
+        self.socket = None;
     }
 
     pub(crate) fn is_returned(&self) -> bool {
@@ -226,24 +202,24 @@ impl SendOp {
 
     /// What happened to the send so far.
     pub(crate) fn receipt(&self) -> Receipt {
-        Receipt { engine: Some(self.engine), ..self.receipt }
+        Receipt { engine: Some(self.engine), ..self.lent.receipt }
     }
 
     /// Whether the stage that the send has reached needs more than a holder that polls.
     pub(crate) fn is_due(&self) -> bool {
         self.is_settled()
             && (self.sent.waits()
-                || (!self.kernel_holds() && !matches!(self.back_to, BackTo::Holder(Waiter::Polls))))
+                || (!self.kernel_holds() && !matches!(self.lent.back_to, BackTo::Holder(Waiter::Polls))))
     }
 
-    /// Drops everything that a send owns except its socket; its buffer was given away and its handles are
-    /// gone.
+    /// Drops everything that a send owns except its lender; its buffer was given away and its handles are gone. Returns
+    /// the socket.
     #[inline]
-    pub(crate) fn strip(&mut self) {
-        debug_assert!(self.loan.is_none() && self.sent.is_gone());
-        debug_assert!(matches!(self.back_to, BackTo::Holder(Waiter::Gone)));
-        self.attempts = Attempts::default();
+    pub(crate) fn strip(&mut self) -> Option<Rc<SocketShared>> {
+        debug_assert!(self.sent.is_gone());
+        self.lent.strip();
         self.state = SendState::Told;
+        self.socket.take()
     }
 
     /// Whether the kernel has taken all bytes, or failed to.
@@ -285,30 +261,9 @@ impl SendOp {
         Some(result.map_err(|error| *error))
     }
 
-    /// The buffer's holder goes, or has the buffer. Returns the holder's waker.
-    #[must_use]
-    pub(crate) fn give_up_buffer(&mut self) -> Option<Waker> {
-        match &mut self.back_to {
-            BackTo::Holder(holder) => holder.leave(),
-            BackTo::Group(_) => None,
-        }
-    }
-
-    /// The buffer's holder waits for its return. Returns the old waker.
-    pub(crate) fn wait_for_buffer(&mut self, waker: Waker) -> Option<Waker> {
-        match &mut self.back_to {
-            BackTo::Holder(holder) => holder.wait(waker),
-            BackTo::Group(_) => unreachable!("a group's buffers have no holder"),
-        }
-    }
-
     /// Wakers of both holders.
     pub(crate) fn take_wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        let back = match &mut self.back_to {
-            BackTo::Holder(holder) => holder.take_waker(),
-            BackTo::Group(_) => None,
-        };
-        [self.sent.take_waker(), back].into_iter().flatten()
+        [self.sent.take_waker(), self.lent.take_waker()].into_iter().flatten()
     }
 
     pub(crate) fn header_len(&self) -> usize {
@@ -326,29 +281,24 @@ impl SendOp {
 
     /// Whether a request of its own carries the rest of the header.
     pub(crate) fn header_goes_apart(&self) -> bool {
-        self.socket.stream && self.done < self.header_len()
+        self.lent.lender.stream && self.done < self.header_len()
     }
 
     /// The rest of the payload, if it is one range.
     #[inline(always)]
     pub(crate) fn payload_left(&self, ring: u32) -> Option<AddressRange> {
-        self.loan.as_ref()?.sole(self.done.saturating_sub(self.header_len()), ring)
+        self.lent.loan.as_ref()?.sole(self.done.saturating_sub(self.header_len()), ring)
     }
 
     /// Whether the ring sends it: the ring sends whatever the kernel has in a slot, copied or not.
     pub(crate) fn goes_by_ring(&self) -> bool {
-        self.engine == Engine::UringZc || self.loan.as_ref().is_some_and(Loan::is_of_kernel)
+        self.engine == Engine::UringZc || self.lent.loan.as_ref().is_some_and(Loan::is_of_kernel)
     }
 
     /// Whether the memory has left the ring's table, or moved in it, since the last request: the kernel
     /// found no memory there, or another.
     pub(crate) fn lost_its_slot(&self, ring: u32) -> bool {
-        self.slot.is_some() && self.slot != self.loan.as_ref().and_then(|loan| loan.slot(ring))
-    }
-
-    /// The stage of the next zero-copy attempt; its return signal will name it.
-    pub(crate) fn next_attempt(&self) -> u8 {
-        self.attempts.next_stage()
+        self.slot.is_some() && self.slot != self.lent.loan.as_ref().and_then(|loan| loan.slot(ring))
     }
 
     /// The stage of the request that holds the send up, if one does.
@@ -357,50 +307,9 @@ impl SendOp {
             0 => None,
             _ if self.waits_for_room => Some(STAGE_READY),
             _ if !self.goes_by_ring() => None,
-            1 => Some(self.next_attempt()),
+            1 => Some(self.lent.next_attempt()),
             // The payload follows its header.
             _ => Some(STAGE_HEADER),
-        }
-    }
-
-    /// An attempt is over: the bytes that the kernel took if it announced a return signal, otherwise
-    /// `None`. In both cases the attempt keeps its stage to itself: an unannounced signal may come.
-    pub(crate) fn attempted(&mut self, bytes: Option<usize>) {
-        self.attempts.push(bytes.map(|bytes| bytes as u32));
-        if bytes.is_some() {
-            self.awaiting += 1;
-            self.socket.lent_by_ring.update(|count| count + 1);
-        }
-    }
-
-    /// Bytes are back, or were never lent: records what happened to them.
-    pub(crate) fn account(&mut self, bytes: u64, copied: Option<bool>) {
-        self.receipt.tally.count(bytes, copied);
-        self.socket.count(|stats| stats.returned.count(bytes, copied));
-    }
-
-    /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
-    #[inline(always)]
-    pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
-        if let Some(bytes) = self.attempts.take(stage) {
-            self.socket.lent_by_ring.update(|count| count - 1);
-            self.bytes_returned(u64::from(bytes), copied);
-        }
-    }
-
-    /// As [`attempt_returned`](Self::attempt_returned), for a caller that counts the bytes elsewhere.
-    #[inline(always)]
-    pub(crate) fn bytes_returned(&mut self, bytes: u64, copied: Option<bool>) {
-        self.awaiting -= 1;
-        self.receipt.tally.count(bytes, copied);
-        self.receipt.notifications += 1;
-        self.socket.count(|stats| {
-            stats.returned.count(bytes, copied);
-            stats.notifications += 1;
-        });
-        // A send of no bytes says nothing about the route.
-        if bytes > 0 {
-            self.socket.chooser.borrow_mut().reported(copied);
         }
     }
 
@@ -408,7 +317,7 @@ impl SendOp {
     #[inline(always)]
     pub(crate) fn succeed(&mut self) {
         debug_assert!(!self.is_settled(), "a send is settled once");
-        self.socket.count(|stats| stats.messages += 1);
+        self.lent.lender.count(|stats| stats.messages += 1);
         self.state = SendState::Settled(Ok(self.done));
     }
 
@@ -426,7 +335,7 @@ impl SendOp {
 
     /// Whether a failure is about zero copy itself, so that copying this send may work.
     pub(crate) fn may_copy_instead(&self, errno: i32) -> bool {
-        self.about_failure().is_about_zero_copy(errno) && self.socket.chooser.borrow().is_free()
+        self.about_failure().is_about_zero_copy(errno) && self.lent.lender.chooser.borrow().is_free()
     }
 
     /// Makes the send copy; see [`copy_went_through`](Self::copy_went_through).
@@ -441,13 +350,13 @@ impl SendOp {
     pub(crate) fn copy_went_through(&mut self) {
         if let Some(errno) = self.failure.take() {
             let reason = format!("zero-copy send failed: {}", self.zero_copy_error(errno.get()));
-            self.socket.chooser.borrow_mut().failed(reason);
+            self.lent.lender.chooser.borrow_mut().failed(reason);
         }
     }
 
     fn about_failure(&self) -> Failed<'_> {
         Failed {
-            socket: &self.socket,
+            socket: self.socket(),
             done: self.done,
             total: self.total,
             segment: self.segment,
@@ -466,29 +375,5 @@ impl SendOp {
     pub(crate) fn zero_copy_error(&self, errno: i32) -> Error {
         let failed = self.about_failure();
         if self.slot.is_some() { failed.error(errno) } else { failed.zero_copy_error(errno) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_return_signal_is_of_the_oldest_attempt_that_has_its_stage() {
-        let stages = u32::from(STAGE_ATTEMPTS);
-        let is_lent = |number: &u32| number % 7 != 3;
-        for begin in [0, 3] {
-            let mut attempts = Attempts::default();
-            for number in begin..3 * stages {
-                assert_eq!(u32::from(attempts.next_stage()), (number - begin) % stages);
-                attempts.push(is_lent(&number).then_some(number));
-            }
-            for number in (begin..3 * stages).filter(is_lent) {
-                let stage = ((number - begin) % stages) as u8;
-                assert_eq!(attempts.take(stage), Some(number));
-            }
-            // Signals that nothing announced.
-            assert!((0..STAGE_ATTEMPTS).all(|stage| attempts.take(stage).is_none()));
-        }
     }
 }

@@ -15,6 +15,7 @@ use rustix::net::sockopt::set_tcp_user_timeout;
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::chooser::Chooser;
+use super::lender::Lender;
 use super::outstanding::Outstanding;
 use super::reception::Reception;
 use super::waiter::Waiters;
@@ -62,10 +63,8 @@ pub(crate) struct SocketShared {
     pub(crate) queue: RefCell<StreamQueue>,
     /// Sends by `MSG_ZEROCOPY` that the error queue has not reported yet.
     pub(crate) outstanding: RefCell<Outstanding>,
-    /// Notifications of the ring still to come.
-    pub(crate) lent_by_ring: Cell<u32>,
-    pub(crate) chooser: RefCell<Chooser>,
-    pub(crate) stats: Cell<SendStats>,
+    /// The part that its loans keep.
+    pub(crate) lender: Rc<Lender>,
     /// Ends of splices, which need a non-blocking socket.
     pub(crate) spliced: Cell<u32>,
     /// It blocked before, and blocks again when the last of these is gone.
@@ -83,8 +82,13 @@ pub(crate) struct SocketShared {
 
 impl Drop for SocketShared {
     fn drop(&mut self) {
-        if self.endpoint.is_here() {
-            self.outstanding.get_mut().detach(&self.endpoint.fd);
+        if !self.endpoint.is_here() {
+            return;
+        }
+        self.outstanding.get_mut().detach(&self.endpoint.fd);
+        if self.stream && self.lender.lent_by_ring.get() > 0 {
+            self.lender.is_cut.set(self.queue.get_mut().broken.is_some());
+            self.lender.keep(&self.endpoint);
         }
     }
 }
@@ -119,9 +123,7 @@ impl SocketShared {
             lending,
             queue: RefCell::default(),
             outstanding: RefCell::default(),
-            lent_by_ring: Cell::new(0),
-            chooser: RefCell::new(chooser),
-            stats: Cell::default(),
+            lender: Rc::new(Lender::new(chooser, stream)),
             spliced: Cell::new(0),
             blocks_again: Cell::new(false),
             never_blocks: Cell::new(false),
@@ -156,12 +158,7 @@ impl SocketShared {
     /// Ends the connection at once, in both directions: the kernel tells the peer by a reset, and lets go of everything
     /// that it has not delivered. Requests under way fail.
     pub(crate) fn reset(&self) {
-        let Err(error) = connect_unspec(&self.endpoint.fd) else { return };
-        // The protocol cannot; then the last close resets the connection. If these fail, it has ended already.
-        tracing::debug!(%error, "a connection is reset by its last descriptor");
-        let socket = SockRef::from(&self.endpoint.fd);
-        let _ = socket.set_linger(Some(Duration::ZERO));
-        let _ = socket.shutdown(Shutdown::Both);
+        reset(&self.endpoint.fd);
     }
 
     /// The driver goes, and leaves the rest of a stream to the kernel: it gives up on a peer that takes nothing for that
@@ -177,7 +174,7 @@ impl SocketShared {
     /// Whether the kernel may have bytes of a stream that its peer has not taken, or gets more.
     pub(crate) fn has_undelivered(&self) -> bool {
         let queue = self.queue.borrow();
-        self.lent_by_ring.get() > 0
+        self.lender.lent_by_ring.get() > 0
             || !self.outstanding.borrow().sends.is_empty()
             || !queue.is_idle()
             || queue.lane
@@ -193,11 +190,16 @@ impl SocketShared {
         self.handles.get() == 0 && !self.reception.is_held()
     }
 
-    pub(crate) fn count(&self, change: impl FnOnce(&mut SendStats)) {
-        let mut stats = self.stats.get();
-        change(&mut stats);
-        self.stats.set(stats);
-    }
+}
+
+/// As [`SocketShared::reset`], by a descriptor.
+pub(crate) fn reset(socket: &OwnedFd) {
+    let Err(error) = connect_unspec(socket) else { return };
+    // The protocol cannot; then the last close resets the connection. If these fail, it has ended already.
+    tracing::debug!(%error, "a connection is reset by its last descriptor");
+    let socket = SockRef::from(socket);
+    let _ = socket.set_linger(Some(Duration::ZERO));
+    let _ = socket.shutdown(Shutdown::Both);
 }
 
 fn message_flags(stream: bool) -> i32 {

@@ -27,7 +27,7 @@ use crate::lease::Mark;
 use crate::op::Kind;
 use crate::ring::token::{
     ALARM, DETACHED, STAGE_ACCEPT, STAGE_CANCEL, STAGE_CLEAR, STAGE_GET, STAGE_LANE,
-    STAGE_LANE_CANCEL, STAGE_LANE_READY, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST, STAGE_RETURN,
+    STAGE_LANE_CANCEL, STAGE_LANE_READY, STAGE_LOOK, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST, STAGE_RETURN,
     STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
 };
 use crate::ring::{
@@ -108,6 +108,7 @@ impl Reactor {
         if self.departed.any() {
             self.clear_departed();
         }
+        self.keep_to_budget();
         // A task that is to be woken by now has something to do.
         let until = match until {
             Until::One | Until::OneOr(_) if !self.due.is_gone() && self.due.has_wakes() => {
@@ -256,7 +257,8 @@ impl Reactor {
                 Then::Tell(token) => self.ready(token),
                 Then::Await(socket, token) => self.await_readiness(&socket.endpoint, 0, token),
                 Then::Cancel(token) => self.cancel_again(token, true),
-                Then::Look(lingering) => self.look_at(&lingering),
+                Then::Look(lingering) => self.look_at(lingering),
+                Then::Review => self.review(),
                 Then::Wake(waker) => self.due.wake(Some(waker)),
             }
         }
@@ -344,6 +346,7 @@ impl Reactor {
             STAGE_ACCEPT => accepting::completed(self, token.key, result, flags),
             STAGE_GET => get_buf::completed(self, token.key, result),
             STAGE_CLEAR => get_buf::cleared(self, token.slot(), result),
+            STAGE_LOOK => self.looked(token, result),
             STAGE_REQUEST => {
                 let (queue, tag) = token.request();
                 requests::completed(self, queue, tag, result);
@@ -453,8 +456,8 @@ impl Reactor {
         }
         self.wait_for_kernel();
         let cut = self.records.borrow().cut_streams();
-        if !cut.is_empty() {
-            cut.iter().for_each(|socket| socket.reset());
+        cut.iter().for_each(|socket| socket.reset());
+        if self.reset_cut() || !cut.is_empty() {
             self.wait_for_kernel();
         }
     }
@@ -489,6 +492,7 @@ impl Drop for Reactor {
             self.end(ending);
         }));
         self.closing.set(true);
+        self.leave_parked_to_the_kernel();
         if let Backend::Ring(ring) = &self.io.backend
             && let Err(error) = self.take_last(ring)
         {

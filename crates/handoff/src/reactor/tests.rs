@@ -106,8 +106,8 @@ fn a_span_that_the_kernel_still_sends_never_goes_back_when_its_driver_has_gone()
             let mut records = reactor.records.borrow_mut();
             let new = || SendOp::new(socket, Engine::UringZc, lent.len(), 0);
             let (_, op, _) = records.insert_send(new);
-            op.lend(lent);
-            (op.awaiting, op.header_lent) = (1, header_lent);
+            op.lent.lend(lent);
+            (op.lent.awaiting, op.header_lent) = (1, header_lent);
             op.succeed();
         }
         drop(reactor);

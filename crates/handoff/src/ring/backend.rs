@@ -121,6 +121,18 @@ impl Io {
         }
     }
 
+    /// Keeps a connection open without its descriptor; `None` if the ring has no room for it.
+    pub(crate) fn park(&self, slot: Option<u32>, fd: RawFd) -> Option<u32> {
+        self.ring()?.borrow_mut().park(slot, fd)
+    }
+
+    /// A parked connection closes.
+    pub(crate) fn unpark(&self, slot: u32) {
+        if let Some(ring) = self.ring() {
+            ring.borrow_mut().unpark(slot);
+        }
+    }
+
     /// Takes a number for a pool that no other pool of the ring has; `None` if all are in use.
     pub(crate) fn take_group(&self) -> Option<u16> {
         let mut used = self.groups.borrow_mut();

@@ -1,10 +1,11 @@
 //! A descriptor attached to a driver, in the ring's file table if there is room.
 
 use std::cell::{Cell, OnceCell};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 
 use handoff_sys::process::Process;
+use handoff_sys::tcp;
 use io_uring::types::{Fd, Fixed};
 
 use super::Io;
@@ -64,6 +65,16 @@ impl Endpoint {
         self.made_by.is_this()
     }
 
+    /// Keeps a connection of TCP open in the ring's table when this goes; with the number of bytes that its peer will
+    /// have acknowledged at the end. `None` if there is no room.
+    pub(crate) fn park(&self) -> Option<(Parked, u64)> {
+        let fd = self.fd.as_fd();
+        let end = tcp::bytes_acked(fd).ok()? + tcp::unacknowledged(fd).ok()?;
+        let io = self.io.upgrade()?;
+        let slot = io.park(self.slot.take(), self.raw())?;
+        Some((Parked { slot, io: Weak::clone(&self.io) }, end))
+    }
+
     pub(crate) fn raw(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -80,6 +91,26 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         if let (Some(slot), Some(io)) = (self.slot.get(), self.io.upgrade()) {
             io.uninstall(slot);
+        }
+    }
+}
+
+/// A connection without a descriptor, in the ring's table of files. It closes with this.
+pub(crate) struct Parked {
+    slot: u32,
+    io: Weak<Io>,
+}
+
+impl Parked {
+    pub(crate) fn target(&self) -> Fixed {
+        Fixed(self.slot)
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        if let Some(io) = self.io.upgrade() {
+            io.unpark(self.slot);
         }
     }
 }

@@ -32,11 +32,11 @@ use io_uring::{EnterFlags, squeue};
 
 pub(crate) use alarm::Alarm;
 pub(crate) use backend::{Backend, Io};
-pub(crate) use endpoint::{Endpoint, FileKind, Target};
+pub(crate) use endpoint::{Endpoint, FileKind, Parked, Target};
 pub(crate) use epoll::{Epoll, Ready};
 pub(crate) use keeper::let_go_of_kept;
 pub(crate) use queues::{BATCH, Batch, Completion, Place, Queues, Shape};
-use slots::Slots;
+use slots::{Files, Slots};
 pub(crate) use slots::memlock_or;
 pub(crate) use token::{Key, Token};
 pub(crate) use unpark::Unpark;
@@ -82,7 +82,7 @@ pub(crate) struct Ring {
     /// Whether READV and WRITEV take registered buffers (Linux 6.15).
     pub(crate) writes_vectors_registered: bool,
     pub(crate) buffers: Slots,
-    pub(crate) files: Slots,
+    pub(crate) files: Files,
     /// Requests submitted since deferred work last ran.
     since_work: u32,
     /// Queued requests of chains that are expected not to wait.
@@ -90,11 +90,12 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread, with so many entries and places for completions; 0: what the shape needs.
+    /// A ring for the calling thread, with so many entries and places for completions (0: what the shape needs), and
+    /// room for so many files in use and parked connections.
     pub(crate) fn new(
         (entries, completions): (u32, u32),
         buffers: u32,
-        files: u32,
+        (files, parked): (u32, u32),
         shape: Shape,
     ) -> io::Result<Self> {
         static RINGS: AtomicU32 = AtomicU32::new(1);
@@ -105,11 +106,12 @@ impl Ring {
         // The kernel refuses larger tables, and empty ones.
         let buffers = buffers.min(MAX_BUFFERS);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let files = limit.map_or(files, |limit| files.min(limit.try_into().unwrap_or(u32::MAX)));
+        let limit = limit.map_or(u32::MAX, |limit| limit.try_into().unwrap_or(u32::MAX));
+        let files = files.min(limit);
         if buffers > 0 {
             io.submitter().register_buffers_sparse(buffers)?;
         }
-        let files = slots::register_files(&mut io, files)?;
+        let slots = slots::register_files(&mut io, files.saturating_add(parked).min(limit))?;
         // SAFETY: the descriptor is the ring's, which is open.
         let fd = unsafe { BorrowedFd::borrow_raw(io.as_raw_fd()) };
         // Saves the lookup of the ring's descriptor at each call (Linux 5.18).
@@ -130,7 +132,7 @@ impl Ring {
             receives_registered: features.receives_registered,
             writes_vectors_registered: features.writes_vectors_registered,
             buffers: Slots::new(buffers),
-            files: Slots::new(files),
+            files: Files::new(slots, files),
             since_work: 0,
             chained: 0,
         })
@@ -390,7 +392,7 @@ mod tests {
     use super::*;
 
     fn ring(test: &str) -> Option<Ring> {
-        skip::told(Ring::new((32, 0), 0, 0, Shape::Narrow), &format!("ring::{test}"))
+        skip::told(Ring::new((32, 0), 0, (0, 0), Shape::Narrow), &format!("ring::{test}"))
     }
 
     fn push(ring: &mut Ring, entry: squeue::Entry, linked: bool) {

@@ -46,6 +46,24 @@ impl Slots {
     }
 }
 
+/// The table of files: those in use, and connections that only loans keep.
+pub(crate) struct Files {
+    slots: Slots,
+    in_use: usize,
+    /// The most of these, so that there are slots for the others.
+    most_in_use: usize,
+}
+
+impl Files {
+    pub(crate) fn new(slots: u32, most_in_use: u32) -> Self {
+        Self { slots: Slots::new(slots), in_use: 0, most_in_use: most_in_use as usize }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+}
+
 fn spans(backing: &Backing) -> usize {
     backing.len().div_ceil(SLOT_SPAN)
 }
@@ -238,19 +256,42 @@ impl Ring {
     /// Puts a descriptor into the table; `None` when the table is full or refuses it. The plain descriptor
     /// then serves.
     pub(crate) fn install(&mut self, fd: RawFd) -> Option<u32> {
-        let slot = self.files.take(1)?;
-        match self.io.submitter().register_files_update(slot as u32, &[fd]) {
-            Ok(1) => Some(slot as u32),
-            _ => {
-                self.files.release(slot, 1);
-                None
-            }
+        if self.files.in_use == self.files.most_in_use {
+            return None;
         }
+        let slot = self.put(fd)?;
+        self.files.in_use += 1;
+        Some(slot)
     }
 
     pub(crate) fn uninstall(&mut self, slot: u32) {
+        self.files.in_use -= 1;
+        self.unpark(slot);
+    }
+
+    /// Keeps a connection, which may be in the table already, without its descriptor.
+    pub(crate) fn park(&mut self, slot: Option<u32>, fd: RawFd) -> Option<u32> {
+        if slot.is_some() {
+            self.files.in_use -= 1;
+        }
+        slot.or_else(|| self.put(fd))
+    }
+
+    /// A parked connection closes.
+    pub(crate) fn unpark(&mut self, slot: u32) {
         if self.io.submitter().register_files_update(slot, &[-1]).is_ok() {
-            self.files.release(slot as usize, 1);
+            self.files.slots.release(slot as usize, 1);
+        }
+    }
+
+    fn put(&mut self, fd: RawFd) -> Option<u32> {
+        let slot = self.files.slots.take(1)?;
+        match self.io.submitter().register_files_update(slot as u32, &[fd]) {
+            Ok(1) => Some(slot as u32),
+            _ => {
+                self.files.slots.release(slot, 1);
+                None
+            }
         }
     }
 }

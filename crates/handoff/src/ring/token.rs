@@ -47,6 +47,8 @@ pub(crate) const STAGE_ACCEPT: u8 = 0xf4;
 pub(crate) const STAGE_CANCEL: u8 = 0xf3;
 /// Stage of the answer to a lane's cancellation.
 pub(crate) const STAGE_LANE_CANCEL: u8 = 0xf2;
+/// Stage of a look at a parked connection.
+pub(crate) const STAGE_LOOK: u8 = 0xf1;
 /// Stages below this one count the zero-copy attempts of a send.
 pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
 
@@ -65,6 +67,16 @@ impl Token {
 
     /// The argument of [`of_rx_queue`](Self::of_rx_queue).
     pub(crate) fn rx_queue(self) -> usize {
+        self.key.index as usize
+    }
+
+    /// User data of the look with this number at a parked connection; no record waits for it.
+    pub(crate) fn of_look(number: u32) -> Self {
+        Self { key: Key { index: number, generation: 0 }, stage: STAGE_LOOK }
+    }
+
+    /// The argument of [`of_look`](Self::of_look).
+    pub(crate) fn look(self) -> usize {
         self.key.index as usize
     }
 

@@ -460,7 +460,7 @@ impl Route {
             return Ok(false);
         };
         let by_queue = intake.as_ref().is_some_and(|intake| intake.queue.is_some());
-        let wish = to.shared.chooser.borrow().wished();
+        let wish = to.shared.lender.chooser.borrow().wished();
         if self.engines.len() == 1
             || by_queue
             || !matches!(wish, Engine::Auto | Engine::Copy)
@@ -518,10 +518,10 @@ impl Route {
         let registered = engine == RouteEngine::Memory;
         let mut _asked_for = None;
         if let (false, RouteSink::Socket(socket)) = (registered, &self.sink) {
-            let before = socket.shared.chooser.borrow().wished();
+            let before = socket.shared.lender.chooser.borrow().wished();
             socket.set_engine(Engine::Copy)?;
             // The socket is its owner's again afterwards, however this ends.
-            let count = move |socket: &mut Socket| socket.shared.chooser.borrow_mut().wish(before);
+            let count = move |socket: &mut Socket| socket.shared.lender.chooser.borrow_mut().wish(before);
             _asked_for = Some(Counting { what: socket.clone(), count });
         }
         match &self.source {

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use crate::core::Core;
+use crate::engine::sending;
 use crate::error::Error;
 use crate::handle::{self, Awaited, Handle};
 use crate::op::group::GroupKey;
@@ -70,6 +71,9 @@ impl<B: Payload> Awaited for AllBack<B> {
     }
 
     fn let_go(core: &Core, key: GroupKey) {
+        if core.groups.borrow_mut().get(key).out > 0 {
+            sending::leave_group(core, key);
+        }
         let left = core.groups.borrow_mut().abandon(key);
         drop(left);
     }

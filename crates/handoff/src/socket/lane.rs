@@ -34,7 +34,7 @@ impl Socket {
             |reason| Error::EngineUnavailable { engine: Engine::UringZc.name(), reason };
         let shared = &self.shared;
         check_uring_zc(&self.driver.io, &shared.endpoint.fd).map_err(unavailable)?;
-        let wishes = |engine| shared.chooser.borrow().is_wished(engine);
+        let wishes = |engine| shared.lender.chooser.borrow().is_wished(engine);
         if !wishes(Engine::Auto) && !wishes(Engine::UringZc) {
             return Err(unavailable("the socket was told to send by another engine".to_owned()));
         }

@@ -240,18 +240,28 @@ impl Socket {
             Engine::Auto | Engine::Copy => Ok(()),
         }
         .map_err(unavailable)?;
-        self.shared.chooser.borrow_mut().wish(engine);
+        self.shared.lender.chooser.borrow_mut().wish(engine);
         Ok(())
     }
 
     /// What was sent so far, and what happened to it.
     pub fn send_stats(&self) -> SendStats {
-        self.shared.stats.get()
+        self.shared.lender.stats.get()
     }
 
     /// The engine that a send of `len` bytes takes now, and why.
     pub fn choice(&self, len: usize) -> Choice {
-        self.shared.chooser.borrow().explain(len)
+        let lender = &self.shared.lender;
+        let choice = lender.chooser.borrow().explain(len);
+        if choice.engine == Engine::Copy || !self.driver.unclaimed.lends_no_more(lender) {
+            return choice;
+        }
+        Choice {
+            engine: Engine::Copy,
+            reason: "as many buffers as may be are on loan and nobody waits for them \
+                     (DriverBuilder::unclaimed_loans)"
+                .to_owned(),
+        }
     }
 }
 

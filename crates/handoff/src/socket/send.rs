@@ -18,6 +18,7 @@ use crate::engine::{order, sending};
 use crate::error::{Error, Result};
 use crate::handle::{self, Awaited, Cancel, Handle};
 use crate::mechanism::Engine;
+use crate::op::chooser::Pick;
 use crate::op::layout::{MAX_HEADER, MAX_PIECES};
 use crate::op::loan::{Extent, Payload, Refused, Returned};
 use crate::op::{BackTo, SendOp};
@@ -142,7 +143,7 @@ impl<'a, B: Payload> Message<'a, B> {
         }
         let group = group.key();
         let key = self.accept(|op| {
-            op.back_to = BackTo::Group(group);
+            op.lent.back_to = BackTo::Group(group);
             driver.groups.borrow_mut().join(group);
         })?;
         Ok(Sent::new(driver, key))
@@ -158,7 +159,7 @@ impl<'a, B: Payload> Message<'a, B> {
                 "a header can't go before a lease in one datagram: send it by itself",
             ));
         }
-        if shared.chooser.borrow().is_wished(Engine::MsgZerocopy) {
+        if shared.lender.chooser.borrow().is_wished(Engine::MsgZerocopy) {
             return Err(Error::Invalid(
                 "MSG_ZEROCOPY takes user memory only: a lease goes by the engines uring-zc and copy",
             ));
@@ -221,17 +222,24 @@ impl<'a, B: Payload> Message<'a, B> {
         }
         let size = extent.bytes + self.header.len();
         // The cost of copying from a lease says nothing about user memory.
-        let pick = shared.chooser.borrow_mut().pick(size, || {
+        let mut pick = shared.lender.chooser.borrow_mut().pick(size, || {
             extent.home.is_none()
                 && (!shared.stream || shared.queue.borrow().is_idle())
                 && driver.is_quiet()
         });
+        if pick.engine != Engine::Copy && driver.unclaimed.lends_no_more(&shared.lender) {
+            if !shared.lender.chooser.borrow().is_free() {
+                let error = Error::Busy { limit: driver.unclaimed.share() };
+                return Err(Refused { buffer: self.buffer, error });
+            }
+            pick = Pick { engine: Engine::Copy, timed: false };
+        }
         let mut records = driver.records.borrow_mut();
         let socket = Rc::clone(shared);
         let header_len = self.header.len();
         let (key, op, layout) =
             records.insert_send(|| SendOp::new(socket, pick.engine, size, header_len));
-        op.lend(self.buffer.into_loan());
+        op.lent.lend(self.buffer.into_loan());
         if let Some(bytes) = self.segment {
             op.segment = bytes as u16;
         }
@@ -249,7 +257,7 @@ impl<'a, B: Payload> Message<'a, B> {
             let settled = driver.records.borrow_mut().send(key).is_settled();
             // A send that waits for room says nothing about the cost of copying.
             if let (true, Some(nanos)) = (settled, cost) {
-                shared.chooser.borrow_mut().timed(size, pick.engine, nanos);
+                shared.lender.chooser.borrow_mut().timed(size, pick.engine, nanos);
             }
         } else {
             order::accept(driver, records, shared, key);
@@ -497,11 +505,11 @@ impl<B: Payload> Awaited for Back<B> {
     }
 
     fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
-        core.records.borrow_mut().send(key).wait_for_buffer(waker)
+        core.records.borrow_mut().send(key).lent.wait(waker)
     }
 
     fn let_go(core: &Core, key: Key) {
-        sending::let_go(core, key, SendOp::give_up_buffer);
+        sending::let_go(core, key, |op| op.lent.give_up());
     }
 
     fn without_driver(error: Error) -> Returned<B> {

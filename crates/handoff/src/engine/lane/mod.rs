@@ -206,10 +206,10 @@ impl LaneShared {
     fn after<'a>(self: &'a Rc<Self>, core: &Core, mut state: RefMut<'a, State>, sum: Sum) {
         core.lanes.held.update(|held| held - sum.ended);
         if sum.lent != sum.returned {
-            self.socket.lent_by_ring.update(|lent| lent + sum.lent - sum.returned);
+            self.socket.lender.lent_by_ring.update(|lent| lent + sum.lent - sum.returned);
         }
         if sum.messages + sum.notifications + sum.tally.copied > 0 {
-            self.socket.count(|stats| {
+            self.socket.lender.count(|stats| {
                 stats.messages += sum.messages;
                 stats.notifications += sum.notifications;
                 stats.returned += sum.tally;
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn a_wait_of_a_lane_that_was_cancelled_is_told_to_no_other() {
         let test = "engine::lane::tests::a_wait_of_a_lane_that_was_cancelled_is_told_to_no_other";
-        let ring = skip::told(Ring::new((32, 0), 0, 0, Shape::Narrow), test);
+        let ring = skip::told(Ring::new((32, 0), 0, (0, 0), Shape::Narrow), test);
         let Some(ring) = ring else { return };
         let core = Core::new(Io::of_ring(ring), 16).unwrap();
         let (near, _far) = UnixStream::pair().unwrap();

@@ -1,0 +1,271 @@
+//! Sends that nobody waits for, in a budget of their own: they don't count as operations under way.
+//!
+//! Contracts:
+//! - whoever's peers take nothing can begin other operations all the same;
+//! - a peer has a share of the budget, by its address; a datagram socket has one by itself;
+//! - where the budget or a share is used up, streams that nobody holds are reset, those first that were left first, and a
+//!   socket that somebody holds lends no more, but copies. So no peer keeps another from being served;
+//! - a loan that is out for longer than a [`linger`](crate::DriverBuilder::linger) is told of where nothing ends it: on a
+//!   datagram socket, and on a stream that somebody holds.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use super::Core;
+use super::deadlines::Then;
+use super::lingering::Left;
+use crate::op::{Account, Claim, Lender, SendOp, SocketShared};
+
+/// The most, unless the builder says otherwise.
+pub(crate) const MOST: usize = 4096;
+
+/// So many shares make the budget.
+const SHARES: usize = 4;
+
+/// Reviews are no more frequent.
+const LEAST_PERIOD: Duration = Duration::from_millis(10);
+
+/// What became of sends that nobody waited for: their handles, or the group of their buffers, were dropped.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let driver = handoff::Driver::new()?;
+/// let stats = driver.loan_stats();
+/// println!("{} buffers are on loan, {} for long", stats.unclaimed, stats.overdue);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoanStats {
+    /// How many of them are under way or on loan now.
+    pub unclaimed: usize,
+    /// How many were on loan for longer than [`DriverBuilder::linger`](crate::DriverBuilder::linger), on datagram sockets
+    /// and on streams that somebody held: nothing ends them but the kernel, or [`Socket::abort`](crate::Socket::abort).
+    pub overdue: u64,
+    /// Streams that were reset because [`DriverBuilder::unclaimed_loans`](crate::DriverBuilder::unclaimed_loans) was used
+    /// up, or because their peers took next to nothing.
+    pub reset: u64,
+}
+
+/// The budget.
+pub(crate) struct Budget {
+    most: Cell<usize>,
+    /// Those that count in it.
+    out: Cell<usize>,
+    /// The same, with those of streams that were reset and come back soon.
+    pub(super) records: Cell<usize>,
+    accounts: RefCell<HashMap<IpAddr, Weak<Account>>>,
+    /// Streams that nobody holds, which have sends under way or buffers on loan; first those that were left first.
+    pub(super) left: RefCell<VecDeque<Left>>,
+    /// More may be out than the budget or a share has.
+    is_over: Cell<bool>,
+    /// A review is due at some time.
+    is_reviewed: Cell<bool>,
+    overdue: Cell<u64>,
+    pub(super) reset: Cell<u64>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            most: Cell::new(MOST),
+            out: Cell::new(0),
+            records: Cell::new(0),
+            accounts: RefCell::default(),
+            left: RefCell::default(),
+            is_over: Cell::new(false),
+            is_reviewed: Cell::new(false),
+            overdue: Cell::new(0),
+            reset: Cell::new(0),
+        }
+    }
+}
+
+impl Budget {
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.set(most);
+    }
+
+    /// The share of a peer.
+    pub(crate) fn share(&self) -> usize {
+        (self.most.get() / SHARES).max(1)
+    }
+
+    fn is_used_up(&self, lender: &Lender) -> bool {
+        self.out.get() > self.most.get()
+            || lender.account.get().is_some_and(|account| account.0.get() > self.share())
+    }
+
+    /// Whether a socket must not lend: its peer has its share, or the budget is used up.
+    #[inline]
+    pub(crate) fn lends_no_more(&self, lender: &Lender) -> bool {
+        self.out.get() > 0 && self.has_no_room(lender)
+    }
+
+    #[cold]
+    fn has_no_room(&self, lender: &Lender) -> bool {
+        self.out.get() >= self.most.get()
+            || lender.account.get().is_some_and(|account| account.0.get() >= self.share())
+    }
+
+    pub(crate) fn stats(&self) -> LoanStats {
+        LoanStats {
+            unclaimed: self.records.get(),
+            overdue: self.overdue.get(),
+            reset: self.reset.get(),
+        }
+    }
+
+    /// The account of a socket's peer.
+    pub(super) fn account_of(&self, socket: &SocketShared) -> Rc<Account> {
+        let address = SockRef::from(&socket.endpoint.fd).peer_addr().ok();
+        let peer = address.filter(|_| socket.stream).and_then(|address| address.as_socket());
+        let Some(peer) = peer.map(|peer| peer.ip().to_canonical()) else {
+            return Rc::default();
+        };
+        let mut accounts = self.accounts.borrow_mut();
+        if let Some(account) = accounts.get(&peer).and_then(Weak::upgrade) {
+            return account;
+        }
+        if accounts.len() == accounts.capacity() {
+            accounts.retain(|_, account| account.strong_count() > 0);
+            // Not again for as many.
+            let len = accounts.len();
+            accounts.reserve(len + 1);
+        }
+        let account = Rc::default();
+        accounts.insert(peer, Rc::downgrade(&account));
+        account
+    }
+}
+
+impl Core {
+    /// Counts a send in the budget if nobody waits for it any more.
+    #[inline]
+    pub(crate) fn count_unclaimed(&self, op: &mut SendOp) {
+        if op.lent.claim == Claim::Claimed && op.is_unclaimed() && !op.is_returned() {
+            self.count_new(op);
+        }
+    }
+
+    #[inline(never)]
+    fn count_new(&self, op: &mut SendOp) {
+        let budget = &self.unclaimed;
+        op.lent.claim = Claim::Unclaimed;
+        budget.records.update(|records| records + 1);
+        let lender = &op.lent.lender;
+        if lender.given_up.get() {
+            return;
+        }
+        let account = lender.account.get_or_init(|| match op.socket_if_needed() {
+            Some(socket) => budget.account_of(socket),
+            None => Rc::default(),
+        });
+        account.0.update(|out| out + 1);
+        lender.unclaimed.update(|out| out + 1);
+        budget.out.update(|out| out + 1);
+        if budget.is_used_up(lender) {
+            budget.is_over.set(true);
+        }
+        if !budget.is_reviewed.replace(true) {
+            self.review_later();
+        }
+    }
+
+    /// A send is over.
+    #[inline]
+    pub(crate) fn count_no_more(&self, op: &SendOp) {
+        if op.lent.claim != Claim::Claimed {
+            self.count_one_less(&op.lent.lender);
+        }
+    }
+
+    #[inline(never)]
+    fn count_one_less(&self, lender: &Lender) {
+        self.unclaimed.records.update(|records| records - 1);
+        if !lender.given_up.get() {
+            self.take_from_budget(lender, 1);
+        }
+    }
+
+    fn take_from_budget(&self, lender: &Lender, sends: u32) {
+        lender.unclaimed.update(|out| out - sends);
+        self.unclaimed.out.update(|out| out - sends as usize);
+        if let Some(account) = lender.account.get() {
+            account.0.update(|out| out - sends as usize);
+        }
+    }
+
+    /// Resets streams that nobody holds until the budget and all shares suffice.
+    #[inline]
+    pub(crate) fn keep_to_budget(&self) {
+        if self.unclaimed.is_over.replace(false) {
+            self.reset_the_eldest();
+        }
+    }
+
+    #[cold]
+    fn reset_the_eldest(&self) {
+        let streams = self.unclaimed.left.take();
+        let mut rest = VecDeque::with_capacity(streams.len());
+        let mut count = 0;
+        for left in streams {
+            let Some(lender) = left.lender.upgrade() else { continue };
+            let is_one = lender.unclaimed.get() > 0 && left.is_left();
+            if !is_one || !self.unclaimed.is_used_up(&lender) {
+                rest.push_back(left);
+                continue;
+            }
+            self.take_from_budget(&lender, lender.unclaimed.get());
+            lender.given_up.set(true);
+            self.reset(&left);
+            count += 1;
+        }
+        self.unclaimed.left.replace(rest);
+        if count > 0 {
+            self.unclaimed.reset.update(|streams| streams + count);
+            tracing::warn!(
+                streams = count,
+                "connections that nobody holds are reset: the loans that nobody waits for have no more room \
+                 (DriverBuilder::unclaimed_loans)"
+            );
+        }
+    }
+
+    fn review_later(&self) {
+        let period = self.linger.get().max(LEAST_PERIOD);
+        let Some(due) = Instant::now().checked_add(period) else { return };
+        self.in_background.update(|deadlines| deadlines + 1);
+        self.at(due, Then::Review);
+    }
+
+    /// Tells of loans that are out for long, once of each.
+    pub(crate) fn review(&self) {
+        self.in_background.update(|deadlines| deadlines - 1);
+        let mut told = 0;
+        for op in self.records.borrow_mut().sends() {
+            match op.lent.claim {
+                Claim::Unclaimed => op.lent.claim = Claim::Old,
+                Claim::Old if !(op.lent.lender.stream && op.is_socket_left()) => {
+                    op.lent.claim = Claim::Told;
+                    told += 1;
+                }
+                _ => {}
+            }
+        }
+        if told > 0 {
+            self.unclaimed.overdue.update(|overdue| overdue + told);
+            let most = self.linger.get();
+            tracing::warn!(buffers = told, ?most, "buffers that nobody waits for are on loan for longer");
+        }
+        let more = self.unclaimed.records.get() > 0;
+        self.unclaimed.is_reviewed.set(more);
+        if more {
+            self.review_later();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What the loans of a socket need of it, also when the socket is gone: where they are counted, and a way to the
+//! connection.
+//!
+//! Contracts:
+//! - a request needs its socket, a loan only its lender. So the descriptor closes when no handle and no request has the
+//!   socket, whatever the peer has taken by then;
+//! - a stream with loans of the ring can be reset until the last of them is back: it stays open in the ring's table of
+//!   files, or by a descriptor where there is no such table. It closes after that;
+//! - `MSG_ZEROCOPY` reports on the socket itself, so its loans need the socket until they are back.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use super::chooser::Chooser;
+use super::socket_state::SendStats;
+use crate::ring::{Endpoint, Parked};
+
+/// The part of a socket that its loans keep.
+pub(crate) struct Lender {
+    pub(crate) stream: bool,
+    pub(crate) chooser: RefCell<Chooser>,
+    pub(crate) stats: Cell<SendStats>,
+    /// Notifications of the ring still to come.
+    pub(crate) lent_by_ring: Cell<u32>,
+    /// Its sends that nobody waits for, as far as they count in the driver's budget.
+    pub(crate) unclaimed: Cell<u32>,
+    /// Where those of its peer are counted together.
+    pub(crate) account: OnceCell<Rc<Account>>,
+    /// It was reset because the budget was used up, so its loans count no more.
+    pub(crate) given_up: Cell<bool>,
+    /// A send ended midway, and the socket is gone.
+    pub(crate) is_cut: Cell<bool>,
+    kept: RefCell<Option<Kept>>,
+}
+
+/// The sends that nobody waits for, of one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Account(pub(crate) Cell<usize>);
+
+/// A stream whose socket is gone, until its loans are back.
+pub(crate) enum Kept {
+    /// The ring has it. Its peer will have acknowledged so many bytes when nothing is left.
+    Parked(Parked, u64),
+    Descriptor(OwnedFd),
+}
+
+impl Lender {
+    pub(crate) fn new(chooser: Chooser, stream: bool) -> Self {
+        Self {
+            stream,
+            chooser: RefCell::new(chooser),
+            stats: Cell::default(),
+            lent_by_ring: Cell::new(0),
+            unclaimed: Cell::new(0),
+            account: OnceCell::new(),
+            given_up: Cell::new(false),
+            is_cut: Cell::new(false),
+            kept: RefCell::new(None),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, change: impl FnOnce(&mut SendStats)) {
+        let mut stats = self.stats.get();
+        change(&mut stats);
+        self.stats.set(stats);
+    }
+
+    /// The socket goes: a stream stays open for its loans.
+    #[cold]
+    pub(crate) fn keep(&self, endpoint: &Endpoint) {
+        let kept = match endpoint.park() {
+            Some((parked, end)) => Some(Kept::Parked(parked, end)),
+            // If there are no more descriptors either, the kernel's own limits apply.
+            None => endpoint
+                .fd
+                .try_clone()
+                .inspect_err(|error| tracing::warn!(%error, "a connection is left to the kernel"))
+                .ok()
+                .map(Kept::Descriptor),
+        };
+        self.kept.replace(kept);
+    }
+
+    /// What there is of a stream whose socket is gone.
+    pub(crate) fn kept<T>(&self, with: impl FnOnce(&Kept) -> T) -> Option<T> {
+        self.kept.borrow().as_ref().map(with)
+    }
+}
