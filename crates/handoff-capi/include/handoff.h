@@ -238,6 +238,15 @@ typedef struct handoff_driver_options {
    Places of the completion queue, at least.
    */
   uint32_t completions;
+  /*
+   How long the peer of a connection whose socket is closed may take next to nothing (less than 1 KiB a second) of
+   what was sent, in milliseconds: then the connection is reset. The default is 60000; 1 resets at once.
+   */
+  uint32_t linger_ms;
+  /*
+   The most sends that nobody waits for. A peer, told apart by its address, may have a quarter. The default is 4096.
+   */
+  uint32_t unclaimed_loans;
 } handoff_driver_options;
 
 /*
@@ -249,6 +258,26 @@ typedef uint64_t handoff_handle;
  A driver: one io_uring, or epoll and system calls, and all that belongs to it.
  */
 typedef handoff_handle handoff_driver;
+
+/*
+ What became of sends that nobody waited for.
+ */
+typedef struct handoff_loan_stats {
+  /*
+   How many of them are under way or on loan now.
+   */
+  uint64_t unclaimed;
+  /*
+   How many were on loan for longer than `linger_ms`, on datagram sockets and on streams whose sockets were open:
+   nothing ends them but the kernel, or `handoff_abort`.
+   */
+  uint64_t overdue;
+  /*
+   Connections of closed sockets that were reset, because `unclaimed_loans` was used up or their peers took next to
+   nothing.
+   */
+  uint64_t reset;
+} handoff_loan_stats;
 
 /*
  What became of bytes.
@@ -522,6 +551,15 @@ int handoff_driver_fd(handoff_driver driver);
  Returns the number, or a negative error number.
  */
 int handoff_driver_in_flight(handoff_driver driver);
+
+/*
+ What became of sends that nobody waited for.
+
+ Returns 0, or a negative error number.
+
+ Requires: `stats` can be written.
+ */
+int handoff_driver_loans(handoff_driver driver, struct handoff_loan_stats *stats);
 
 /*
  Submits what was begun, waits, and tells what became of it.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesUnordered, Stream};
-use handoff::{Driver, RingUse, Span, Wait};
+use handoff::{Driver, LoanStats, RingUse, Span, Wait};
 use handoff_sys::process::Process;
 
 use crate::boundary::{Failure, c_string, done, enter};
@@ -49,6 +49,25 @@ pub struct handoff_driver_options {
     pub zero_copy_receive: u32,
     /// Places of the completion queue, at least.
     pub completions: u32,
+    /// How long the peer of a connection whose socket is closed may take next to nothing (less than 1 KiB a second) of
+    /// what was sent, in milliseconds: then the connection is reset. The default is 60000; 1 resets at once.
+    pub linger_ms: u32,
+    /// The most sends that nobody waits for. A peer, told apart by its address, may have a quarter. The default is 4096.
+    pub unclaimed_loans: u32,
+}
+
+/// What became of sends that nobody waited for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct handoff_loan_stats {
+    /// How many of them are under way or on loan now.
+    pub unclaimed: u64,
+    /// How many were on loan for longer than `linger_ms`, on datagram sockets and on streams whose sockets were open:
+    /// nothing ends them but the kernel, or `handoff_abort`.
+    pub overdue: u64,
+    /// Connections of closed sockets that were reset, because `unclaimed_loans` was used up or their peers took next to
+    /// nothing.
+    pub reset: u64,
 }
 
 /// How often tasks that wake themselves go on between two turns.
@@ -298,6 +317,13 @@ pub unsafe extern "C" fn handoff_driver_new(
         if options.completions != 0 {
             builder = builder.completions(options.completions);
         }
+        if options.linger_ms != 0 {
+            let time = Duration::from_millis(options.linger_ms.into());
+            builder = builder.linger(if options.linger_ms == 1 { Duration::ZERO } else { time });
+        }
+        if options.unclaimed_loans != 0 {
+            builder = builder.unclaimed_loans(options.unclaimed_loans as usize);
+        }
         if options.zero_copy_receive != 0 {
             builder = builder.zero_copy_receive(true);
         }
@@ -374,6 +400,30 @@ pub extern "C" fn handoff_driver_fd(driver: handoff_driver) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn handoff_driver_in_flight(driver: handoff_driver) -> c_int {
     enter(|| Ok(handles::get::<Rc<State>>(driver)?.driver.in_flight() as c_int))
+}
+
+/// What became of sends that nobody waited for.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `stats` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_driver_loans(
+    driver: handoff_driver,
+    stats: *mut handoff_loan_stats,
+) -> c_int {
+    enter(|| {
+        let LoanStats { unclaimed, overdue, reset } =
+            handles::get::<Rc<State>>(driver)?.driver.loan_stats();
+        if stats.is_null() {
+            return Err(Failure::invalid("the place for the numbers is NULL"));
+        }
+        // SAFETY: the caller vouches for it.
+        unsafe { stats.write(handoff_loan_stats { unclaimed: unclaimed as u64, overdue, reset }) };
+        Ok(0)
+    })
 }
 
 /// Submits what was begun, waits, and tells what became of it.

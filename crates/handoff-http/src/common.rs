@@ -69,7 +69,7 @@ impl Common {
     /// Whether a connection may have more than its share. Operations within shares count here too, so
     /// whatever goes beyond them leaves each connection its own.
     pub(crate) fn has_spare(&self) -> bool {
-        self.driver.in_flight() < self.spare
+        self.driver.in_flight() - self.driver.loan_stats().unclaimed < self.spare
     }
 }
 

@@ -285,9 +285,50 @@ static void aborted(uint32_t ring)
 	close(ends[1]);
 }
 
+/* A closed socket's connection is reset when its peer has taken nothing for its time. */
+static void lingers(uint32_t ring)
+{
+	struct handoff_driver_options options;
+	struct handoff_loan_stats stats;
+	struct handoff_event event;
+	handoff_driver driver;
+	handoff_region region;
+	handoff_buffer buffer;
+	handoff_socket sender;
+	int ends[2];
+
+	for (uint32_t linger_ms = 1; linger_ms <= 100; linger_ms += 99) {
+		memset(&options, 0, sizeof(options));
+		options.size = sizeof(options);
+		options.ring = ring;
+		options.linger_ms = linger_ms;
+		options.unclaimed_loans = 16;
+		CHECK(handoff_driver_new(&options, &driver) == 0);
+		connected(ends);
+		CHECK(handoff_socket_new(driver, ends[0], &sender) == 0);
+		CHECK(handoff_region_new(32 << 20, HANDOFF_PAGES_BASE, &region) == 0);
+		CHECK(handoff_buffer_new(region, 32 << 20, &buffer) == 0);
+		CHECK(handoff_send(sender, buffer, NULL, 3, NULL) == 0);
+		CHECK(handoff_turn(driver, 0, &event, 1) == 0);
+		CHECK(handoff_close(sender) == 0);
+		event = next_event(driver);
+		CHECK(event.kind == HANDOFF_EVENT_RETURNED && event.user_data == 3);
+		CHECK(event.error == -ECONNRESET || event.error == -EPIPE);
+		CHECK(handoff_driver_loans(driver, NULL) == -EINVAL);
+		CHECK(handoff_driver_loans(buffer, &stats) == -EBADF);
+		CHECK(handoff_driver_loans(driver, &stats) == 0);
+		CHECK(stats.unclaimed == 0 && stats.overdue == 0 && stats.reset == (linger_ms > 1));
+		CHECK(handoff_close(buffer) == 0);
+		CHECK(handoff_close(region) == 0);
+		CHECK(handoff_close(driver) == 0);
+		close(ends[1]);
+	}
+}
+
 void socket_cases(uint32_t ring)
 {
 	aborted(ring);
+	lingers(ring);
 	sends(ring);
 	datagrams(ring);
 	echo(ring);

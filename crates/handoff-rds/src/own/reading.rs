@@ -248,7 +248,8 @@ impl Reader {
 
     /// Whether the library may have the rest of a payload: not if it takes no more operations.
     fn may_receive(&self, shared: &Shared) -> bool {
-        !self.is_pressed() && shared.driver.in_flight() < shared.driver.in_flight_limit()
+        let under_way = shared.driver.in_flight() - shared.driver.loan_stats().unclaimed;
+        !self.is_pressed() && under_way < shared.driver.in_flight_limit()
     }
 
     fn has_taken(&mut self, len: usize) {

@@ -99,6 +99,7 @@ impl Left {
 impl Core {
     /// The last handle on a stream is gone, or a send has ended midway afterwards.
     pub(crate) fn leave_stream(&self, socket: &Rc<SocketShared>) {
+        socket.lender.is_left.set(true);
         if !socket.has_undelivered() {
             return;
         }
@@ -236,7 +237,14 @@ impl Core {
             let request = left.with_parked(|parked, _| {
                 let (level, name) = (libc::IPPROTO_TCP as u32, libc::TCP_USER_TIMEOUT as u32);
                 let (value, len) = (self.linger_millis.as_ptr(), size_of::<i32>() as u32);
-                opcode::SetSockOpt::new(parked.target(), level, name, value.cast_const().cast(), len).build()
+                opcode::SetSockOpt::new(
+                    parked.target(),
+                    level,
+                    name,
+                    value.cast_const().cast(),
+                    len,
+                )
+                .build()
             });
             if let Some(request) = request {
                 self.ask(request.user_data(DETACHED));

@@ -78,8 +78,6 @@ pub(crate) struct Core {
     pub(crate) in_chains: Cell<u32>,
     /// A handle has had something new to take since the loop's owner last had a turn.
     pub(crate) news: Cell<bool>,
-    /// The driver goes: it waits for nothing any more.
-    pub(crate) closing: Cell<bool>,
     /// Somebody turns the driver, or has announced it.
     driven: Cell<bool>,
     pub(crate) unpark: Arc<Unpark>,
@@ -119,7 +117,6 @@ impl Core {
             at_once: Cell::new(0),
             in_chains: Cell::new(0),
             news: Cell::new(false),
-            closing: Cell::new(false),
             driven: Cell::new(false),
             unpark,
         };

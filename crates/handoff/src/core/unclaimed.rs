@@ -250,7 +250,7 @@ impl Core {
         for op in self.records.borrow_mut().sends() {
             match op.lent.claim {
                 Claim::Unclaimed => op.lent.claim = Claim::Old,
-                Claim::Old if !(op.lent.lender.stream && op.is_socket_left()) => {
+                Claim::Old if !op.lent.lender.is_left.get() => {
                     op.lent.claim = Claim::Told;
                     told += 1;
                 }
@@ -260,7 +260,11 @@ impl Core {
         if told > 0 {
             self.unclaimed.overdue.update(|overdue| overdue + told);
             let most = self.linger.get();
-            tracing::warn!(buffers = told, ?most, "buffers that nobody waits for are on loan for longer");
+            tracing::warn!(
+                buffers = told,
+                ?most,
+                "buffers that nobody waits for are on loan for longer"
+            );
         }
         let more = self.unclaimed.records.get() > 0;
         self.unclaimed.is_reviewed.set(more);

@@ -133,7 +133,9 @@ impl DriverBuilder {
 
     /// How long the peer of a connection that nobody holds any more may take next to nothing (less than 1 KiB a second)
     /// of what was sent: then the connection is reset, and lent buffers are back. Default 60 s, and at most a second if a
-    /// send ended midway; with 0 it is reset when its last handle goes. While you hold a connection, its end is yours: [`Socket::abort`](crate::Socket::abort).
+    /// send ended midway; with 0 it is reset when its last handle goes. While you hold a connection, its end is yours:
+    /// [`Socket::abort`](crate::Socket::abort). A loan of a datagram that is out for longer is counted
+    /// ([`LoanStats::overdue`](crate::LoanStats::overdue)).
     pub fn linger(mut self, time: Duration) -> Self {
         self.linger = Some(time);
         self

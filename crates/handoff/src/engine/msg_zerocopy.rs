@@ -133,7 +133,7 @@ fn may_be_numbered(errno: i32) -> bool {
 fn watch(core: &Core, socket: &Rc<SocketShared>, later: bool) {
     let token = {
         let mut outstanding = socket.outstanding.borrow_mut();
-        if outstanding.watched || core.closing.get() {
+        if outstanding.watched || core.io.is_closing.get() {
             return;
         }
         let Some(oldest) = outstanding.sends.front() else { return };

@@ -27,6 +27,8 @@ pub(crate) struct Lender {
     pub(crate) unclaimed: Cell<u32>,
     /// Where those of its peer are counted together.
     pub(crate) account: OnceCell<Rc<Account>>,
+    /// It is a stream that nobody holds.
+    pub(crate) is_left: Cell<bool>,
     /// It was reset because the budget was used up, so its loans count no more.
     pub(crate) given_up: Cell<bool>,
     /// A send ended midway, and the socket is gone.
@@ -54,6 +56,7 @@ impl Lender {
             lent_by_ring: Cell::new(0),
             unclaimed: Cell::new(0),
             account: OnceCell::new(),
+            is_left: Cell::new(false),
             given_up: Cell::new(false),
             is_cut: Cell::new(false),
             kept: RefCell::new(None),
@@ -67,9 +70,12 @@ impl Lender {
         self.stats.set(stats);
     }
 
-    /// The socket goes: a stream stays open for its loans.
+    /// The socket goes: a stream stays open for its loans, unless the driver goes too.
     #[cold]
     pub(crate) fn keep(&self, endpoint: &Endpoint) {
+        if endpoint.is_closing() {
+            return;
+        }
         let kept = match endpoint.park() {
             Some((parked, end)) => Some(Kept::Parked(parked, end)),
             // If there are no more descriptors either, the kernel's own limits apply.
@@ -81,6 +87,23 @@ impl Lender {
                 .map(Kept::Descriptor),
         };
         self.kept.replace(kept);
+    }
+
+    /// A loan of the ring is back. With the last one a stream whose socket is gone closes.
+    #[inline(always)]
+    pub(crate) fn one_is_back(&self) {
+        let left = self.lent_by_ring.get() - 1;
+        self.lent_by_ring.set(left);
+        if left == 0 && self.kept.borrow().is_some() {
+            self.close();
+        }
+    }
+
+    /// A stream whose socket is gone closes.
+    #[cold]
+    pub(crate) fn close(&self) {
+        let kept = self.kept.take();
+        drop(kept);
     }
 
     /// What there is of a stream whose socket is gone.

@@ -162,17 +162,13 @@ impl SendOp {
         if self.is_done_with_socket() { self.socket.take() } else { None }
     }
 
-    /// Whether nobody holds the socket.
-    pub(crate) fn is_socket_left(&self) -> bool {
-        self.socket.as_ref().is_none_or(|socket| socket.is_left())
-    }
-
     /// Whether nobody waits for the send, nor can give it up: it is sent, or nobody has its socket.
     #[inline]
     pub(crate) fn is_unclaimed(&self) -> bool {
+        let is_left = |socket: &Rc<SocketShared>| socket.is_left();
         self.sent.is_gone()
             && self.lent.is_left()
-            && (self.is_settled() || self.is_socket_left())
+            && (self.is_settled() || self.socket.as_ref().is_none_or(is_left))
     }
 
     pub(crate) fn kernel_holds(&self) -> bool {
@@ -194,6 +190,7 @@ impl SendOp {
         }
         // A request under way holds the open socket itself, and lets go of it with the ring.
         self.socket = None;
+        self.lent.lender.close();
     }
 
     pub(crate) fn is_returned(&self) -> bool {
@@ -209,7 +206,8 @@ impl SendOp {
     pub(crate) fn is_due(&self) -> bool {
         self.is_settled()
             && (self.sent.waits()
-                || (!self.kernel_holds() && !matches!(self.lent.back_to, BackTo::Holder(Waiter::Polls))))
+                || (!self.kernel_holds()
+                    && !matches!(self.lent.back_to, BackTo::Holder(Waiter::Polls))))
     }
 
     /// Drops everything that a send owns except its lender; its buffer was given away and its handles are gone. Returns
@@ -335,7 +333,8 @@ impl SendOp {
 
     /// Whether a failure is about zero copy itself, so that copying this send may work.
     pub(crate) fn may_copy_instead(&self, errno: i32) -> bool {
-        self.about_failure().is_about_zero_copy(errno) && self.lent.lender.chooser.borrow().is_free()
+        self.about_failure().is_about_zero_copy(errno)
+            && self.lent.lender.chooser.borrow().is_free()
     }
 
     /// Makes the send copy; see [`copy_went_through`](Self::copy_went_through).

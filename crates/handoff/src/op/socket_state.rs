@@ -189,7 +189,6 @@ impl SocketShared {
     pub(crate) fn is_left(&self) -> bool {
         self.handles.get() == 0 && !self.reception.is_held()
     }
-
 }
 
 /// As [`SocketShared::reset`], by a descriptor.

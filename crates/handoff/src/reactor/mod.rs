@@ -27,8 +27,8 @@ use crate::lease::Mark;
 use crate::op::Kind;
 use crate::ring::token::{
     ALARM, DETACHED, STAGE_ACCEPT, STAGE_CANCEL, STAGE_CLEAR, STAGE_GET, STAGE_LANE,
-    STAGE_LANE_CANCEL, STAGE_LANE_READY, STAGE_LOOK, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST, STAGE_RETURN,
-    STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
+    STAGE_LANE_CANCEL, STAGE_LANE_READY, STAGE_LOOK, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST,
+    STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
 };
 use crate::ring::{
     BATCH, Backend, Batch, Completion, Io, Key, Place, Ready, Ring, Token, Until, teardown,
@@ -491,7 +491,7 @@ impl Drop for Reactor {
             lane::give_up(self);
             self.end(ending);
         }));
-        self.closing.set(true);
+        self.io.is_closing.set(true);
         self.leave_parked_to_the_kernel();
         if let Backend::Ring(ring) = &self.io.backend
             && let Err(error) = self.take_last(ring)

@@ -24,6 +24,8 @@ pub(crate) struct Io {
     ring_id: u32,
     /// Whether the kernel reports if it copied a zero-copy send.
     pub(crate) reports_usage: bool,
+    /// The driver goes: it waits for nothing any more, and keeps no connection.
+    pub(crate) is_closing: Cell<bool>,
     /// Numbers of pools that the ring has, and where to look for another.
     groups: RefCell<HashSet<u16>>,
     next_group: Cell<u16>,
@@ -50,6 +52,7 @@ impl Io {
             ring_id,
             reports_usage,
             groups: RefCell::default(),
+            is_closing: Cell::new(false),
             next_group: Cell::new(0),
         }
     }

@@ -65,6 +65,11 @@ impl Endpoint {
         self.made_by.is_this()
     }
 
+    /// Whether the driver goes, and all connections with it.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.io.upgrade().is_none_or(|io| io.is_closing.get())
+    }
+
     /// Keeps a connection of TCP open in the ring's table when this goes; with the number of bytes that its peer will
     /// have acknowledged at the end. `None` if there is no room.
     pub(crate) fn park(&self) -> Option<(Parked, u64)> {

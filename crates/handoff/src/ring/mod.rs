@@ -36,8 +36,8 @@ pub(crate) use endpoint::{Endpoint, FileKind, Parked, Target};
 pub(crate) use epoll::{Epoll, Ready};
 pub(crate) use keeper::let_go_of_kept;
 pub(crate) use queues::{BATCH, Batch, Completion, Place, Queues, Shape};
-use slots::{Files, Slots};
 pub(crate) use slots::memlock_or;
+use slots::{Files, Slots};
 pub(crate) use token::{Key, Token};
 pub(crate) use unpark::Unpark;
 

@@ -32,9 +32,9 @@ use crate::transfer::Readiness;
 
 /// A connected or bound socket of any family, used through its driver.
 ///
-/// Clones are handles on the same attachment. It closes when the last handle is dropped and nothing is
-/// under way on it. A connection whose peer then takes next to nothing is reset after a time
-/// ([`DriverBuilder::linger`](crate::DriverBuilder::linger)).
+/// Clones are handles on the same attachment. Its descriptor closes when the last handle is dropped and no send or
+/// receive is under way; the connection ends when lent buffers are back, too. A connection whose peer then takes next to
+/// nothing is reset after a time ([`DriverBuilder::linger`](crate::DriverBuilder::linger)).
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -3,10 +3,13 @@
 //! namespaces.
 
 #[allow(dead_code, reason = "each test program uses a part")]
+#[path = "../traffic/mod.rs"]
 mod traffic;
 
+mod unclaimed;
+
 use std::io::{ErrorKind, Read};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Error, RingUse, Sending, Socket, Wait};
@@ -49,9 +52,14 @@ impl Road {
 
     /// Our end, and that of a peer with so much room.
     fn connection(&self, room: usize) -> (TcpStream, TcpStream) {
+        self.connection_to(self.0.right.v4().into(), room)
+    }
+
+    /// The same to an address of the peer's.
+    fn connection_to(&self, peer: IpAddr, room: usize) -> (TcpStream, TcpStream) {
         let Pair { left, right, .. } = &self.0;
         let listen = || {
-            let listener = TcpListener::bind((right.v4(), 0)).unwrap();
+            let listener = TcpListener::bind((peer, 0)).unwrap();
             SockRef::from(&listener).set_recv_buffer_size(room).unwrap();
             listener
         };
