@@ -219,6 +219,7 @@ static void segments(uint32_t ring)
 	connected(ends);
 	CHECK(handoff_socket_new(driver, ends[0], &stream) == 0);
 	options.address = NULL;
+	options.address_length = 0;
 	options.segment = 1200;
 	CHECK(handoff_send(stream, buffer, &options, 1, NULL) == -EINVAL);
 	CHECK(strstr(handoff_error_text(), "UDP") != NULL);

@@ -74,6 +74,7 @@ impl<P: Payload> Socket<P> {
         room: &mut [MaybeUninitSlice<'_>],
         flags: i32,
     ) -> Result<Option<(usize, Option<SocketAddr>)>> {
+        self.check_here()?;
         let mut told = Told::new();
         // A family of 0 if the kernel leaves it unchanged.
         let mut from = empty();

@@ -40,6 +40,9 @@ impl<P: Payload> Socket<P> {
         cookie: u32,
         mode: Mode,
     ) -> Result<(), Refused<P>> {
+        if let Err(error) = self.check_here() {
+            return Err(Refused { payload, error });
+        }
         let bytes: *const [u8] = payload.bytes();
         let lend = mode == Mode::Lend && !bytes.is_empty() && !self.locality.copies(to.ip());
         let len = bytes.len() as u64;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use handoff_probe::{State as Standing, System};
+use handoff_sys::process::Process;
 use handoff_sys::rds::{self, PF_RDS};
 use handoff_sys::zerocopy;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -40,7 +41,11 @@ use crate::payload::Payload;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// It belongs to the process that opened it: a child of fork(2) can neither send nor receive by it, and its drop there
+/// leaves messages and completions to the parent.
 pub struct Socket<P: Payload> {
+    made_by: Process,
     pub(super) socket: socket2::Socket,
     pub(super) local: SocketAddr,
     pub(super) locality: Locality,
@@ -115,7 +120,22 @@ impl<P: Payload> Socket<P> {
             completions: Completions::default(),
             statistics: Statistics::default(),
         };
-        Ok(Self { socket, local, locality, receiving: Mutex::new(()), state: Mutex::new(state) })
+        Ok(Self {
+            made_by: Process::this(),
+            socket,
+            local,
+            locality,
+            receiving: Mutex::new(()),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Whether the socket is of this process.
+    pub(super) fn check_here(&self) -> Result<()> {
+        if self.made_by.is_this() {
+            return Ok(());
+        }
+        Err(Error::Invalid("the socket was opened by another process: open one after fork(2)"))
     }
 
     /// The address and port.
@@ -312,6 +332,10 @@ impl<P: Payload> AsFd for Socket<P> {
 
 impl<P: Payload> Drop for Socket<P> {
     fn drop(&mut self) {
+        // In a child, the kernel holds none of its memory.
+        if !self.made_by.is_this() {
+            return;
+        }
         let lent = match self.reap(usize::MAX) {
             Ok(state) => state.slots.lent(),
             Err(_) => self.lent(),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future::yield_now;
 use handoff::{Driver, File};
+use handoff_sys::process::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Type};
@@ -34,6 +35,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 
 /// What peers connect to.
 pub(super) struct Gate {
+    made_by: Process,
     socket: socket2::Socket,
     file: File,
 }
@@ -47,9 +49,11 @@ impl Gate {
 }
 
 impl Drop for Gate {
-    /// A request of the ring keeps the socket for a while, which would keep the port.
+    /// A request of the ring keeps the socket for a while, which would keep the port. A child leaves it to its parent.
     fn drop(&mut self) {
-        abort(&self.socket);
+        if self.made_by.is_this() {
+            abort(&self.socket);
+        }
     }
 }
 
@@ -83,7 +87,7 @@ pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
     }
     let second = socket.try_clone().map_err(Error::io("have a socket twice"))?;
     let file = driver.file(second).map_err(|error| Error::NotPossible(error.to_string()))?;
-    Ok(Gate { socket, file })
+    Ok(Gate { made_by: Process::this(), socket, file })
 }
 
 /// Listens for peers, once the port is free. The kernel keeps the port of a killed process until it has torn
