@@ -9,10 +9,13 @@ use futures_util::future::{Either, FutureExt as _, select};
 use handoff::{Engine, Error, Intake, Route, RouteEngine, RouteSource, Socket};
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
+use super::Relay;
 use super::ledger::Counted;
-use super::{Relay, gate};
 use crate::clock;
 use crate::net::reach;
+
+/// After a failure to accept or to connect that says nothing of when it ends.
+pub(super) const AGAIN: Duration = Duration::from_millis(250);
 
 /// How long a direction may take to end, once the other has failed.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -107,7 +110,7 @@ async fn connect(relay: &Relay) -> Result<(Socket, SocketAddr), String> {
             match reach::connect_to(&relay.driver, *address, patience).await {
                 Err(error @ Error::NoDescriptor { .. }) if begin.elapsed() < patience => {
                     relay.ledger.note(error.to_string());
-                    clock::pass(&relay.driver, gate::AGAIN).await;
+                    clock::pass(&relay.driver, AGAIN).await;
                 }
                 reached => break reached,
             }

@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use handoff::{Driver, Executor, Readiness};
@@ -15,9 +14,6 @@ use super::{Args, Relay, connection};
 use crate::failure::Failed;
 use crate::net::reach::Listener;
 use crate::{Failure, Stop, clock};
-
-/// After a failure to accept or to connect that says nothing of when it ends.
-pub(super) const AGAIN: Duration = Duration::from_millis(250);
 
 /// When it is time to end.
 pub(super) struct Ends<'a> {
@@ -145,7 +141,7 @@ async fn accept(
             Err(error) => {
                 // Out of descriptors, mostly: others end.
                 relay.ledger.note(error.to_string());
-                clock::pass(&relay.driver, AGAIN).await;
+                clock::pass(&relay.driver, connection::AGAIN).await;
             }
         }
     }

@@ -4,13 +4,15 @@ use handoff_lab::topology::Pair;
 use rustix::process::Signal;
 
 use crate::crowd::{KEPT_DESCRIPTORS, TONGUE};
-use crate::running::Listening;
+use crate::running::{Listening, is_long};
 use crate::session::{command, echo_at, there_and_back};
 use crate::strangers::{CROWD, Crowd, Kind, Visited, despite_idle};
 
 #[test]
 fn a_peer_is_served_while_others_never_read() {
-    for engine in ["auto", "memory"] {
+    // Splices are told by nobody; what lies in memory is lent.
+    let engines: &[&str] = if is_long() { &["memory", "auto"] } else { &["memory"] };
+    for &engine in engines {
         let Pair { left, right, .. } = &Pair::new(9_000).expect("namespaces and veth");
         let target = left.namespace().run(|| echo_at(left.v4())).expect("enters");
         let listen = format!("{}:0", right.v4());
@@ -18,7 +20,7 @@ fn a_peer_is_served_while_others_never_read() {
         right.namespace().attach(&mut relay);
         let relay = Listening::start_as(relay);
         let connect = || left.namespace().run(|| relay.connect()).expect("enters");
-        let is_served = || despite_idle(|| there_and_back(connect(), 0, 1_000_000));
+        let is_served = || despite_idle(|| there_and_back(connect(), 0, 100_000));
         is_served();
         let visited = Visited::new(relay.pid());
         let mut crowd = Crowd::new(Kind::NeverReads, TONGUE, |_| connect());
