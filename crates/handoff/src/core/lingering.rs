@@ -199,12 +199,15 @@ impl Core {
             acked,
             "a connection that nobody holds is reset: its peer does not take what was sent"
         );
-        self.unclaimed.reset.update(|streams| streams + 1);
         self.reset(left);
     }
 
     /// Ends a connection at once.
     pub(super) fn reset(&self, left: &Left) {
+        let lender = left.lender.upgrade();
+        if lender.is_some_and(|lender| !lender.is_reset.replace(true)) {
+            self.unclaimed.reset.update(|streams| streams + 1);
+        }
         if left.with_descriptor(reset).is_some() {
             return;
         }

@@ -227,7 +227,6 @@ impl Core {
         }
         self.unclaimed.left.replace(rest);
         if count > 0 {
-            self.unclaimed.reset.update(|streams| streams + count);
             tracing::warn!(
                 streams = count,
                 "connections that nobody holds are reset: the loans that nobody waits for have no more room \

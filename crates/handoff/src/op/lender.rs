@@ -29,6 +29,8 @@ pub(crate) struct Lender {
     pub(crate) account: OnceCell<Rc<Account>>,
     /// It is a stream that nobody holds.
     pub(crate) is_left: Cell<bool>,
+    /// It was reset for its peer, or for the budget.
+    pub(crate) is_reset: Cell<bool>,
     /// It was reset because the budget was used up, so its loans count no more.
     pub(crate) given_up: Cell<bool>,
     /// A send ended midway, and the socket is gone.
@@ -57,6 +59,7 @@ impl Lender {
             unclaimed: Cell::new(0),
             account: OnceCell::new(),
             is_left: Cell::new(false),
+            is_reset: Cell::new(false),
             given_up: Cell::new(false),
             is_cut: Cell::new(false),
             kept: RefCell::new(None),
@@ -92,9 +95,14 @@ impl Lender {
     /// A loan of the ring is back. With the last one a stream whose socket is gone closes.
     #[inline(always)]
     pub(crate) fn one_is_back(&self) {
-        let left = self.lent_by_ring.get() - 1;
-        self.lent_by_ring.set(left);
-        if left == 0 && self.kept.borrow().is_some() {
+        self.are_lent(self.lent_by_ring.get() - 1);
+    }
+
+    /// So many loans of the ring are out now.
+    #[inline(always)]
+    pub(crate) fn are_lent(&self, lent: u32) {
+        self.lent_by_ring.set(lent);
+        if lent == 0 && self.kept.borrow().is_some() {
             self.close();
         }
     }
