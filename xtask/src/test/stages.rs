@@ -55,12 +55,16 @@ const WITHOUT_RDS: [&str; 4] = [
 ];
 
 /// Tests that show nothing in a guest that this machine, or another test in the guest, does not show.
-const ONLY_HERE: [&str; 6] = [
+const ONLY_HERE: [&str; 10] = [
+    "cp::native::crowd::",
     "published::native::rds",
     "published::native::recv",
     "published::native::send",
     "published::native::splice",
+    "rds_command::native::crowd::",
+    "relay::native::crowd::",
     "sandbox::native::",
+    "serve::native::crowd::",
     "tour::native::",
 ];
 
@@ -72,7 +76,8 @@ pub(super) fn of(tiers: &[Tier], soak: bool) -> Vec<String> {
         let elsewhere = WITHOUT_RDS.iter().chain(&ONLY_HERE);
         let rest: Vec<_> = elsewhere.map(|name| format!("-{name}")).collect();
         stages.push(format!("7.2:native,guest:{}", rest.join(",")));
-        stages.push(format!("7.2:native,guest:{}", WITHOUT_RDS.join(",")));
+        let here: Vec<_> = ONLY_HERE.iter().map(|name| format!("-{name}")).collect();
+        stages.push(format!("7.2:native,guest:{},{}", WITHOUT_RDS.join(","), here.join(",")));
         stages.push(format!("bookworm:hermetic,native:{names},{OF_OLD_KERNELS}"));
         stages.push(format!("7.2:hermetic:{names}"));
         stages.push("7.3:native,guest,linux73:".to_owned() + OF_LINUX_73);
