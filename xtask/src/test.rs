@@ -87,7 +87,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER/PARTS", default_value_t = Part::WHOLE)]
     part: Part,
 
-    /// Minutes after which what still runs has failed; the long forms go on when you begin them again [default: 60,
+    /// Minutes after which what still runs has failed; the long forms go on when you begin them again [default: 80,
     /// with --soak 720]
     #[arg(long, value_name = "MINUTES")]
     limit: Option<u64>,
@@ -106,7 +106,7 @@ enum Tier {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
-    let limit = args.limit.unwrap_or(if args.soak { 720 } else { 60 });
+    let limit = args.limit.unwrap_or(if args.soak { 720 } else { 80 });
     let tiers = if args.tier.is_empty() { Tier::value_variants() } else { &args.tier };
     let what = || format!("{tiers:?} {:?}", args.changed);
     let soak = args.soak.then(|| Soak::begin(args.part, &what())).transpose()?;
