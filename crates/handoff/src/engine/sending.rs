@@ -25,15 +25,15 @@ pub(crate) fn advance(core: &Core, key: Key) {
 
 /// As [`advance`], for a caller that has the records.
 pub(crate) fn advance_held(core: &Core, mut records: RefMut<'_, Records>, key: Key) {
-    if has_more(core, records.send(key)) {
+    if note_progress(core, records.send(key)) {
         settle_up(core, records, key);
     }
 }
 
-/// Notes that holders may have news; returns whether the stage that a send has reached needs more:
-/// [`settle_up`].
+/// Notes that holders may have news, and that nobody waits for a send that is out; returns whether the stage that it has
+/// reached needs more: [`settle_up`].
 #[inline]
-pub(crate) fn has_more(core: &Core, op: &mut SendOp) -> bool {
+pub(crate) fn note_progress(core: &Core, op: &mut SendOp) -> bool {
     if !op.is_settled() {
         return false;
     }

@@ -239,7 +239,7 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
 #[inline(always)]
 fn tell(core: &Core, op: &mut SendOp, stage: u8, completion: &Completion) -> Next {
     let Completion { result, flags, .. } = *completion;
-    let next = |op: &mut SendOp| match sending::has_more(core, op) {
+    let next = |op: &mut SendOp| match sending::note_progress(core, op) {
         true => Next::SettleUp,
         false => Next::Nothing,
     };
