@@ -87,7 +87,9 @@ impl Lanes {
     /// through.
     pub(crate) fn abandon(&self, time: Duration) -> usize {
         let abandon = |lane: &Rc<LaneShared>| {
-            lane.socket.is_left_to_the_kernel(time);
+            if let Some(socket) = lane.socket_if_needed() {
+                socket.is_left_to_the_kernel(time);
+            }
             lane.state.borrow_mut().abandon()
         };
         self.all().iter().map(abandon).sum()

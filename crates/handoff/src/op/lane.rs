@@ -7,12 +7,13 @@
 //! - a request names its lane, its place, and which use of the place it is: completions of an earlier use
 //!   are ignored.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::failed::Failed;
+use super::lender::Lender;
 use super::socket_state::SocketShared;
 use crate::error::Error;
 use crate::memory::{Backing, Buffer};
@@ -26,7 +27,9 @@ pub(crate) const PIECES: usize = 64;
 
 /// A lane, as its handle and the driver see it.
 pub(crate) struct LaneShared {
-    pub(crate) socket: Rc<SocketShared>,
+    /// `None` when the handle is gone and no request needs it.
+    socket: RefCell<Option<Rc<SocketShared>>>,
+    pub(crate) lender: Rc<Lender>,
     pub(crate) number: u16,
     pub(crate) state: RefCell<State>,
 }
@@ -153,6 +156,33 @@ pub(crate) struct Message {
 }
 
 impl LaneShared {
+    pub(crate) fn new(socket: &Rc<SocketShared>, number: u16, state: State) -> Self {
+        Self {
+            socket: RefCell::new(Some(Rc::clone(socket))),
+            lender: Rc::clone(&socket.lender),
+            number,
+            state: RefCell::new(state),
+        }
+    }
+
+    /// The socket, which every request needs.
+    #[inline]
+    pub(crate) fn socket(&self) -> Ref<'_, SocketShared> {
+        Ref::map(self.socket.borrow(), |socket| {
+            &**socket.as_ref().expect("a request has its socket")
+        })
+    }
+
+    /// The socket, if it is still needed.
+    pub(crate) fn socket_if_needed(&self) -> Option<Rc<SocketShared>> {
+        self.socket.borrow().clone()
+    }
+
+    /// The socket, which no request needs any more; to be dropped where that may use the driver.
+    pub(crate) fn take_socket(&self) -> Option<Rc<SocketShared>> {
+        self.socket.take()
+    }
+
     /// Buffers pushed and not taken back.
     pub(crate) fn len(&self) -> usize {
         self.state.borrow().len() as usize
@@ -165,24 +195,26 @@ impl LaneShared {
     /// An error for the holder of a buffer.
     #[cold]
     pub(crate) fn error(&self, errno: i32, slot: &Slot, in_slot: bool) -> Error {
-        let send = self.failed(slot);
+        let socket = self.socket();
+        let send = failed(&socket, slot);
         if slot.copies || in_slot { send.error(errno) } else { send.zero_copy_error(errno) }
     }
 
     /// Whether a failure is about zero copy itself, so that copying may work.
     pub(crate) fn may_copy_instead(&self, errno: i32, slot: &Slot) -> bool {
-        self.socket.lender.chooser.borrow().is_free() && self.failed(slot).is_about_zero_copy(errno)
+        let is_free = self.lender.chooser.borrow().is_free();
+        is_free && failed(&self.socket(), slot).is_about_zero_copy(errno)
     }
+}
 
-    fn failed(&self, slot: &Slot) -> Failed<'_> {
-        Failed {
-            socket: &self.socket,
-            done: slot.sent,
-            total: slot.len(),
-            segment: 0,
-            addressed: false,
-            copies: slot.copies,
-        }
+fn failed<'a>(socket: &'a SocketShared, slot: &Slot) -> Failed<'a> {
+    Failed {
+        socket,
+        done: slot.sent,
+        total: slot.len(),
+        segment: 0,
+        addressed: false,
+        copies: slot.copies,
     }
 }
 
@@ -270,6 +302,19 @@ impl State {
             Some(stream) => stream.may_go_on() && self.next != self.tail && self.end.is_none(),
             None => !self.again.is_empty(),
         }
+    }
+
+    /// Whether the kernel has nothing but lent pages, and gets nothing more.
+    pub(crate) fn is_only_lent(&self) -> bool {
+        let is_taken = self.next == self.tail && !matches!(self.end, Some(Ended::Broken(..)));
+        is_taken
+            && match &self.stream {
+                Some(stream) => !stream.busy,
+                None => {
+                    let is_under_way = |slot: &Slot| slot.under_way().is_some();
+                    self.again.is_empty() && !self.slots.iter().any(is_under_way)
+                }
+            }
     }
 
     /// User data of requests that have not completed.

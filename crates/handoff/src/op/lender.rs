@@ -92,10 +92,15 @@ impl Lender {
         self.kept.replace(kept);
     }
 
-    /// A loan of the ring is back. With the last one a stream whose socket is gone closes.
+    /// A loan of the ring is back.
     #[inline(always)]
     pub(crate) fn one_is_back(&self) {
-        let lent = self.lent_by_ring.get() - 1;
+        self.are_lent(self.lent_by_ring.get() - 1);
+    }
+
+    /// So many loans of the ring are out now. With the last one a stream whose socket is gone closes.
+    #[inline(always)]
+    pub(crate) fn are_lent(&self, lent: u32) {
         self.lent_by_ring.set(lent);
         if lent == 0 && self.kept.borrow().is_some() {
             self.close();

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use handoff::LoanStats;
+use handoff::{LoanStats, Region};
 
 use super::*;
 
@@ -275,5 +275,36 @@ fn a_group_that_is_dropped_leaves_its_sends_to_the_budget() {
         drop(socket);
         until_free(&driver);
         check_reset(Peer::TakesNothing, &mut far);
+    });
+}
+
+#[test]
+fn a_closed_lane_keeps_no_descriptor() {
+    const NAME: &str = "a_closed_lane_keeps_no_descriptor";
+    let Some(road) = Road::new(NAME) else { return };
+    within(LONG, move || {
+        for goes_first in ["lane", "socket"] {
+            let Some(driver) = parking(NAME, |builder| builder.linger(10 * STEP)) else { return };
+            let (near, mut far) = road.connection(4096);
+            let name = inode(&near);
+            let socket = attached(&driver, near, Engine::Auto);
+            let mut region = Region::anonymous(2 * TAKEN).unwrap();
+            let lane = socket.lane(&region, 2).unwrap();
+            for _ in 0..2 {
+                lane.push(region.take(TAKEN).unwrap()).unwrap();
+            }
+            while socket.send_stats().messages < 2 {
+                driver.turn(Wait::AtMost(STEP)).unwrap();
+            }
+            assert!(lane.take().is_none());
+            match goes_first {
+                "lane" => drop((lane, socket)),
+                _ => drop((socket, lane)),
+            }
+            assert!(!is_open(&name), "{goes_first}");
+            until_free(&driver);
+            assert_eq!(driver.loan_stats().reset, 1, "{goes_first}");
+            check_reset(Peer::TakesNothing, &mut far);
+        }
     });
 }

@@ -41,11 +41,12 @@ impl State {
             self.submit_again(ring, lane, &mut submitted);
         }
         let ring_id = ring.id;
+        let socket = lane.socket();
         loop {
             let mut queue = ring.io.submission();
             while self.next != self.tail && !queue.is_full() {
                 let place = self.next;
-                let entry = request(&lane.socket, self.slot(place), ring_id);
+                let entry = request(&socket, self.slot(place), ring_id);
                 // SAFETY: the place keeps the buffer, and with it its memory, until the request and its
                 // return signal are over.
                 unsafe { queue.push(&entry) }.expect("there is room");
@@ -73,7 +74,7 @@ impl State {
             }
             self.again.pop();
             let slot = &mut self.slots[usize::from(place)];
-            let entry = request(&lane.socket, slot, ring.id);
+            let entry = request(&lane.socket(), slot, ring.id);
             // SAFETY: as in `submit_datagrams`.
             unsafe { ring.push(&entry) };
             submitted.requests += 1;

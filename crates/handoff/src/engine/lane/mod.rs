@@ -4,14 +4,14 @@
 //! lane makes. A lane is made for a number of buffers and allocates nothing after that.
 //!
 //! Contracts:
-//! - a lane whose handle is gone sends what was pushed, and leaves the driver when all of it is back and no wait for
-//!   room is under way;
+//! - a lane whose handle is gone sends what was pushed. Its socket goes when the kernel has taken that, and the lane
+//!   leaves the driver when all of it is back and no wait for room is under way;
 //! - no call made while the state is borrowed can come back to the lane or the driver.
 
 mod datagrams;
 mod stream;
 
-use std::cell::{RefCell, RefMut};
+use std::cell::RefMut;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -63,7 +63,7 @@ impl LaneShared {
         let opened = core.lanes.open(|number, generation| {
             let data = |place| Token::of_lane(number, place as u16, generation).to_user_data();
             let state = State::new(&ring, backing, capacity, socket.stream, data);
-            Self { socket: Rc::clone(socket), number, state: RefCell::new(state) }
+            Self::new(socket, number, state)
         });
         if opened.is_err() && socket.stream {
             socket.queue.borrow_mut().close_lane();
@@ -206,10 +206,11 @@ impl LaneShared {
     fn after<'a>(self: &'a Rc<Self>, core: &Core, mut state: RefMut<'a, State>, sum: Sum) {
         core.lanes.held.update(|held| held - sum.ended);
         if sum.lent != sum.returned {
-            self.socket.lender.lent_by_ring.update(|lent| lent + sum.lent - sum.returned);
+            let lent = self.lender.lent_by_ring.get() + sum.lent;
+            self.lender.are_lent(lent - sum.returned);
         }
         if sum.messages + sum.notifications + sum.tally.copied > 0 {
-            self.socket.lender.count(|stats| {
+            self.lender.count(|stats| {
                 stats.messages += sum.messages;
                 stats.notifications += sum.notifications;
                 stats.returned += sum.tally;
@@ -249,15 +250,19 @@ impl LaneShared {
         if state.has_stream && state.next == state.tail {
             // Another lane may take the socket over while the last buffers of this one are on their way.
             state.has_stream = false;
-            self.socket.queue.borrow_mut().close_lane();
+            if let Some(socket) = self.socket_if_needed() {
+                socket.queue.borrow_mut().close_lane();
+            }
         }
+        let socket = if state.is_only_lent() { self.take_socket() } else { None };
         // A wait that is still to be told would be told to the next lane of this number.
         let waits = state.stream.as_ref().is_some_and(|stream| stream.wait.is_some());
-        if state.head != state.tail || waits {
-            return;
-        }
+        let is_over = state.head == state.tail && !waits;
         drop(state);
-        core.lanes.close(self);
+        drop(socket);
+        if is_over {
+            core.lanes.close(self);
+        }
     }
 }
 
@@ -361,7 +366,7 @@ type Blocked = Option<Vec<Token>>;
 #[cold]
 fn await_room(core: &Core, lane: &LaneShared, token: Token) {
     core.lanes.held.update(|held| held + 1);
-    core.await_readiness(&lane.socket.endpoint, libc::POLLOUT, token.of_lane_readiness());
+    core.await_readiness(&lane.socket().endpoint, libc::POLLOUT, token.of_lane_readiness());
 }
 
 /// The socket has room, or failed: the next attempt tells which.

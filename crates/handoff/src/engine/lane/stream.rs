@@ -29,7 +29,7 @@ impl State {
             return submitted;
         }
         // All buffers of one request lie in the same registered buffer, or in none.
-        let keeps = lane.socket.keeps_to_slots.get() || !uring_zc::is_huge(backing);
+        let keeps = lane.socket().keeps_to_slots.get() || !uring_zc::is_huge(backing);
         let mask = slots.len() - 1;
         let most = if stream.copies { 1 } else { (slots.len() / 2).clamp(1, PIECES) };
         let (mut pieces, mut bytes, mut offset, mut fixed) = (0, 0, stream.offset, None);
@@ -205,13 +205,13 @@ impl State {
             libc::EFAULT if stream.fixed.is_some() && stream.fixed != now => {}
             // Its pages are pinned already, in the slot.
             libc::ENOMEM | libc::ENOBUFS if stream.kept_from_slot => {
-                lane.socket.keeps_to_slots.set(true);
+                lane.socket().keeps_to_slots.set(true);
             }
             _ if may_copy => stream.copies = true,
             _ => {
                 stream.errno = errno;
                 self.end = Some(Ended::Broken(stream.offset, total));
-                lane.socket.queue.borrow_mut().break_off(stream.offset, total);
+                lane.socket().queue.borrow_mut().break_off(stream.offset, total);
             }
         }
     }
@@ -235,8 +235,11 @@ impl State {
                 Some(Ended::Broken(sent, total)) => Error::StreamBroken { sent, total },
                 _ => Error::Canceled { done: slot.sent },
             };
-            if first && slot.sent > 0 {
-                lane.socket.queue.borrow_mut().break_off(slot.sent, slot.len());
+            if first
+                && slot.sent > 0
+                && let Some(socket) = lane.socket_if_needed()
+            {
+                socket.queue.borrow_mut().break_off(slot.sent, slot.len());
             }
             slot.fail(error);
             first = false;
@@ -258,7 +261,7 @@ fn request(
     let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
     let libc::iovec { iov_base, iov_len } = message.pieces[0];
     let (start, len) = (iov_base.cast::<u8>().cast_const(), iov_len as u32);
-    with_target!(lane.socket.endpoint, |fd| match pieces {
+    with_target!(lane.socket().endpoint, |fd| match pieces {
         1 if copies => opcode::Send::new(fd, start, len).flags(flags).build(),
         1 => opcode::SendZc::new(fd, start, len)
             .buf_index(named)
