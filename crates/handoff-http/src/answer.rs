@@ -138,8 +138,10 @@ where
     put_head(&parts, ends, terms, &mut output.gathered);
     if !terms.head_only && may_have_body(parts.status) {
         match lent {
-            Some(LentBody(Lent::Frozen(frozen))) => output.put_frozen(&frozen).await?,
-            Some(LentBody(Lent::File(file, range))) => {
+            Some(LentBody { lent: Lent::Frozen(frozen), guard: _guard }) => {
+                output.put_frozen(&frozen).await?;
+            }
+            Some(LentBody { lent: Lent::File(file, range), guard: _guard }) => {
                 put_file(file, range, output, terms).await?;
             }
             None if ends == Ends::WithConnection => {

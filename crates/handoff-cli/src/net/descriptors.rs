@@ -1,7 +1,7 @@
 //! The limit on open files, and what of it a command has for connections.
 
-use std::cell::{Cell, RefCell};
 use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -75,50 +75,58 @@ fn carried(
 }
 
 /// Descriptors that are kept for connections under way: those that are only accepted get none of them.
-pub(crate) struct Reserve {
-    kept: RefCell<Vec<File>>,
+pub(crate) struct Reserve(Arc<Mutex<Kept>>);
+
+struct Kept {
+    files: Vec<File>,
     size: usize,
-    lent: Cell<usize>,
+    lent: usize,
 }
 
 impl Reserve {
     /// Keeps so many descriptors, as far as there are any.
     pub(crate) fn new(size: usize) -> Self {
-        let reserve = Self { kept: RefCell::default(), size, lent: Cell::new(0) };
-        reserve.fill();
-        reserve
+        let mut kept = Kept { files: Vec::new(), size, lent: 0 };
+        kept.fill();
+        Self(Arc::new(Mutex::new(kept)))
     }
 
     /// Frees so many for a connection, which opens what it needs at once, until it drops the result.
-    pub(crate) fn lend(&self, count: usize) -> Lent<'_> {
-        self.lent.update(|lent| lent + count);
-        let mut kept = self.kept.borrow_mut();
-        let len = kept.len().saturating_sub(count);
-        kept.truncate(len);
-        Lent { reserve: self, count }
+    pub(crate) fn lend(&self, count: usize) -> Lent {
+        let mut kept = lock(&self.0);
+        kept.lent += count;
+        let len = kept.files.len().saturating_sub(count);
+        kept.files.truncate(len);
+        Lent { reserve: Arc::clone(&self.0), count }
     }
+}
 
-    fn fill(&self) {
-        let mut kept = self.kept.borrow_mut();
-        while kept.len() + self.lent.get() < self.size {
-            let one = kept.first().map_or_else(|| File::open("/dev/null"), File::try_clone);
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Kept {
+    fn fill(&mut self) {
+        while self.files.len() + self.lent < self.size {
+            let one = self.files.first().map_or_else(|| File::open("/dev/null"), File::try_clone);
             // Others have them: the next connection that ends fills up.
             let Ok(one) = one else { return };
-            kept.push(one);
+            self.files.push(one);
         }
     }
 }
 
 /// Descriptors of a [`Reserve`] that a connection has.
-pub(crate) struct Lent<'a> {
-    reserve: &'a Reserve,
+pub(crate) struct Lent {
+    reserve: Arc<Mutex<Kept>>,
     count: usize,
 }
 
-impl Drop for Lent<'_> {
+impl Drop for Lent {
     fn drop(&mut self) {
-        self.reserve.lent.update(|lent| lent - self.count);
-        self.reserve.fill();
+        let mut kept = lock(&self.reserve);
+        kept.lent -= self.count;
+        kept.fill();
     }
 }
 
@@ -151,7 +159,7 @@ mod tests {
     #[test]
     fn what_connections_give_back_is_kept_again() {
         let reserve = Reserve::new(6);
-        let kept = || reserve.kept.borrow().len();
+        let kept = || lock(&reserve.0).files.len();
         assert_eq!(kept(), 6);
         let [first, second] = [3, 3].map(|count| reserve.lend(count));
         assert_eq!(kept(), 0);

@@ -17,6 +17,7 @@ use tower_service::Service;
 use super::conditions::Wanted;
 use super::known::{Known, Told};
 use super::root::{Found, Missing, Root};
+use crate::net::descriptors::{Lent, Reserve};
 use crate::output;
 
 /// Answers requests for the files of a directory. Clones serve the same one.
@@ -28,6 +29,8 @@ struct Shared {
     known: Known,
     /// What is said of files that can't be opened.
     unopened: Seldom,
+    /// For the files, if connections could take all descriptors.
+    reserve: Option<Reserve>,
     /// Answers, by their status.
     statuses: RefCell<BTreeMap<u16, u64>>,
 }
@@ -53,9 +56,9 @@ impl Service<Request<RequestBody>> for Files {
 }
 
 impl Files {
-    pub(super) fn new(root: Root, unopened: Seldom) -> Self {
+    pub(super) fn new(root: Root, unopened: Seldom, reserve: Option<Reserve>) -> Self {
         let (known, statuses) = Default::default();
-        Self(Rc::new(Shared { root, known, unopened, statuses }))
+        Self(Rc::new(Shared { root, known, unopened, reserve, statuses }))
     }
 
     /// Answers so far, by their status.
@@ -68,10 +71,12 @@ impl Files {
             let response = plain(StatusCode::METHOD_NOT_ALLOWED, "files are read by GET and HEAD");
             return with(response, ALLOW, "GET, HEAD");
         }
+        // Dropped after the file is closed.
+        let room = self.0.reserve.as_ref().map(|reserve| reserve.lend(1));
         match self.0.root.find(request.uri().path()) {
             Found::File { file, stat, name } => {
                 let told = self.0.known.told(&name, &file, &stat);
-                of_file(file, &told, request, extensions)
+                of_file(room, file, &told, request, extensions)
             }
             Found::Directory => {
                 let response = plain(StatusCode::MOVED_PERMANENTLY, "this is a directory");
@@ -96,6 +101,7 @@ impl Files {
 }
 
 fn of_file(
+    room: Option<Lent>,
     file: File,
     told: &Told,
     request: &Request<RequestBody>,
@@ -105,7 +111,11 @@ fn of_file(
     let lent = |status, range| {
         let mut response = answer(status, told);
         *response.extensions_mut() = extensions;
-        response.extensions_mut().insert(LentBody::file(file, range));
+        let body = LentBody::file(file, range);
+        response.extensions_mut().insert(match room {
+            Some(room) => body.guarded_by(room),
+            None => body,
+        });
         response
     };
     match told.state.wanted(request.method(), request.headers()) {

@@ -154,6 +154,7 @@ fn serve(
             args,
             connections: share(carried.connections, args.threads, number),
             pipes: carried.pipes / usize::from(args.threads),
+            reserve: carried.reserve / usize::from(args.threads),
             note: carried.note.clone(),
             log: log.cloned(),
             root: root.clone(),

@@ -16,6 +16,7 @@ use super::report::Counts;
 use super::root::Root;
 use crate::access_log::AccessLog;
 use crate::failure::Failed;
+use crate::net::descriptors::Reserve;
 use crate::net::reach::Listener;
 use crate::{Failure, Stop, output};
 
@@ -25,6 +26,8 @@ pub(super) struct Worker<'a> {
     pub(super) connections: u32,
     /// To splice files through.
     pub(super) pipes: usize,
+    /// Descriptors that are kept for files.
+    pub(super) reserve: usize,
     /// What all threads have to say.
     pub(super) note: Option<String>,
     pub(super) log: Option<AccessLog>,
@@ -57,7 +60,8 @@ impl Worker<'_> {
             ..Limits::default()
         };
         let (listener, visitors) = self.listener.on(&driver)?;
-        let files = Files::new(self.root, self.unopened);
+        let reserve = (self.reserve > 0).then(|| Reserve::new(self.reserve));
+        let files = Files::new(self.root, self.unopened, reserve);
         let quit = driver.file(self.quit).failed("watching threads")?;
         let quit = quit.readable().failed("watching threads")?;
         let mut server = Server::new(&driver, limits).admitting(move |peer| visitors.lets_in(peer));

@@ -147,6 +147,37 @@ fn connections_leave_descriptors_for_files() {
 }
 
 #[test]
+fn who_waits_for_a_place_takes_no_descriptors_of_files() {
+    const WAITING: usize = 300;
+    let place = directory(&[("large", LARGE)]);
+    let mut limited = Command::new("bash");
+    let serve = command(place.path(), &["--json", "--listen", "127.0.0.1:0"]);
+    limited.args(["-c", "ulimit -n 96; exec \"$@\"", "bash"]).arg(serve.get_program());
+    limited.args(serve.get_args());
+    let serving = Listening::start_as(limited);
+    // All have asked when the server looks, and a ring accepts them at once.
+    serving.signal(Signal::STOP);
+    let all: Vec<_> = (0..WAITING)
+        .map(|it| {
+            let mut stream = serving.connect_from([127, 0, 1 + (it / 200) as u8, (it % 200) as u8]);
+            let request = b"GET /large HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+            stream.write_all(request).expect("sends");
+            stream
+        })
+        .collect();
+    serving.signal(Signal::CONT);
+    for mut stream in all {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("receives");
+        let status = String::from_utf8_lossy(&answer[..answer.len().min(12)]);
+        assert_eq!((&*status, answer.ends_with(&content(LARGE))), ("HTTP/1.1 200", true));
+    }
+    serving.signal(Signal::TERM);
+    let ended = serving.end();
+    assert_eq!(ended.json()["statuses"]["200"], WAITING, "{ended:?}");
+}
+
+#[test]
 fn threads_say_no_more_than_one() {
     let place = directory(&[("large", LARGE)]);
     let serving = Listening::start(place.path(), &["--threads", "4", "--from", "127.0.0.1"]);

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -324,5 +325,48 @@ fn a_file_that_shrinks_ends_the_answer() {
             assert_eq!(serving.stop().cut_short, 1);
         }
         assert_eq!(serving.stop().cut_short, 1);
+    }
+}
+
+/// Says when it is dropped, and whether its file was closed by then.
+struct Guard(Weak<File>, Arc<AtomicU32>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        assert_eq!(self.0.strong_count(), 0, "the file is still open");
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_guard_goes_behind_its_file() {
+    for ring in RINGS {
+        let dropped = Arc::new(AtomicU32::new(0));
+        let router = Router::new().route("/{len}", {
+            let dropped = Arc::clone(&dropped);
+            get(async move |Path(len): Path<usize>| {
+                let file = Arc::new(file(len));
+                let guard = Guard(Arc::downgrade(&file), dropped);
+                Extension(LentBody::file(file, 0..len as u64).guarded_by(guard))
+            })
+        });
+        let serving = Serving::start(ring, Limits::default(), router);
+        let mut client = serving.connect();
+        for (count, len) in (1..).zip([100, 300_000]) {
+            client.send(format!("GET /{len} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+            assert_eq!(client.answer().body, content(len));
+            while dropped.load(Ordering::Relaxed) < count {
+                std::thread::yield_now();
+            }
+        }
+        // An answer without its body, and one that ends early.
+        client.send(b"HEAD /100 HTTP/1.1\r\nHost: h\r\n\r\n");
+        client.send(b"GET /30000000 HTTP/1.1\r\nHost: h\r\n\r\n");
+        client.head();
+        client.head();
+        drop(client);
+        while dropped.load(Ordering::Relaxed) < 4 {
+            std::thread::yield_now();
+        }
     }
 }

@@ -22,7 +22,8 @@ use crate::ring::{Endpoint, Key};
 /// A listening socket.
 ///
 /// It begins to accept connections when you first ask for one, and goes on until 64 wait for you: ask for the
-/// next soon, or [pause](Self::pause). Dropping it closes connections that nobody has taken.
+/// next soon, or [pause](Self::pause). A ring accepts all that the kernel has ready at once, so as many as the backlog of
+/// `listen(2)` may come with them, each with its descriptor. Dropping it closes connections that nobody has taken.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
