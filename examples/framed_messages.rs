@@ -32,7 +32,7 @@ async fn serve(driver: &Driver, socket: &Socket) -> Result<u64, Box<dyn Error>> 
     let mut header = region.take(4).ok_or("no room")?;
     let mut payload = region.take(LONGEST).ok_or("no room")?;
     for messages in 0.. {
-        let received = socket.receive_exact(header)?.await;
+        let received = socket.receive_exact(header)?.await?;
         match received.result {
             // The stream ended between two messages.
             Err(handoff::Error::StreamEnded { received: 0, .. }) => return Ok(messages),
@@ -44,9 +44,9 @@ async fn serve(driver: &Driver, socket: &Socket) -> Result<u64, Box<dyn Error>> 
             return Err(format!("a message of {len} bytes is too long").into());
         }
         payload.set_len(len);
-        let received = driver.cancel_after(PATIENCE, socket.receive_exact(payload)?).await;
+        let received = driver.cancel_after(PATIENCE, socket.receive_exact(payload)?).await?;
         received.result?;
-        let sent = socket.message(received.buffer).header(&header).send()?.await;
+        let sent = socket.message(received.buffer).header(&header).send()?.await?;
         sent.sent?;
         payload = sent.buffer;
     }

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         while let Some(span) = receiver.next_span().await {
             // Dropping a span gives its memory back; here the write owns it until then.
             let write = file.write_at(span?, written).map_err(|refused| refused.error)?;
-            written += write.await.result? as u64;
+            written += write.await?.result? as u64;
         }
         Ok::<_, Box<dyn Error>>(())
     })??;

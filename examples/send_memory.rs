@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     let (sent, loan): (handoff::Sent, handoff::OnLoan<_>) =
                         on_loan.pop_front().ok_or("no memory")?;
                     sent.await?;
-                    let returned = loan.await;
+                    let returned = loan.await?;
                     tally += returned.receipt.tally;
                     returned.buffer
                 }
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         for (sent, loan) in on_loan {
             sent.await?;
-            tally += loan.await.receipt.tally;
+            tally += loan.await?.receipt.tally;
         }
         Ok::<_, Box<dyn Error>>(())
     })??;

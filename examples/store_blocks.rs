@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let pieces = bytes.pieces(count as usize * BLOCK).await?;
             store.write(pieces, offset).await?;
             blocks += u64::from(count);
-            socket.send(Buffer::from(header.to_vec()))?.await.sent?;
+            socket.send(Buffer::from(header.to_vec()))?.await?.sent?;
         }
         Ok::<_, Box<dyn Error>>(())
     })??;
@@ -152,7 +152,7 @@ impl Store {
         if pieces.iter().all(fits) {
             // One request for all of them. It owns the spans, and afterwards the NIC gets their memory
             // again.
-            self.file.write_at(pieces, offset)?.await.result?;
+            self.file.write_at(pieces, offset)?.await?.result?;
             return Ok(());
         }
         let mut buffer = self.aligned.take().ok_or("no memory")?;
@@ -164,7 +164,7 @@ impl Store {
         }
         buffer.set_len(at);
         self.copied += at as u64;
-        let written = self.file.write_at(buffer, offset)?.await;
+        let written = self.file.write_at(buffer, offset)?.await?;
         self.aligned = Some(written.buffer);
         written.result?;
         Ok(())

@@ -84,7 +84,10 @@ impl Apart {
                 && let Poll::Ready(finished) = Pin::new(first).poll(context)
             {
                 self.out.pop_front();
-                self.take_back(finished);
+                match finished {
+                    Ok(finished) => self.take_back(finished),
+                    Err(error) => (self.result, self.ended) = (Err(error), true),
+                }
             }
             if self.ended {
                 return if self.out.is_empty() { Poll::Ready(()) } else { Poll::Pending };

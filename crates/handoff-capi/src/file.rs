@@ -157,7 +157,10 @@ async fn follow<B: Lent>(
     transfer: Rc<RefCell<Transfer<B>>>,
     event: handoff_event,
 ) {
-    let Transferred { buffer, result } = operation::finished(&transfer).await;
-    loan::give_back(event.handle, buffer);
+    let over = operation::finished(&transfer).await;
+    let result = over.and_then(|Transferred { buffer, result }| {
+        loan::give_back(event.handle, buffer);
+        result
+    });
     driver::tell_bytes(&state, event, result);
 }

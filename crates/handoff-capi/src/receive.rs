@@ -430,8 +430,11 @@ async fn fill(
     transfer: Rc<RefCell<Transfer<Buffer>>>,
     event: handoff_event,
 ) {
-    let Transferred { buffer, result } = operation::finished(&transfer).await;
-    loan::give_back(event.handle, joined(front, buffer));
+    let over = operation::finished(&transfer).await;
+    let result = over.and_then(|Transferred { buffer, result }| {
+        loan::give_back(event.handle, joined(front, buffer));
+        result
+    });
     driver::tell_bytes(&state, event, result);
 }
 

@@ -314,7 +314,14 @@ async fn over<B: Lent>(
         Err(error) => (done(&error), Some(Failure::from(error))),
     };
     on_sent(bytes, &failure);
-    let Returned { buffer, receipt: Receipt { tally, engine, .. } } = loan.await;
+    let Returned { buffer, receipt: Receipt { tally, engine, .. } } = match loan.await {
+        Ok(returned) => returned,
+        // The kernel keeps the payload, so its handle stays on loan.
+        Err(error) => {
+            let failure = failure.or(Some(error.into()));
+            return Over { bytes, tally: Default::default(), engine: None, failure };
+        }
+    };
     loan::give_back(handle, buffer);
     let bytes = if failure.is_some() { tally.total() } else { bytes };
     Over { bytes, tally, engine, failure }

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use handoff::{Buffer, Driver, Result, Socket, Transfer};
+use handoff::{Buffer, Driver, Result, Socket, Transfer, Transferred};
 
 use crate::room;
 
@@ -114,8 +114,8 @@ impl Input {
         let receiving = self.receiving.as_mut().expect("was started");
         let received = ready!(Pin::new(receiving).poll(context));
         self.receiving = None;
-        let mut buffer = received.buffer;
-        Poll::Ready(match received.result {
+        let Transferred { result, mut buffer } = received?;
+        Poll::Ready(match result {
             Ok(0) => {
                 self.ended = true;
                 Ok(None)

@@ -67,11 +67,11 @@ enum Loan {
 }
 
 impl Loan {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Receipt> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<handoff::Result<Receipt>> {
         match self {
-            Self::Gathered(loan) => Pin::new(loan).poll(context).map(|back| back.receipt),
-            Self::Bytes(loan) => Pin::new(loan).poll(context).map(|back| back.receipt),
-            Self::Frozen(loan) => Pin::new(loan).poll(context).map(|back| back.receipt),
+            Self::Gathered(loan) => Pin::new(loan).poll(context).map_ok(|back| back.receipt),
+            Self::Bytes(loan) => Pin::new(loan).poll(context).map_ok(|back| back.receipt),
+            Self::Frozen(loan) => Pin::new(loan).poll(context).map_ok(|back| back.receipt),
         }
     }
 
@@ -96,8 +96,12 @@ impl Loans {
             Poll::Pending => true,
         });
         self.on_loan.borrow_mut().retain_mut(|loan| match loan.poll(context) {
-            Poll::Ready(receipt) => {
+            Poll::Ready(Ok(receipt)) => {
                 self.book.write(|served| served.sent += loan.tally(&receipt));
+                false
+            }
+            Poll::Ready(Err(error)) => {
+                self.failure.set(Some(error));
                 false
             }
             Poll::Pending => true,
@@ -264,7 +268,7 @@ impl Output {
         let len = range.end - range.start;
         let buffer = Buffer::from(vec![0; len as usize]);
         let read = |buffer| file.read_at(buffer, range.start);
-        let read = room::start(&self.driver, buffer, read).await?.await;
+        let read = room::start(&self.driver, buffer, read).await?.await?;
         if (read.result? as u64) < len {
             return Err(Cut::FileEnded);
         }

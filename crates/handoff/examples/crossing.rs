@@ -76,7 +76,7 @@ async fn measure(threads: DriverThreads) -> Result<(), Box<dyn std::error::Error
             let begun = Instant::now();
             let mut back = Vec::new();
             for buffer in moved {
-                back.push(socket.send(buffer).map_err(|refused| refused.error)?.await.buffer);
+                back.push(socket.send(buffer).map_err(|refused| refused.error)?.await?.buffer);
             }
             Ok::<_, handoff::Error>((begun.elapsed(), back))
         };

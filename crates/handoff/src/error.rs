@@ -155,7 +155,8 @@ pub enum Error {
          is made (a daemon forks first), or make a driver here"
     )]
     OtherProcess,
-    /// The last handle of the driver is gone, so nobody can turn it.
+    /// The last handle of the driver is gone, so nobody can turn it. What an operation lent and the kernel still has
+    /// stays with the kernel, and its memory is freed when the kernel lets go of it.
     #[error(
         "the driver was dropped, and nothing goes on without it: keep a Driver for as long as its sockets, \
          files and futures are used"

@@ -37,7 +37,7 @@ const BLOCKS: usize = 4096;
 /// let mut region = Region::anonymous(1 << 16)?;
 /// let file = driver.file(std::fs::File::open("disk.img")?)?;
 /// let buffer = region.take(1 << 16).unwrap();
-/// let read = driver.block_on(file.read_at(buffer, 4096)?)?;
+/// let read = driver.block_on(file.read_at(buffer, 4096)?)??;
 /// println!("{} bytes: {:?}", read.result?, &read.buffer[..16]);
 /// # Ok(()) }
 /// ```

@@ -35,7 +35,7 @@ use crate::ring::{Endpoint, Key};
 /// let source = driver.get_buf()?.source(&file)?;
 /// let sent = driver.block_on(async {
 ///     let lease = source.get_at(0, 1 << 16)?.await?.expect("the file is not empty");
-///     socket.send(lease).map_err(|refused| refused.error)?.await.sent
+///     socket.send(lease).map_err(|refused| refused.error)?.await?.sent
 /// })??;
 /// println!("{sent} bytes from the page cache");
 /// # Ok(()) }
@@ -312,7 +312,7 @@ impl Future for Getting {
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver, file: handoff::File) -> Result<(), Box<dyn std::error::Error>> {
 /// let pages = driver.get_buf()?.fresh(1 << 16)?.await?;
-/// let read = file.read_at(pages, 0)?.await;
+/// let read = file.read_at(pages, 0)?.await?;
 /// let lease = read.buffer.freeze(read.result?);
 /// println!("{} bytes to send", lease.len());
 /// # Ok(()) }

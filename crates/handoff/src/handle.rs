@@ -27,7 +27,7 @@ const AT_ONCE: u32 = 128;
 /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
 /// // After a second the receive ends, and says how many bytes it has.
 /// let second = std::time::Duration::from_secs(1);
-/// let received = driver.cancel_after(second, socket.receive_exact(buffer)?).await;
+/// let received = driver.cancel_after(second, socket.receive_exact(buffer)?).await?;
 /// match received.result {
 ///     Err(handoff::Error::Canceled { done }) => println!("{done} bytes so far"),
 ///     result => println!("all {} bytes", result?),
@@ -150,13 +150,4 @@ impl<A: Awaited> fmt::Debug for Handle<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("key", &self.key).finish_non_exhaustive()
     }
-}
-
-/// For a future of a lent buffer, which cannot end without the driver.
-///
-/// # Panics
-///
-/// Always: the driver is gone, and the kernel still has the buffer.
-pub(crate) fn never_back(error: &Error) -> ! {
-    panic!("a lent buffer did not come back: {error}")
 }

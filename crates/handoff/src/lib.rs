@@ -18,7 +18,7 @@
 //! let socket = driver.socket(std::net::TcpStream::connect("192.0.2.1:9000")?)?;
 //! let mut buffer = region.take(1 << 16).unwrap();
 //! buffer.fill(7);
-//! let finished = driver.block_on(async { socket.send(buffer).unwrap().await })?;
+//! let finished = driver.block_on(async { socket.send(buffer).unwrap().await })??;
 //! println!("{} bytes sent, {}", finished.sent?, finished.receipt.outcome());
 //! # Ok(()) }
 //! ```

@@ -9,7 +9,7 @@ use std::fmt;
 /// use handoff::Engine;
 ///
 /// socket.set_engine(Engine::Copy)?;
-/// let finished = socket.send(buffer)?.await;
+/// let finished = socket.send(buffer)?.await?;
 /// assert_eq!(finished.receipt.engine, Some(Engine::Copy));
 /// # Ok(()) }
 /// ```

@@ -7,7 +7,7 @@ use crate::outcome::{Outcome, Tally};
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
-/// let receipt = socket.send(buffer)?.await.receipt;
+/// let receipt = socket.send(buffer)?.await?.receipt;
 /// println!("{}: {} of {} bytes copied", receipt.outcome(), receipt.tally.copied, receipt.tally.total());
 /// # Ok(()) }
 /// ```

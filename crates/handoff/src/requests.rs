@@ -27,7 +27,7 @@ use crate::reactor::Reactor;
 /// while let Some(request) = queue.next().await? {
 ///     // Sent from where the writer has it.
 ///     if let Some(lease) = request.source() {
-///         let sent = socket.send(lease)?.await;
+///         let sent = socket.send(lease)?.await?;
 ///         request.answer(sent.sent.map_err(Into::into));
 ///     }
 /// }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use crate::core::Core;
 use crate::engine::transfer;
 use crate::error::{Error, Result};
-use crate::handle::{self, Awaited, Cancel, Handle};
+use crate::handle::{Awaited, Cancel, Handle};
 use crate::memory::Buffer;
 use crate::op::loan::{AsLoan as _, Lendable, Refused};
 use crate::op::{Attached, Direction, Op, SocketShared, TransferOp};
@@ -23,9 +23,13 @@ use crate::ring::Key;
 /// written. The buffer is kept until the kernel is done. Bytes that a dropped receive had taken of a stream are
 /// lost, and the next receive fails with [`Error::ReceivedLost`].
 ///
+/// If the last [`Driver`](crate::Driver) is dropped, the operation is cancelled, and this gives the buffer back. Where
+/// the kernel does not let go of it, such as for a read from a disk that does not answer, this ends with
+/// [`Error::DriverGone`]. The buffer stays with the kernel, and its memory is freed when the kernel lets go of it.
+///
 /// ```no_run
 /// # async fn example(file: handoff::File, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
-/// let read = file.read_at(buffer, 0)?.await;
+/// let read = file.read_at(buffer, 0)?.await?;
 /// println!("{} bytes: {:?}", read.result?, &read.buffer[..]);
 /// # Ok(()) }
 /// ```
@@ -37,7 +41,7 @@ pub struct Transfer<B: Lendable>(Handle<Moved<B>>);
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
-/// let received = socket.receive_exact(buffer)?.await;
+/// let received = socket.receive_exact(buffer)?.await?;
 /// match received.result {
 ///     Ok(bytes) => println!("all {bytes} bytes"),
 ///     Err(error) => println!("{error}; the buffer is back: {}", received.buffer.len()),
@@ -57,11 +61,10 @@ pub(crate) struct Moved<B>(PhantomData<B>);
 
 impl<B: Lendable> Awaited for Moved<B> {
     type Key = Key;
-    type Output = Transferred<B>;
+    type Output = Result<Transferred<B>>;
 
-    fn take(core: &Core, key: Key) -> Option<Transferred<B>> {
-        let (loan, result) = transfer::take(core, key)?;
-        Some(Transferred { result, buffer: B::from_loan(loan) })
+    fn take(core: &Core, key: Key) -> Option<Self::Output> {
+        take(core, key).map(Ok)
     }
 
     fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
@@ -72,9 +75,14 @@ impl<B: Lendable> Awaited for Moved<B> {
         transfer::let_go(core, key);
     }
 
-    fn without_driver(error: Error) -> Transferred<B> {
-        handle::never_back(&error)
+    fn without_driver(error: Error) -> Self::Output {
+        Err(error)
     }
+}
+
+fn take<B: Lendable>(core: &Core, key: Key) -> Option<Transferred<B>> {
+    let (loan, result) = transfer::take(core, key)?;
+    Some(Transferred { result, buffer: B::from_loan(loan) })
 }
 
 fn start<A: Awaited<Key = Key>>(driver: &Rc<Reactor>, op: TransferOp) -> Handle<A> {
@@ -114,9 +122,9 @@ impl<B: Lendable> Transfer<B> {
     ///
     /// # Errors
     ///
-    /// Returns itself until then.
+    /// Returns itself until then: for ever if the driver is gone, which only awaiting tells.
     pub fn try_take(mut self) -> Result<Transferred<B>, Self> {
-        self.0.take().ok_or(self)
+        self.0.take_by(take).ok_or(self)
     }
 }
 
@@ -127,9 +135,9 @@ impl<B: Lendable> Cancel for Transfer<B> {
 }
 
 impl<B: Lendable> Future for Transfer<B> {
-    type Output = Transferred<B>;
+    type Output = Result<Transferred<B>>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transferred<B>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)
     }
 }

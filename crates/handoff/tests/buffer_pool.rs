@@ -314,7 +314,7 @@ fn threads_share_a_pool() {
                     for round in 0..ROUNDS {
                         let mut buffer = pin!(pool.get()).await;
                         buffer.copy_from_slice(&pattern(1000 * number + round, 4096));
-                        let finished = socket.send(buffer).unwrap().await;
+                        let finished = socket.send(buffer).unwrap().await.unwrap();
                         assert_eq!(finished.sent.unwrap(), 4096);
                     }
                 })

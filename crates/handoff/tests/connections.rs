@@ -59,16 +59,17 @@ fn a_connection_is_made_and_accepted_and_carries_bytes() {
                 let (far, peer) = listener.accept().await.unwrap();
                 assert_eq!(peer, name_of(&near));
                 let sent = near.send(Buffer::from(pattern(1, 10_000))).unwrap();
-                let got = far.receive_exact(Buffer::from(vec![0; 10_000])).unwrap().await;
+                let got = far.receive_exact(Buffer::from(vec![0; 10_000])).unwrap().await.unwrap();
                 assert_same(&got.buffer, &pattern(1, 10_000));
-                assert_eq!(sent.await.sent.unwrap(), 10_000);
+                assert_eq!(sent.await.unwrap().sent.unwrap(), 10_000);
                 far.shutdown(Shutdown::Write).unwrap();
-                let end = near.receive_into(Buffer::from(vec![0; 9])).unwrap().await;
+                let end = near.receive_into(Buffer::from(vec![0; 9])).unwrap().await.unwrap();
                 assert_eq!(end.result.unwrap(), 0);
                 let kept = near.clone();
                 drop(near);
-                let sent = kept.send(Buffer::from(vec![5; 5])).unwrap().await.sent.unwrap();
-                let got = far.receive_exact(Buffer::from(vec![0; sent])).unwrap().await;
+                let sent =
+                    kept.send(Buffer::from(vec![5; 5])).unwrap().await.unwrap().sent.unwrap();
+                let got = far.receive_exact(Buffer::from(vec![0; sent])).unwrap().await.unwrap();
                 assert_eq!(&got.buffer[..], [5; 5]);
             };
             driver.block_on(exchange).unwrap();
@@ -106,7 +107,8 @@ fn a_burst_of_a_thousand_connections_is_accepted_whole() {
         let mut seen = vec![false; BURST];
         for (socket, peer) in served {
             let number = driver.block_on(socket.receive_exact(Buffer::from(vec![0; 4])).unwrap());
-            let number = u32::from_le_bytes(*number.unwrap().buffer.first_chunk().unwrap());
+            let number =
+                u32::from_le_bytes(*number.unwrap().unwrap().buffer.first_chunk().unwrap());
             assert_eq!(names[number as usize], peer);
             assert!(!std::mem::replace(&mut seen[number as usize], true));
         }

@@ -80,7 +80,7 @@ fn two_thousand_connections_send_at_once() {
         }
         let mut back = 0;
         for group in groups {
-            back += driver.block_on(group.flush()).unwrap().buffer.len();
+            back += driver.block_on(group.flush()).unwrap().unwrap().buffer.len();
         }
         assert_eq!(back, 3 * SOCKETS);
         assert_eq!(driver.in_flight(), 0);
@@ -100,7 +100,7 @@ fn slots_and_descriptors_come_back() {
                 let socket = driver.socket(near).unwrap();
                 let sending = socket.send(Buffer::from(pattern(round, 500))).unwrap();
                 drop(socket);
-                driver.block_on(async { sending.await.sent.unwrap() }).unwrap();
+                driver.block_on(async { sending.await.unwrap().sent.unwrap() }).unwrap();
                 let mut got = Vec::new();
                 far.read_to_end(&mut got).unwrap();
                 assert!(got == pattern(round, 500));

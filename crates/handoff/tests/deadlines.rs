@@ -218,7 +218,7 @@ fn a_send_that_is_cancelled_by_time_says_what_was_sent_and_gives_its_buffer_back
             let socket = attached(&driver, near, engine);
             // Sent in time: the time-out changes nothing.
             let quick = socket.send(Buffer::from(pattern(1, 1_000))).unwrap().into_future();
-            let quick = driver.block_on(driver.cancel_after(LONG, quick)).unwrap();
+            let quick = driver.block_on(driver.cancel_after(LONG, quick)).unwrap().unwrap();
             assert_eq!(quick.sent.unwrap(), 1_000);
             // One send is midway, and one waits behind it.
             let [(first, first_back), (second, second_back)] = [(2, BLOCKED), (3, 500)]
@@ -238,8 +238,11 @@ fn a_send_that_is_cancelled_by_time_says_what_was_sent_and_gives_its_buffer_back
                 "{engine}: {second:?}"
             );
             let reader = read_all(far);
-            assert_same(&driver.block_on(first_back).unwrap().buffer, &pattern(2, BLOCKED));
-            assert_same(&driver.block_on(second_back).unwrap().buffer, &pattern(3, 500));
+            assert_same(
+                &driver.block_on(first_back).unwrap().unwrap().buffer,
+                &pattern(2, BLOCKED),
+            );
+            assert_same(&driver.block_on(second_back).unwrap().unwrap().buffer, &pattern(3, 500));
             drop(socket);
             let got = reader.join().unwrap();
             // The count that it reports is what came.
@@ -272,7 +275,7 @@ fn a_cancelled_send_ends_once_the_one_before_it_has_gone() {
         assert_same(&got, &pattern(2, BLOCKED));
         let reader = read_all(far);
         for (back, seed) in [(first_back, 2), (second_back, 3)] {
-            assert_same(&driver.block_on(back).unwrap().buffer, &pattern(seed, BLOCKED));
+            assert_same(&driver.block_on(back).unwrap().unwrap().buffer, &pattern(seed, BLOCKED));
         }
         drop(socket);
         assert_same(&reader.join().unwrap(), &pattern(3, BLOCKED)[..done]);
@@ -296,7 +299,7 @@ fn a_send_behind_a_time_out_ends_where_that_was_asked_for() {
             driver.block_on(driver.sleep(SHORT)).unwrap().unwrap();
             let next = socket.send(Buffer::from(pattern(3, 500)));
             let reader = read_all(far);
-            let back = driver.block_on(loan).unwrap();
+            let back = driver.block_on(loan).unwrap().unwrap();
             assert_same(&back.buffer, &pattern(2, BLOCKED));
             if cancels {
                 let error = next.unwrap_err().error;
@@ -306,7 +309,7 @@ fn a_send_behind_a_time_out_ends_where_that_was_asked_for() {
                 drop(socket);
                 assert_same(&reader.join().unwrap(), &pattern(2, BLOCKED)[..sent]);
             } else {
-                let next = driver.block_on(next.unwrap().into_future()).unwrap();
+                let next = driver.block_on(next.unwrap().into_future()).unwrap().unwrap();
                 assert_eq!(next.sent.unwrap(), 500);
                 drop(socket);
                 let all = [pattern(2, BLOCKED), pattern(3, 500)].concat();
@@ -332,7 +335,7 @@ fn a_receive_that_is_cancelled_by_time_gives_back_what_it_has() {
             // It has what came before its time is over.
             driver.turn(Wait::No).unwrap();
             let time = if came == 1_000 { LONG } else { SHORT };
-            let over = driver.block_on(driver.cancel_after(time, receive)).unwrap();
+            let over = driver.block_on(driver.cancel_after(time, receive)).unwrap().unwrap();
             match over.result {
                 Ok(1_000) if came == 1_000 => {}
                 Err(Error::Canceled { done }) => assert_eq!(done, came),
@@ -345,7 +348,7 @@ fn a_receive_that_is_cancelled_by_time_gives_back_what_it_has() {
         assert!(driver.block_on(driver.timeout(SHORT, receive)).unwrap().is_err());
         far.write_all(&pattern(9, 10)).unwrap();
         let next = socket.receive_exact(Buffer::from(vec![0; 10])).unwrap();
-        assert_same(&driver.block_on(next).unwrap().buffer, &pattern(9, 10));
+        assert_same(&driver.block_on(next).unwrap().unwrap().buffer, &pattern(9, 10));
     });
 }
 
@@ -407,7 +410,7 @@ fn a_task_whose_sends_are_over_at_once_holds_nobody_up() {
                 if over.get() {
                     break;
                 }
-                let finished = socket.send(buffer).unwrap().await;
+                let finished = socket.send(buffer).unwrap().await.unwrap();
                 assert_eq!(finished.sent.unwrap(), 100, "{engine}");
                 buffer = finished.buffer;
             }

@@ -143,7 +143,8 @@ mod guest {
                 for len in [1, 4096, 8000, SIZE] {
                     let header = [7; 48];
                     let message = socket.message(Buffer::from(pattern(1, len))).header(&header);
-                    let returned = driver.block_on(message.send().unwrap().split().1).unwrap();
+                    let returned =
+                        driver.block_on(message.send().unwrap().split().1).unwrap().unwrap();
                     let tally = returned.receipt.tally;
                     assert_eq!(tally.total(), (len + header.len()) as u64, "{engine}");
                     assert_eq!(tally.outcome(), Outcome::ZeroCopy, "{engine} {len} {tally:?}");

@@ -30,7 +30,7 @@ fn file_of(bytes: &[u8]) -> File {
 
 fn read_at(driver: &Driver, file: &handoff::File, len: usize, offset: u64) -> Transferred<Buffer> {
     let read = file.read_at(Buffer::from(vec![0xee; len]), offset).unwrap();
-    driver.block_on(read).unwrap()
+    driver.block_on(read).unwrap().unwrap()
 }
 
 #[test]
@@ -85,10 +85,10 @@ fn writes_land_where_they_are_told() {
         let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
         let whole = file.write_at(pieces, 10).unwrap();
         let far = file.write_at(filled(&mut region, 9, 100), 1 << 20).unwrap();
-        let over = driver.block_on(whole).unwrap();
+        let over = driver.block_on(whole).unwrap().unwrap();
         assert_eq!(over.result.unwrap(), expected.len());
         assert_eq!(over.buffer.iter().map(|piece| piece.len()).collect::<Vec<_>>(), lens);
-        assert_eq!(driver.block_on(far).unwrap().result.unwrap(), 100);
+        assert_eq!(driver.block_on(far).unwrap().unwrap().result.unwrap(), 100);
         let mut got = vec![1; expected.len() + 10];
         std_file.read_exact_at(&mut got, 0).unwrap();
         assert!(got[..10] == [0; 10] && got[10..] == expected);
@@ -103,11 +103,11 @@ fn failures_are_told_with_the_buffer() {
     for driver in drivers() {
         let read_only = driver.file(File::open("/dev/zero").unwrap()).unwrap();
         let write = read_only.write_at(Buffer::from(vec![7; 9]), 0).unwrap();
-        let over = driver.block_on(write).unwrap();
+        let over = driver.block_on(write).unwrap().unwrap();
         assert_eq!(over.result.unwrap_err().raw_os_error(), Some(libc::EBADF));
         assert_eq!(&over.buffer[..], [7; 9]);
         let full = driver.file(OpenOptions::new().write(true).open("/dev/full").unwrap()).unwrap();
-        let over = driver.block_on(full.write(Buffer::from(vec![7; 9])).unwrap()).unwrap();
+        let over = driver.block_on(full.write(Buffer::from(vec![7; 9])).unwrap()).unwrap().unwrap();
         assert_eq!(over.result.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
         // Beyond any offset of a file: -1 would mean the file's own position.
         for offset in [u64::MAX, 1 << 63] {
@@ -138,11 +138,11 @@ fn direct_files_are_read_to_their_unaligned_end() {
             driver.register(&region).unwrap();
         }
         let buffer = region.take(16 << 10).unwrap();
-        let over = driver.block_on(file.read_at(buffer, 0).unwrap()).unwrap();
+        let over = driver.block_on(file.read_at(buffer, 0).unwrap()).unwrap().unwrap();
         assert_eq!(over.result.unwrap(), 10_000);
         assert!(over.buffer[..10_000] == pattern(3, 10_000));
         let block = filled(&mut region, 4, 4096);
-        let over = driver.block_on(file.write_at(block, 4096).unwrap()).unwrap();
+        let over = driver.block_on(file.write_at(block, 4096).unwrap()).unwrap().unwrap();
         assert_eq!(over.result.unwrap(), 4096);
         let mut got = vec![0; 4096];
         File::open(&path).unwrap().read_exact_at(&mut got, 4096).unwrap();
@@ -193,11 +193,11 @@ fn pipes_give_what_there_is_and_take_all() {
                 }
                 let file = driver.file(read).unwrap();
                 let buffer = Buffer::from(vec![0; 100]);
-                let over = driver.block_on(file.read(buffer).unwrap()).unwrap();
+                let over = driver.block_on(file.read(buffer).unwrap()).unwrap().unwrap();
                 assert_eq!(over.result.unwrap(), 7);
                 assert_eq!(&over.buffer[..7], b"handoff");
                 drop(far);
-                let over = driver.block_on(file.read(over.buffer).unwrap()).unwrap();
+                let over = driver.block_on(file.read(over.buffer).unwrap()).unwrap().unwrap();
                 assert_eq!(over.result.unwrap(), 0);
 
                 without_work(|| {
@@ -213,7 +213,7 @@ fn pipes_give_what_there_is_and_take_all() {
                         all
                     });
                     let write = file.write(Buffer::from(pattern(1, 300_000))).unwrap();
-                    let over = driver.block_on(write).unwrap();
+                    let over = driver.block_on(write).unwrap().unwrap();
                     assert_eq!(over.result.unwrap(), 300_000);
                     drop(file);
                     assert!(reader.join().unwrap() == pattern(1, 300_000));
@@ -241,7 +241,7 @@ fn a_read_of_an_empty_pipe_waits_without_work_and_holds_nobody() {
                         thread::sleep(WAIT);
                         File::from(write).write_all(b"handoff").unwrap();
                     });
-                    let over = driver.block_on(read).unwrap();
+                    let over = driver.block_on(read).unwrap().unwrap();
                     assert_eq!(over.result.unwrap(), 7);
                     writer.join().unwrap();
                 });
@@ -280,7 +280,7 @@ fn two_who_wait_for_a_pipe_block_nobody() {
         let (read, write) = pipe();
         let (mut drain, writing) = (File::from(read), driver.file(write).unwrap());
         let write = |len| writing.write(Buffer::from(vec![0; len])).unwrap();
-        driver.block_on(write(1 << 16)).unwrap().result.unwrap();
+        driver.block_on(write(1 << 16)).unwrap().unwrap().result.unwrap();
         let mut writes = vec![write(4096), write(4096)];
         driver.turn(Wait::No).unwrap();
         for _ in 0..2 {
@@ -299,7 +299,7 @@ fn a_vector_grows_by_what_is_read_and_by_nothing_else() {
             [(100_000, 0, 100_000), (1000, 99_500, 500), (10, 100_000, 0), (0, 5, 0)]
         {
             let read = file.read_at(Append::to(b"begins".to_vec(), room), offset as u64);
-            let read = driver.block_on(read.unwrap()).unwrap();
+            let read = driver.block_on(read.unwrap()).unwrap().unwrap();
             assert_eq!(read.result.unwrap(), expected);
             assert_eq!(read.buffer.room(), room - expected);
             let all = [b"begins", &bytes[offset..][..expected]].concat();
@@ -309,7 +309,7 @@ fn a_vector_grows_by_what_is_read_and_by_nothing_else() {
         let write_only = OpenOptions::new().write(true).open(write_only.path()).unwrap();
         let write_only = driver.file(write_only).unwrap();
         let read = write_only.read_at(Append::to(b"begins".to_vec(), 10), 0).unwrap();
-        let failed = driver.block_on(read).unwrap();
+        let failed = driver.block_on(read).unwrap().unwrap();
         failed.result.unwrap_err();
         assert_eq!(failed.buffer.into_vec(), b"begins");
         // A pipe gives what there is; a forgotten read keeps its vector until the ring has closed.
@@ -317,7 +317,7 @@ fn a_vector_grows_by_what_is_read_and_by_nothing_else() {
         File::from(write.try_clone().unwrap()).write_all(b" and ends").unwrap();
         let read = driver.file(read).unwrap();
         let some = read.read(Append::to(b"begins".to_vec(), 1 << 20)).unwrap();
-        let some = driver.block_on(some).unwrap();
+        let some = driver.block_on(some).unwrap().unwrap();
         assert_eq!((some.result.unwrap(), some.buffer.room()), (9, (1 << 20) - 9));
         assert_eq!(some.buffer.into_vec(), b"begins and ends");
         std::mem::forget(read.read(Append::to(vec![1; 100], 100)).unwrap());
@@ -383,7 +383,7 @@ fn a_wait_without_reading_leaves_the_bytes_and_can_be_dropped() {
         assert!(matches!(readable.as_mut().poll(&mut context), Poll::Pending));
         File::from(write).write_all(b"here").unwrap();
         driver.block_on(readable).unwrap().unwrap();
-        let read = driver.block_on(file.read(buffer()).unwrap()).unwrap();
+        let read = driver.block_on(file.read(buffer()).unwrap()).unwrap().unwrap();
         assert_eq!(read.result.unwrap(), 4);
     }
 }
@@ -409,7 +409,7 @@ fn the_kernels_workers_of_a_thread_stay_from_ring_to_ring() {
     // Writes to a file system in memory always go to a worker.
     let file = tempfile::tempfile_in("/dev/shm").unwrap();
     let write = driver.file(file).unwrap().write_at(Buffer::from(vec![1; 4096]), 0).unwrap();
-    assert_eq!(driver.block_on(write).unwrap().result.unwrap(), 4096);
+    assert_eq!(driver.block_on(write).unwrap().unwrap().result.unwrap(), 4096);
     let ours: Vec<_> = workers().difference(&before).cloned().collect();
     assert!(!ours.is_empty(), "no worker did it");
     drop(driver);
@@ -430,12 +430,12 @@ fn pieces_are_written_and_read_by_one_request() {
             lens.iter().enumerate().map(|(seed, len)| filled(&mut region, seed, *len)).collect();
         let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
         let file = driver.file(tempfile::tempfile().unwrap()).unwrap();
-        let over = driver.block_on(file.write_at(pieces, 5).unwrap()).unwrap();
+        let over = driver.block_on(file.write_at(pieces, 5).unwrap()).unwrap().unwrap();
         assert_eq!(over.result.unwrap(), expected.len());
         let mut pieces = over.buffer;
         pieces.iter_mut().for_each(|piece| piece.fill(0));
         // Past the end by one piece and a half.
-        let over = driver.block_on(file.read_at(pieces, 455).unwrap()).unwrap();
+        let over = driver.block_on(file.read_at(pieces, 455).unwrap()).unwrap().unwrap();
         assert_eq!(over.result.unwrap(), expected.len() - 450);
         let got: Vec<u8> = over.buffer.iter().flat_map(|piece| piece.to_vec()).collect();
         assert!(got[..expected.len() - 450] == expected[450..]);
@@ -454,7 +454,7 @@ fn pieces_enter_a_pipe_together() {
         let file = driver.file(writer).unwrap();
         let pieces: Vec<_> = (0..5).map(|seed| Buffer::from(pattern(seed, 100))).collect();
         let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
-        driver.block_on(file.write(pieces).unwrap()).unwrap().result.unwrap();
+        driver.block_on(file.write(pieces).unwrap()).unwrap().unwrap().result.unwrap();
         let mut got = vec![0; 1_000];
         assert_eq!(rustix::io::read(&reader, &mut got).unwrap(), 500);
         assert!(got[..500] == expected);
@@ -477,7 +477,7 @@ fn pieces_of_a_file_that_knows_no_vectors_are_filled() {
             let file = driver.file(File::open("/proc/self/mem").unwrap()).unwrap();
             let pieces: Vec<_> = (0..3).map(|seed| filled(&mut region, seed, 100)).collect();
             let reading = file.read_at(pieces, CONTENT.as_ptr() as u64).unwrap();
-            let over = driver.block_on(reading).unwrap();
+            let over = driver.block_on(reading).unwrap().unwrap();
             let got: Vec<u8> = over.buffer.iter().flat_map(|piece| piece.to_vec()).collect();
             assert_eq!(over.result.unwrap(), 300, "registered {registered}");
             assert!(got == CONTENT, "registered {registered}: {got:?}");
@@ -503,7 +503,7 @@ fn pieces_are_written_to_a_file_that_knows_no_vectors() {
             let pieces: Vec<_> = (0..3).map(|seed| filled(&mut region, seed, 100)).collect();
             let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
             let writing = file.write_at(pieces, target.as_ptr() as u64).unwrap();
-            assert_eq!(driver.block_on(writing).unwrap().result.unwrap(), 300);
+            assert_eq!(driver.block_on(writing).unwrap().unwrap().result.unwrap(), 300);
             let got: Vec<u8> = target.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
             assert!(got == expected, "registered {registered}: {got:?}");
         }
@@ -533,13 +533,13 @@ mod guest {
                 })
                 .collect();
             let expected: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
-            let over = driver.block_on(file.write_at(pieces, 0).unwrap()).unwrap();
+            let over = driver.block_on(file.write_at(pieces, 0).unwrap()).unwrap().unwrap();
             assert_eq!(over.result.unwrap(), total);
             let mut there = vec![0; total];
             File::open(DISK).unwrap().read_exact_at(&mut there, 0).unwrap();
             assert!(there == expected);
             // What is read takes the same pieces.
-            let over = driver.block_on(file.read_at(over.buffer, 0).unwrap()).unwrap();
+            let over = driver.block_on(file.read_at(over.buffer, 0).unwrap()).unwrap().unwrap();
             assert_eq!(over.result.unwrap(), total);
             let got: Vec<u8> = over.buffer.iter().flat_map(|piece| piece.to_vec()).collect();
             assert!(got == expected);
@@ -590,11 +590,13 @@ mod guest {
                     let pieces = pieces(&mut region, behind);
                     let expected: Vec<u8> =
                         pieces.iter().flat_map(|piece| piece.to_vec()).collect();
-                    let over = driver.block_on(file.write_at(pieces, 8192).unwrap()).unwrap();
+                    let over =
+                        driver.block_on(file.write_at(pieces, 8192).unwrap()).unwrap().unwrap();
                     assert_eq!(over.result.unwrap(), LEN);
                     let mut pieces = over.buffer;
                     pieces.iter_mut().for_each(|piece| piece.fill(0));
-                    let over = driver.block_on(file.read_at(pieces, 8192).unwrap()).unwrap();
+                    let over =
+                        driver.block_on(file.read_at(pieces, 8192).unwrap()).unwrap().unwrap();
                     assert_eq!(over.result.unwrap(), LEN);
                     let got: Vec<u8> =
                         over.buffer.iter().flat_map(|piece| piece.to_vec()).collect();
@@ -613,7 +615,7 @@ mod guest {
             let file = disk(&driver);
             let mut region = Region::anonymous(PIECES * 4096).unwrap();
             let pieces = pieces(&mut region, 30);
-            let over = driver.block_on(file.write_at(pieces, 0).unwrap()).unwrap();
+            let over = driver.block_on(file.write_at(pieces, 0).unwrap()).unwrap().unwrap();
             assert_eq!(over.result.unwrap_err().raw_os_error(), Some(libc::EINVAL));
             assert_eq!(over.buffer.len(), PIECES);
             assert!(over.buffer[1][..] == pattern(1, PIECE));

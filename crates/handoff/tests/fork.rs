@@ -41,7 +41,7 @@ fn works(driver: &Driver) {
     let (near, mut far) = tcp("127.0.0.1");
     let socket = driver.socket(near).unwrap();
     let sending = socket.send(Buffer::from(pattern(3, 1000))).unwrap();
-    assert_eq!(driver.block_on(sending.into_future()).unwrap().sent.unwrap(), 1000);
+    assert_eq!(driver.block_on(sending.into_future()).unwrap().unwrap().sent.unwrap(), 1000);
     let mut got = vec![0; 1000];
     far.read_exact(&mut got).unwrap();
     assert!(got == pattern(3, 1000));
@@ -91,7 +91,7 @@ fn what_a_child_asks_and_drops_goes_on_in_its_parent() {
         assert_eq!(&next[..], b"more");
         let reader = read_all(far);
         assert_eq!(driver.block_on(sent).unwrap().unwrap(), STALLED, "{engine}");
-        assert!(driver.block_on(on_loan).unwrap().buffer[..] == pattern(5, STALLED));
+        assert!(driver.block_on(on_loan).unwrap().unwrap().buffer[..] == pattern(5, STALLED));
         drop((receiver, span, next, socket));
         while driver.in_flight() > 0 {
             driver.turn(Wait::AtMost(Duration::from_millis(5))).unwrap();

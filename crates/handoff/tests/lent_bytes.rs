@@ -37,7 +37,8 @@ fn bytes_go_as_they_are_by_every_engine() {
         });
         for part in parts {
             let (at, len) = (part.as_ptr(), part.len());
-            let finished = driver.block_on(async { socket.send(part).unwrap().await }).unwrap();
+            let finished =
+                driver.block_on(async { socket.send(part).unwrap().await }).unwrap().unwrap();
             assert_eq!(finished.sent.unwrap(), len);
             assert_eq!((finished.buffer.as_ptr(), finished.buffer.len()), (at, len), "{engine}");
         }
@@ -53,7 +54,8 @@ fn bytes_are_written_to_a_file() {
         let path = directory.path().join(number.to_string());
         let file = driver.file(std::fs::File::create(&path).unwrap()).unwrap();
         let bytes = Bytes::from(pattern(1, LEN)).slice(3..);
-        let written = driver.block_on(async { file.write_at(bytes, 0).unwrap().await }).unwrap();
+        let written =
+            driver.block_on(async { file.write_at(bytes, 0).unwrap().await }).unwrap().unwrap();
         assert_eq!(written.result.unwrap(), LEN - 3);
         assert!(std::fs::read(&path).unwrap() == pattern(1, LEN)[3..]);
     }
@@ -152,7 +154,7 @@ fn an_owner_may_do_anything_when_all_of_its_batch_is_told() {
                 // The driver works as before.
                 let sent = driver
                     .block_on(async { socket.send(Bytes::from_static(b"on")).unwrap().await });
-                assert_eq!(sent.unwrap().sent.unwrap(), 2);
+                assert_eq!(sent.unwrap().unwrap().sent.unwrap(), 2);
             }
         }
     });

@@ -64,7 +64,7 @@ fn send(
         .block_on(async {
             let mut finished = Vec::new();
             for sending in sendings {
-                finished.push(sending.into_future().await);
+                finished.push(sending.into_future().await.unwrap());
             }
             finished
         })

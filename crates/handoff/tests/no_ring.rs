@@ -49,7 +49,7 @@ fn a_forbidden_ring_is_named_and_replaced() {
             let mut got = vec![0; 70_006];
             far.read_exact(&mut got).unwrap();
             assert!(got == [b"header", &pattern(1, 70_000)[..]].concat());
-            let finished = driver.block_on(sending.into_future()).unwrap();
+            let finished = driver.block_on(sending.into_future()).unwrap().unwrap();
             assert_eq!(finished.sent.unwrap(), 70_006);
         }
 
@@ -61,7 +61,7 @@ fn a_forbidden_ring_is_named_and_replaced() {
             let message = datagrams.message(filled(&mut region, seed, 1000));
             drop(message.to(peer.local_addr().unwrap()).send_in(&mut group).unwrap());
         }
-        assert_eq!(driver.block_on(group.flush()).unwrap().buffer.len(), 5);
+        assert_eq!(driver.block_on(group.flush()).unwrap().unwrap().buffer.len(), 5);
         // Datagrams may overtake each other.
         let mut expected: Vec<_> = (0..5).map(|seed| pattern(seed, 1000)).collect();
         for _ in 0..5 {
@@ -81,12 +81,12 @@ fn a_forbidden_ring_is_named_and_replaced() {
             while let Some(span) = receiver.next_span().await {
                 let span = span.unwrap();
                 let len = span.len() as u64;
-                file.write_at(span, offset).unwrap().await.result.unwrap();
+                file.write_at(span, offset).unwrap().await.unwrap().result.unwrap();
                 offset += len;
             }
             file.read_at(Buffer::from(vec![0; 60_000]), 0).unwrap().await
         });
-        let over = executor.run(task).unwrap();
+        let over = executor.run(task).unwrap().unwrap();
         assert_eq!(over.result.unwrap(), 50_000);
         assert!(over.buffer[..50_000] == pattern(2, 50_000));
         writer.join().unwrap();
@@ -132,7 +132,7 @@ fn sizes_that_the_kernel_limits_do_not_cost_the_ring() {
         let (near, mut far) = tcp("127.0.0.1");
         let socket = driver.socket(near).unwrap();
         let sending = socket.send(Buffer::from(pattern(1, 100))).unwrap();
-        driver.block_on(sending.into_future()).unwrap().sent.unwrap();
+        driver.block_on(sending.into_future()).unwrap().unwrap().sent.unwrap();
         far.read_exact(&mut [0; 100]).unwrap();
     }
 }

@@ -225,7 +225,9 @@ fn a_send_of_several_requests_stays_whole() {
                 let first = socket.send(pieces).unwrap();
                 let second = socket.send(Buffer::from(last.clone())).unwrap();
                 let sent = driver
-                    .block_on(async { (first.await.sent.unwrap(), second.await.sent.unwrap()) })
+                    .block_on(async {
+                        (first.await.unwrap().sent.unwrap(), second.await.unwrap().sent.unwrap())
+                    })
                     .unwrap();
                 assert_eq!(sent, (3000, 5000), "{engine}");
                 let mut arrived = vec![0; 8000];
@@ -304,7 +306,7 @@ fn end_among_others(driver: &Driver, ends: Ends, others: usize, keeps_loan: bool
     // What the kernel has taken comes back with the connection's end.
     far.into_iter().for_each(reset);
     if let Some(on_loan) = on_loan {
-        assert_eq!(driver.block_on(on_loan).unwrap().buffer.len(), LONGER_THAN_ROOM);
+        assert_eq!(driver.block_on(on_loan).unwrap().unwrap().buffer.len(), LONGER_THAN_ROOM);
     }
     drop((waiting, socket));
     while driver.in_flight() > 0 {

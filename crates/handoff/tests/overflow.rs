@@ -44,7 +44,7 @@ fn thousands_of_returns_at_once() {
         driver
             .block_on(async {
                 for sending in sendings {
-                    let finished = sending.await;
+                    let finished = sending.await.unwrap();
                     assert_eq!(finished.sent.unwrap(), 64);
                     assert_eq!(finished.receipt.tally.total(), 64);
                 }
@@ -132,7 +132,7 @@ fn wake_ups_survive_a_full_queue() {
             drop(sender);
             waking.join().unwrap();
             for read in reads {
-                assert_eq!(driver.block_on(read).unwrap().result.unwrap(), 9);
+                assert_eq!(driver.block_on(read).unwrap().unwrap().result.unwrap(), 9);
             }
         }
     });

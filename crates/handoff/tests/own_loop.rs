@@ -120,7 +120,7 @@ fn a_blocked_send_is_cancelled() {
         let refused = socket.send(filled(&mut region, 1, 10)).unwrap_err();
         assert!(matches!(refused.error, Error::StreamBroken { sent, .. } if sent == done));
         let reader = read_all(far);
-        let back = driver.block_on(loan).unwrap();
+        let back = driver.block_on(loan).unwrap().unwrap();
         assert_eq!(back.receipt.tally.total(), done as u64, "{engine}");
         drop(socket);
         assert!(reader.join().unwrap() == pattern(1, BLOCKED)[..done], "{engine}");
@@ -147,9 +147,9 @@ fn empty_pieces_take_no_room_in_a_message() {
         let reader = read_all(far);
         let back = driver
             .block_on(async {
-                let back = sending.await;
-                assert_eq!(empty.await.sent.unwrap(), 0);
-                assert_eq!(none.await.sent.unwrap(), 0);
+                let back = sending.await.unwrap();
+                assert_eq!(empty.await.unwrap().sent.unwrap(), 0);
+                assert_eq!(none.await.unwrap().sent.unwrap(), 0);
                 back
             })
             .unwrap();
@@ -172,7 +172,7 @@ fn a_message_of_a_header_alone_is_sent_at_once() {
             let buffer = region.take(0).unwrap();
             let start = Instant::now();
             let sending = socket.message(buffer).header(b"header").send().unwrap();
-            assert_eq!(driver.block_on(async { sending.await.sent }).unwrap().unwrap(), 6);
+            assert_eq!(driver.block_on(async { sending.await.unwrap().sent }).unwrap().unwrap(), 6);
             let mut got = [0; 6];
             far.read_exact(&mut got).unwrap();
             assert_eq!(&got, b"header");
@@ -206,7 +206,7 @@ fn a_ring_of_two_entries_takes_any_number_of_sends() {
             driver
                 .block_on(async {
                     for sending in sendings {
-                        sending.await.sent.unwrap();
+                        sending.await.unwrap().sent.unwrap();
                     }
                 })
                 .unwrap();
@@ -256,9 +256,9 @@ fn nothing_waits_for_a_driver_that_is_gone() {
         other
             .block_on(async {
                 assert!(stalled.await.is_err(), "{engine}");
-                let behind = behind.await;
+                let behind = behind.await.unwrap();
                 assert!(behind.sent.is_err() && behind.buffer[..] == pattern(2, 10)[..]);
-                assert!(read.await.result.is_err());
+                assert!(read.await.unwrap().result.is_err());
                 let end = receiver.next_span().await;
                 assert!(matches!(end, Some(Err(Error::DriverGone))), "{engine}: {end:?}");
             })

@@ -38,7 +38,7 @@ fn results(driver: &Driver, sendings: Vec<Sending<Buffer>>) -> Vec<Result<usize,
         .block_on(async {
             let mut results = Vec::new();
             for (seed, sending) in sendings.into_iter().enumerate() {
-                let finished = sending.await;
+                let finished = sending.await.unwrap();
                 let len = finished.buffer.len();
                 assert!(finished.buffer[..] == pattern(seed, len));
                 results.push(finished.sent);
@@ -113,13 +113,14 @@ fn our_own_end_of_the_stream_fails_later_sends_without_breaking_it() {
         let (near, mut far) = narrow_tcp();
         let socket = attached(&driver, near, engine);
         let first = socket.send(Buffer::from(pattern(1, 1000))).unwrap();
-        assert_eq!(driver.block_on(async { first.await.sent }).unwrap().unwrap(), 1000);
+        assert_eq!(driver.block_on(async { first.await.unwrap().sent }).unwrap().unwrap(), 1000);
         rustix::net::shutdown(&socket, rustix::net::Shutdown::Write).unwrap();
         for _ in 0..3 {
             let sendings: Vec<_> =
                 (0..3).map(|_| socket.send(Buffer::from(pattern(0, 1000))).unwrap()).collect();
             for sending in sendings {
-                let error = driver.block_on(async { sending.await.sent }).unwrap().unwrap_err();
+                let error =
+                    driver.block_on(async { sending.await.unwrap().sent }).unwrap().unwrap_err();
                 assert_eq!(error.raw_os_error(), Some(libc::EPIPE), "{engine}: {error}");
             }
         }
@@ -140,7 +141,7 @@ fn a_connection_that_was_reset_before_a_send_fails_it() {
         poll(&mut [PollFd::new(&socket, PollFlags::empty())], None).unwrap();
         for _ in 0..3 {
             let sending = socket.send(Buffer::from(pattern(1, 100_000))).unwrap();
-            let finished = driver.block_on(async { sending.await }).unwrap();
+            let finished = driver.block_on(async { sending.await }).unwrap().unwrap();
             let error = finished.sent.unwrap_err();
             assert!(is_reset(&error), "{engine}: {error}");
             assert_eq!(finished.receipt.tally.total(), 0, "{engine}");
@@ -164,7 +165,7 @@ fn a_datagram_nobody_listens_for_does_not_stop_the_socket() {
         while seed < 20 || refused == 0 {
             seed += 1;
             let sending = socket.send(Buffer::from(pattern(seed, 3000))).unwrap();
-            let finished = driver.block_on(async { sending.await }).unwrap();
+            let finished = driver.block_on(async { sending.await }).unwrap().unwrap();
             match finished.sent {
                 Ok(sent) => assert_eq!(sent, 3000),
                 Err(error) => {

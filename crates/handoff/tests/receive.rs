@@ -271,7 +271,7 @@ fn a_visitor_may_send_turn_the_driver_and_panic() {
         assert_eq!(pool.held(), 0);
         let all = async {
             for sending in sends {
-                sending.await.sent.unwrap();
+                sending.await.unwrap().sent.unwrap();
             }
         };
         driver.block_on(all).unwrap();
@@ -395,7 +395,7 @@ fn a_receiver_that_goes_while_it_wants_chunks_is_forgotten() {
         drop(held);
         far.write_all(b"handoff").unwrap();
         assert_eq!(&driver.block_on(next(&mut other)).unwrap()[..], b"handoff");
-        driver.block_on(async { sending.await.sent.unwrap() }).unwrap();
+        driver.block_on(async { sending.await.unwrap().sent.unwrap() }).unwrap();
     });
 }
 
@@ -418,7 +418,7 @@ fn a_receiver_goes_before_it_is_told_that_there_are_no_chunks() {
         drop(held);
         driver.turn(Wait::No).unwrap();
         for read in reads {
-            assert_eq!(&driver.block_on(read).unwrap().buffer[..], [0; 10]);
+            assert_eq!(&driver.block_on(read).unwrap().unwrap().buffer[..], [0; 10]);
         }
         assert_eq!((driver.in_flight(), pool.held()), (0, 0));
     });
@@ -549,7 +549,7 @@ fn parts_of_a_datagram_know_its_sender_and_go_back_to_it() {
         let mut body = kept.pop().unwrap();
         let head = body.split_to(4);
         let sending = socket.message(body).to(head.datagram().unwrap().sender).send().unwrap();
-        driver.block_on(sending.into_future()).unwrap().sent.unwrap();
+        driver.block_on(sending.into_future()).unwrap().unwrap().sent.unwrap();
         let mut back = [0; 16];
         assert_eq!(peer.recv(&mut back).unwrap(), 4);
         assert_eq!(&back[..4], b"body");
@@ -707,12 +707,12 @@ fn received_spans_are_lent_on() {
                     let mut span = span.unwrap();
                     let len = span.len();
                     let head = span.split_to(len / 2);
-                    let first = sink.write_at(head, offset).unwrap().await;
+                    let first = sink.write_at(head, offset).unwrap().await.unwrap();
                     assert_eq!(first.result.unwrap(), len / 2);
-                    let rest = sink.write_at(span, offset + len as u64 / 2).unwrap().await;
+                    let rest = sink.write_at(span, offset + len as u64 / 2).unwrap().await.unwrap();
                     rest.result.unwrap();
-                    socket.send(first.buffer).unwrap().await.sent.unwrap();
-                    socket.send(rest.buffer).unwrap().await.sent.unwrap();
+                    socket.send(first.buffer).unwrap().await.unwrap().sent.unwrap();
+                    socket.send(rest.buffer).unwrap().await.unwrap().sent.unwrap();
                     offset += len as u64;
                 }
             })
@@ -738,11 +738,11 @@ fn spans_are_lent_on_together() {
                     }
                     most = most.max(spans.len());
                     let lens: Vec<_> = spans.iter().map(|span| span.len()).collect();
-                    let sent = socket.send(spans).unwrap().await;
+                    let sent = socket.send(spans).unwrap().await.unwrap();
                     assert_eq!(sent.sent.unwrap(), lens.iter().sum());
                     // They come back unchanged.
                     assert!(sent.buffer.iter().map(|span| span.len()).eq(lens));
-                    let written = sink.write_at(sent.buffer, offset).unwrap().await;
+                    let written = sink.write_at(sent.buffer, offset).unwrap().await.unwrap();
                     offset += written.result.unwrap() as u64;
                 }
             })

@@ -63,17 +63,17 @@ fn receive_messages<B: PayloadMut>(
 ) {
     let receiving = async {
         for number in 0..MESSAGES {
-            let header = socket.receive_exact(take(HEADER)).unwrap().await;
+            let header = socket.receive_exact(take(HEADER)).unwrap().await.unwrap();
             assert_eq!(header.result.unwrap(), HEADER);
             let header = bytes_of(&header.buffer);
             let len = u32::from_le_bytes(*header.first_chunk().unwrap()) as usize;
             assert_eq!(len, len_of(number));
             assert_eq!(header[4..], (number as u16).to_le_bytes());
-            let payload = socket.receive_exact(take(len)).unwrap().await;
+            let payload = socket.receive_exact(take(len)).unwrap().await.unwrap();
             assert_eq!(payload.result.unwrap(), len);
             assert_same(&bytes_of(&payload.buffer), &pattern(number, len));
         }
-        socket.receive_into(take(1)).unwrap().await.result.unwrap()
+        socket.receive_into(take(1)).unwrap().await.unwrap().result.unwrap()
     };
     assert_eq!(driver.block_on(receiving).unwrap(), 0);
 }
@@ -134,18 +134,19 @@ fn messages_land_behind_what_a_vector_has() {
         let sender = send_messages(far);
         let receiving = async {
             for number in 0..MESSAGES {
-                let header = socket.receive_exact(Append::to(vec![], HEADER)).unwrap().await;
+                let header =
+                    socket.receive_exact(Append::to(vec![], HEADER)).unwrap().await.unwrap();
                 assert_eq!(header.result.unwrap(), HEADER);
                 let header = header.buffer.into_vec();
                 let len = u32::from_le_bytes(*header.first_chunk().unwrap()) as usize;
                 assert_eq!(len, len_of(number));
                 // In two parts; the second continues where the first has ended.
                 let payload = Append::to(BEGIN.to_vec(), len / 3);
-                let payload = socket.receive_exact(payload).unwrap().await;
+                let payload = socket.receive_exact(payload).unwrap().await.unwrap();
                 assert_eq!(payload.result.unwrap(), len / 3);
                 assert_eq!(payload.buffer.room(), 0);
                 let payload = Append::to(payload.buffer.into_vec(), len - len / 3);
-                let payload = socket.receive_exact(payload).unwrap().await;
+                let payload = socket.receive_exact(payload).unwrap().await.unwrap();
                 assert_eq!(payload.result.unwrap(), len - len / 3);
                 let payload = payload.buffer.into_vec();
                 let (begin, rest) = payload.split_at(BEGIN.len());
@@ -169,13 +170,14 @@ fn a_vector_has_just_what_came_whatever_ended_its_receive() {
             let first = socket.receive_exact(Append::to(b"ab".to_vec(), 10_000)).unwrap();
             turn(&driver);
             first.cancel();
-            let first = driver.block_on(first).unwrap();
+            let first = driver.block_on(first).unwrap().unwrap();
             let Err(Error::Canceled { done }) = first.result else { panic!("{first:?}") };
             assert_eq!((done, first.buffer.room()), (came, 10_000 - came));
             far.write_all(&pattern(2, 7)).unwrap();
             drop(far);
             // What is left of the room goes on.
-            let second = driver.block_on(socket.receive_exact(first.buffer).unwrap()).unwrap();
+            let second =
+                driver.block_on(socket.receive_exact(first.buffer).unwrap()).unwrap().unwrap();
             assert!(
                 matches!(second.result, Err(Error::StreamEnded { received: 7, .. })),
                 "{second:?}"
@@ -222,7 +224,7 @@ fn messages_land_in_memory_that_others_map() {
         far.write_all(&pattern(4, 5_000)).unwrap();
         for part in pattern(4, 5_000).chunks(1_250) {
             let buffer = region.take(1_250).unwrap();
-            let over = driver.block_on(socket.receive_exact(buffer).unwrap()).unwrap();
+            let over = driver.block_on(socket.receive_exact(buffer).unwrap()).unwrap().unwrap();
             assert_eq!(over.result.unwrap(), 1_250);
             let mut got = vec![0; 1_250];
             over.buffer.view().read(0, &mut got);
@@ -247,7 +249,7 @@ fn a_socket_that_does_not_block_is_waited_for() {
         for buffer in [region.take(4_000).unwrap(), Buffer::from(vec![0; 5_000])] {
             let (len, all) = (buffer.len(), pattern(3, 9_000));
             let expected = if len == 4_000 { &all[..4_000] } else { &all[4_000..] };
-            let over = driver.block_on(socket.receive_exact(buffer).unwrap()).unwrap();
+            let over = driver.block_on(socket.receive_exact(buffer).unwrap()).unwrap().unwrap();
             assert_eq!(over.result.unwrap(), len);
             assert_same(&over.buffer, expected);
         }
@@ -264,7 +266,7 @@ fn a_stream_that_ends_too_early_says_how_much_came() {
             drop(far);
             let mut region = registered(&driver, 1 << 20);
             let wait = socket.receive_exact(region.take(100_000).unwrap()).unwrap();
-            let over = driver.block_on(wait).unwrap();
+            let over = driver.block_on(wait).unwrap().unwrap();
             let error = over.result.unwrap_err();
             assert!(
                 matches!(error, Error::StreamEnded { received, wanted: 100_000 } if received == came),
@@ -272,7 +274,7 @@ fn a_stream_that_ends_too_early_says_how_much_came() {
             );
             assert_same(&over.buffer[..came], &pattern(1, came));
             // And so again.
-            let end = driver.block_on(socket.receive_into(over.buffer).unwrap()).unwrap();
+            let end = driver.block_on(socket.receive_into(over.buffer).unwrap()).unwrap().unwrap();
             assert_eq!(end.result.unwrap(), 0);
         }
     });
@@ -283,7 +285,7 @@ fn nothing_is_waited_for_where_nothing_is_wanted() {
     with_each_driver(LONG, |driver| {
         let (socket, _far) = connected(&driver);
         let none = driver.block_on(socket.receive_exact(Buffer::from(vec![])).unwrap());
-        assert_eq!(none.unwrap().result.unwrap(), 0);
+        assert_eq!(none.unwrap().unwrap().result.unwrap(), 0);
         let refused = socket.receive_into(Buffer::from(vec![])).unwrap_err();
         assert!(refused.error.to_string().contains("room for a byte"), "{}", refused.error);
     });
@@ -307,7 +309,7 @@ fn a_second_receiver_of_any_kind_is_refused() {
         // A clone is of the same socket.
         refused(&socket.clone());
         far.write_all(&pattern(1, 9)).unwrap();
-        let first = driver.block_on(first).unwrap();
+        let first = driver.block_on(first).unwrap().unwrap();
         assert_same(&first.buffer, &pattern(1, 9));
         let spans = socket.receive(&pool).unwrap();
         refused(&socket);
@@ -333,14 +335,14 @@ fn a_cancelled_receive_gives_back_what_it_has_and_the_stream_goes_on() {
             far.write_all(&pattern(2, came)).unwrap();
             turn(&driver);
             first.cancel();
-            let over = driver.block_on(first).unwrap();
+            let over = driver.block_on(first).unwrap().unwrap();
             let Err(Error::Canceled { done }) = over.result else { panic!("{over:?}") };
             assert!(done <= came, "{done}");
             assert_same(&over.buffer[..done], &pattern(2, came)[..done]);
             far.write_all(&pattern(3, 100)).unwrap();
             let rest = [&pattern(2, came)[done..], &pattern(3, 100)].concat();
             let buffer = region.take(rest.len()).unwrap();
-            let next = driver.block_on(socket.receive_exact(buffer).unwrap()).unwrap();
+            let next = driver.block_on(socket.receive_exact(buffer).unwrap()).unwrap().unwrap();
             assert_eq!(next.result.unwrap(), rest.len());
             assert_same(&next.buffer, &rest);
         }
@@ -356,7 +358,7 @@ fn a_receive_that_is_over_can_be_cancelled() {
         let over = socket.receive_exact(Buffer::from(vec![0; 3])).unwrap();
         turn(&driver);
         over.cancel();
-        assert_eq!(driver.block_on(over).unwrap().result.unwrap(), 3);
+        assert_eq!(driver.block_on(over).unwrap().unwrap().result.unwrap(), 3);
     });
 }
 
@@ -381,7 +383,7 @@ fn what_a_dropped_receive_had_taken_is_told_to_whoever_receives_next() {
             let error = match next {
                 Ok(next) => {
                     far.write_all(&pattern(2, 10)).unwrap();
-                    driver.block_on(next).unwrap().result.unwrap_err()
+                    driver.block_on(next).unwrap().unwrap().result.unwrap_err()
                 }
                 Err(refused) => refused.error,
             };
@@ -418,11 +420,11 @@ fn what_comes_after_a_dropped_receive_is_the_next_ones() {
                 drop(next);
                 let next = socket.receive_exact(region.take(60).unwrap()).unwrap();
                 far.write_all(&pattern(round, 60)).unwrap();
-                assert_same(&driver.block_on(next).unwrap().buffer, &pattern(round, 60));
+                assert_same(&driver.block_on(next).unwrap().unwrap().buffer, &pattern(round, 60));
                 continue;
             }
             far.write_all(&pattern(round, 60)).unwrap();
-            let next = driver.block_on(next).unwrap();
+            let next = driver.block_on(next).unwrap().unwrap();
             assert_eq!(next.result.unwrap(), 60);
             assert_same(&next.buffer, &pattern(round, 60));
         }
@@ -457,7 +459,7 @@ fn a_datagram_is_cut_at_the_buffers_length() {
             far.send(&pattern(5, sent)).unwrap();
             for buffer in [region.take(room).unwrap(), Buffer::from(vec![0; room])] {
                 let receive = socket.receive_into(buffer).unwrap();
-                let over = driver.block_on(receive).unwrap();
+                let over = driver.block_on(receive).unwrap().unwrap();
                 let came = sent.min(room);
                 assert_eq!(over.result.unwrap(), came);
                 assert_same(&over.buffer[..came], &pattern(5, came));
@@ -480,11 +482,11 @@ fn a_connection_that_is_reset_is_an_error() {
         // Closed with bytes unread: a reset.
         far.peek(&mut [0]).unwrap();
         drop(far);
-        let over = driver.block_on(waiting).unwrap();
+        let over = driver.block_on(waiting).unwrap().unwrap();
         assert_eq!(over.result.unwrap_err().raw_os_error(), Some(libc::ECONNRESET));
         let (socket, far) = connected(&driver);
         far.shutdown(Shutdown::Write).unwrap();
         let over = driver.block_on(socket.receive_into(Buffer::from(vec![0; 5])).unwrap());
-        assert_eq!(over.unwrap().result.unwrap(), 0);
+        assert_eq!(over.unwrap().unwrap().result.unwrap(), 0);
     });
 }

@@ -45,7 +45,7 @@ fn leaves_midway(
     driver
         .block_on(async {
             for (seed, sending) in sendings.into_iter().enumerate() {
-                let finished = sending.await;
+                let finished = sending.await.unwrap();
                 assert_eq!(finished.sent.unwrap(), LEN);
                 assert_eq!(&finished.buffer[..], pattern(seed, LEN));
             }
@@ -130,7 +130,7 @@ fn taken_unread(driver: &Driver, mut region: Region, least: usize) -> usize {
         far.read_exact(&mut message).unwrap();
         message
     });
-    assert_eq!(driver.block_on(async { sending.await }).unwrap().sent.unwrap(), SENT);
+    assert_eq!(driver.block_on(async { sending.await }).unwrap().unwrap().sent.unwrap(), SENT);
     assert!(reader.join().unwrap() == pattern(1, SENT), "it arrived changed");
     taken
 }
@@ -183,7 +183,7 @@ fn two_drivers_register_a_region_at_a_time() {
                 let pinning = driver.register(&region).unwrap();
                 first.fetch_add(usize::from(pinning == Pinning::Own), SeqCst);
                 let sent = driver.block_on(async { socket.send(frozen.clone()).unwrap().await });
-                assert_eq!(sent.unwrap().sent.unwrap(), LEN);
+                assert_eq!(sent.unwrap().unwrap().sent.unwrap(), LEN);
                 let len = far.recv(&mut message).unwrap();
                 assert!(message[..len] == pattern(5, LEN));
                 meet(2 * round + 2);
@@ -239,7 +239,7 @@ fn memory_that_is_gone_is_not_registered_any_more() {
             socket.set_engine(Engine::UringZc).unwrap();
             let sending = socket.send(buffer).unwrap();
             let mut message = vec![0; LEN];
-            let finished = driver.block_on(async { sending.await }).unwrap();
+            let finished = driver.block_on(async { sending.await }).unwrap().unwrap();
             assert_eq!(finished.sent.unwrap(), LEN);
             far.read_exact(&mut message).unwrap();
             assert!(message == pattern(round, LEN), "{round}");
@@ -278,7 +278,7 @@ fn a_driver_that_waits_lets_go_of_memory_that_is_gone() {
             }
             std::io::Write::write_all(&mut far, &[1]).unwrap();
         });
-        assert_eq!(driver.block_on(receiving).unwrap().result.unwrap(), 1);
+        assert_eq!(driver.block_on(receiving).unwrap().unwrap().result.unwrap(), 1);
         other.join().unwrap();
     });
 }

@@ -221,7 +221,7 @@ fn a_first_piece_waits_for_the_sink() {
         drop(carry);
         carried.result.unwrap();
         assert_eq!((carried.engine, carried.bytes), (RouteEngine::Copy, 700));
-        driver.block_on(send.into_future()).unwrap().sent.unwrap();
+        driver.block_on(send.into_future()).unwrap().unwrap().sent.unwrap();
         drop((route, sink));
         let all = [before, pattern(1, 700)].concat();
         assert!(received.join().unwrap() == all, "what arrived differs");
@@ -356,7 +356,8 @@ fn a_socket_is_sent_to_by_other_ways_after_a_route() {
         driver.block_on(route.run()).unwrap().result.unwrap();
         // More than fits at once, so it has to wait for room.
         let rest = handoff::Buffer::from(pattern(1, LEN).split_off(100));
-        let finished = driver.block_on(async { socket.send(rest).unwrap().await }).unwrap();
+        let finished =
+            driver.block_on(async { socket.send(rest).unwrap().await }).unwrap().unwrap();
         assert_eq!(finished.sent.unwrap(), LEN - 100);
         drop((route, socket));
         assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
@@ -591,7 +592,13 @@ fn a_socket_that_sends_a_file_stays_its_owners() {
             let carried = socket.send_file(&file, LEN as u64 - 5..u64::MAX).await;
             carried.result.unwrap();
             assert_eq!(carried.bytes, 5);
-            socket.send(handoff::Buffer::from(b"after".to_vec())).unwrap().await.sent.unwrap();
+            socket
+                .send(handoff::Buffer::from(b"after".to_vec()))
+                .unwrap()
+                .await
+                .unwrap()
+                .sent
+                .unwrap();
             socket.shutdown(std::net::Shutdown::Write).unwrap();
         };
         driver.block_on(all).unwrap();
@@ -730,7 +737,7 @@ fn a_stream_has_one_receiver_which_may_be_a_route() {
                 carried.result.unwrap();
                 assert_eq!(carried.bytes, 6, "{engine:?}");
                 // The end of the stream is there for whoever receives next.
-                let end = from.receive_into(Buffer::from(vec![0; 9])).unwrap().await;
+                let end = from.receive_into(Buffer::from(vec![0; 9])).unwrap().await.unwrap();
                 assert_eq!(end.result.unwrap(), 0);
             })
             .unwrap();
@@ -762,7 +769,7 @@ fn what_goes_at_once_goes_before_the_rest() {
         driver.turn(Wait::No).unwrap();
         assert!(!route(0..100).run_at_once());
         let received = read_all(far);
-        let sent = driver.block_on(async { sending.await.sent }).unwrap();
+        let sent = driver.block_on(async { sending.await.unwrap().sent }).unwrap();
         assert_eq!(sent.unwrap(), 1 << 20);
         driver.block_on(socket.writable().unwrap()).unwrap().unwrap();
         let mut small = route(7..107);

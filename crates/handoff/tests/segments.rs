@@ -60,11 +60,11 @@ fn deliver<B: Payload>(
     stay_on_one_processor();
     let reader = Reader::new(far);
     let sending = message.segment(segment).send().unwrap();
-    let finished = driver.block_on(async { sending.await }).unwrap();
+    let finished = driver.block_on(async { sending.await }).unwrap().unwrap();
     assert_eq!(finished.sent.unwrap(), expected.len());
     assert_eq!(finished.receipt.tally.total(), expected.len() as u64);
     let end = driver.block_on(async { socket.send(Buffer::from(END.to_vec())).unwrap().await });
-    end.unwrap().sent.unwrap();
+    end.unwrap().unwrap().sent.unwrap();
     let datagrams = reader.datagrams.join().unwrap();
     let lens: Vec<_> = datagrams.iter().map(Vec::len).collect();
     let whole: Vec<_> = expected.chunks(segment).map(<[u8]>::len).collect();
@@ -196,7 +196,7 @@ fn a_piece_longer_than_the_path_takes_is_refused() {
 /// Sends something that fails and sends nothing.
 fn refusal<B: Payload>(driver: &Driver, message: Message<'_, B>) -> (B, Error) {
     let sending = message.send().unwrap();
-    let finished = driver.block_on(async { sending.await }).unwrap();
+    let finished = driver.block_on(async { sending.await }).unwrap().unwrap();
     assert_eq!(finished.receipt.tally.total(), 0);
     (finished.buffer, finished.sent.expect_err("it can't go"))
 }

@@ -41,7 +41,7 @@ fn tcp_delivers_every_size_in_order() {
                     driver
                         .block_on(async {
                             for (seed, (len, sending)) in sendings.into_iter().enumerate() {
-                                let finished = sending.await;
+                                let finished = sending.await.unwrap();
                                 assert_eq!(finished.sent.unwrap(), len, "{engine} {address}");
                                 assert_eq!(
                                     finished.receipt.tally.total(),
@@ -75,7 +75,7 @@ fn tcp_delivers_every_size_in_order() {
 /// Sends a buffer, and checks that it was sent whole and comes back unchanged.
 fn send_and_take_back(driver: &handoff::Driver, socket: &Socket, len: usize) {
     let sending = socket.send(Buffer::from(pattern(3, len))).unwrap();
-    let finished = driver.block_on(sending.into_future()).unwrap();
+    let finished = driver.block_on(sending.into_future()).unwrap().unwrap();
     assert_eq!(finished.sent.unwrap(), len);
     assert!(finished.buffer[..] == pattern(3, len)[..]);
 }
@@ -131,7 +131,7 @@ fn a_socket_attached_again_gives_every_buffer_back() {
                     let mut got = vec![0; 1000];
                     let sending = socket.send(Buffer::from(vec![1; 1000])).unwrap();
                     peer.read_exact(&mut got).unwrap();
-                    earlier.block_on(sending.into_future()).unwrap();
+                    earlier.block_on(sending.into_future()).unwrap().unwrap();
                 }
             }
             let reader =
@@ -183,8 +183,10 @@ fn udp_delivers_datagrams_whole() {
                         let message = socket.message(filled(&mut region, seed, len)).header(header);
                         let message =
                             if connected { message } else { message.to(far.local_addr().unwrap()) };
-                        let finished =
-                            driver.block_on(message.send().unwrap().into_future()).unwrap();
+                        let finished = driver
+                            .block_on(message.send().unwrap().into_future())
+                            .unwrap()
+                            .unwrap();
                         assert_eq!(
                             finished.sent.unwrap(),
                             len + header.len(),
@@ -229,7 +231,7 @@ fn headers_and_pieces_keep_their_order_on_a_stream() {
             driver
                 .block_on(async {
                     for sending in loans {
-                        sending.await.sent.unwrap();
+                        sending.await.unwrap().sent.unwrap();
                     }
                 })
                 .unwrap();
@@ -291,8 +293,8 @@ fn a_stalled_peer_holds_only_its_stream() {
                 .block_on(async {
                     assert_eq!(sent.await.unwrap(), 4 << 20);
                     assert_eq!(second.await.unwrap(), 1 << 20);
-                    loan.await;
-                    second_loan.await;
+                    loan.await.unwrap();
+                    second_loan.await.unwrap();
                 })
                 .unwrap();
             drop(socket);
@@ -315,7 +317,7 @@ fn a_bad_address_does_not_turn_the_socket_to_copying() {
             (far.local_addr().unwrap(), true),
         ] {
             let message = socket.message(Buffer::from(pattern(1, 1 << 15))).to(address);
-            let finished = driver.block_on(message.send().unwrap().into_future()).unwrap();
+            let finished = driver.block_on(message.send().unwrap().into_future()).unwrap().unwrap();
             assert_eq!(finished.sent.is_ok(), sent, "{address}: {:?}", finished.sent);
             assert_eq!(socket.choice(1 << 15), before, "{address}");
         }
@@ -370,7 +372,11 @@ fn attaching_leaves_the_open_socket_as_it_was() {
                     driver
                         .block_on(async {
                             for sending in sendings {
-                                assert_eq!(sending.await.sent.unwrap(), 100_006, "{engine}");
+                                assert_eq!(
+                                    sending.await.unwrap().sent.unwrap(),
+                                    100_006,
+                                    "{engine}"
+                                );
                             }
                             let span = receiver.next_span().await.unwrap().unwrap();
                             assert_eq!(&span[..], b"answer");

@@ -54,7 +54,7 @@ fn sends_go_on<B: Payload + Debug>(
         gives_up(&driver, SHORT, &mut blocked);
         let reader = read_all(far);
         for (loan, seed, len) in [(blocked, 2, BLOCKED), (behind, 3, 500)] {
-            let back = driver.block_on(loan).unwrap();
+            let back = driver.block_on(loan).unwrap().unwrap();
             assert_eq!(back.receipt.tally.total(), len as u64, "{engine}");
             assert_same(&bytes(&back.buffer), &pattern(seed, len));
         }
@@ -103,7 +103,7 @@ fn a_waiting_send_that_a_time_out_cancels_leaves_the_stream_whole() {
         assert_eq!(driver.block_on(first).unwrap().unwrap(), BLOCKED, "{engine}");
         assert_eq!(driver.block_on(third).unwrap().unwrap(), 300, "{engine}");
         for (loan, seed, len) in [(blocked, 2, BLOCKED), (behind, 3, 500), (last, 4, 300)] {
-            assert_same(&driver.block_on(loan).unwrap().buffer, &pattern(seed, len));
+            assert_same(&driver.block_on(loan).unwrap().unwrap().buffer, &pattern(seed, len));
         }
         drop(socket);
         let got = reader.join().unwrap();
@@ -142,7 +142,7 @@ fn a_loan_that_is_given_up_comes_back_to_its_pool() {
         gives_up(&driver, SHORT, pool.get());
         assert_eq!(pool.free(), 0, "{engine}: the kernel has both");
         let reader = read_all(far);
-        let back = driver.block_on(kept).unwrap();
+        let back = driver.block_on(kept).unwrap().unwrap();
         assert_same(&back.buffer, &pattern(2, LEN));
         // Nobody else has it, and the dropped wait blocks nobody.
         let other = driver.block_on(pool.get()).unwrap();
@@ -171,10 +171,10 @@ fn segments_that_are_given_up_arrive_as_whole_pieces() {
             // Without a ring it may have gone at once.
             let time_out = driver.timeout(Duration::ZERO, sent);
             let in_time = driver.block_on(time_out).unwrap();
-            let back = driver.block_on(loan).unwrap();
+            let back = driver.block_on(loan).unwrap().unwrap();
             assert_same(&back.buffer, &pattern(5, LEN));
             let last = Buffer::from(b"!".to_vec());
-            let last = driver.block_on(socket.send(last).unwrap().into_future()).unwrap();
+            let last = driver.block_on(socket.send(last).unwrap().into_future()).unwrap().unwrap();
             assert_eq!(last.sent.unwrap(), 1);
             let (mut got, mut space) = (Vec::new(), [0; PIECE + 1]);
             loop {
@@ -213,7 +213,7 @@ fn a_route_that_is_given_up_has_sent_a_beginning() {
                 let reader = read_all(far);
                 let (sent, loan) = socket.send(buffer(7, 500)).unwrap().split();
                 let after = driver.block_on(sent).unwrap().unwrap();
-                assert_same(&driver.block_on(loan).unwrap().buffer, &pattern(7, 500));
+                assert_same(&driver.block_on(loan).unwrap().unwrap().buffer, &pattern(7, 500));
                 // The dropped connection attempt ends too, and lets go of the connection.
                 while driver.in_flight() > 0 {
                     driver.turn(Wait::AtMost(SHORT)).unwrap();
@@ -264,14 +264,14 @@ fn receives_that_are_given_up_take_nothing_along() {
         gives_up(&driver, SHORT, socket.receive_into(room()).unwrap());
         gives_up(&driver, SHORT, socket.receive_exact(room()).unwrap());
         far.write_all(&pattern(1, 400)).unwrap();
-        let over = driver.block_on(socket.receive_into(room()).unwrap()).unwrap();
+        let over = driver.block_on(socket.receive_into(room()).unwrap()).unwrap().unwrap();
         assert_same(&over.buffer[..over.result.unwrap()], &pattern(1, 400));
         // By reference nothing is dropped, and received bytes stay with it.
         let mut receiving = socket.receive_exact(room()).unwrap();
         far.write_all(&pattern(2, 1_000)[..300]).unwrap();
         gives_up(&driver, SHORT, &mut receiving);
         far.write_all(&pattern(2, 1_000)[300..]).unwrap();
-        let over = driver.block_on(receiving).unwrap();
+        let over = driver.block_on(receiving).unwrap().unwrap();
         assert_eq!(over.result.unwrap(), 1_000);
         assert_same(&over.buffer, &pattern(2, 1_000));
         // Dropped with a part, it tells the next how much that was.
@@ -281,7 +281,7 @@ fn receives_that_are_given_up_take_nothing_along() {
         driver.turn(Wait::No).unwrap();
         gives_up(&driver, SHORT, receiving);
         let lost = match socket.receive_into(room()) {
-            Ok(next) => driver.block_on(next).unwrap().result.unwrap_err(),
+            Ok(next) => driver.block_on(next).unwrap().unwrap().result.unwrap_err(),
             Err(refused) => refused.error,
         };
         assert!(matches!(lost, Error::ReceivedLost { bytes: 300 }), "{lost}");

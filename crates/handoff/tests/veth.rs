@@ -118,7 +118,7 @@ fn deliver<B: Payload>(
     let (sent, loan) = message.send().unwrap().split();
     let sent = driver.block_on(sent).unwrap().unwrap_or_else(|error| panic!("{way:?}: {error}"));
     take();
-    let returned = driver.block_on(loan).unwrap();
+    let returned = driver.block_on(loan).unwrap().unwrap();
     assert_eq!(returned.receipt.tally.total(), sent as u64, "{way:?}");
     // Bytes delivered on the same host are copied on their way in, whoever sends them.
     if sent > 64 {
@@ -298,8 +298,10 @@ fn a_datagram_that_is_too_long_names_the_limit() {
                 for len in [most + 1, 100_000] {
                     let mut region = Region::anonymous(len).unwrap();
                     let buffer = region.take(len).unwrap();
-                    let finished =
-                        driver.block_on(socket.send(buffer).unwrap().into_future()).unwrap();
+                    let finished = driver
+                        .block_on(socket.send(buffer).unwrap().into_future())
+                        .unwrap()
+                        .unwrap();
                     let error = finished.sent.unwrap_err();
                     assert!(error.to_string().contains(&most.to_string()), "{engine}: {error}");
                     assert_eq!(finished.buffer.len(), len);

@@ -88,10 +88,10 @@ fn a_waker_may_use_the_driver() {
         let socket = attached(&driver, near, engine);
         let mut region = Region::anonymous(32 << 20).unwrap();
         let mut take = || region.take(8 << 20).unwrap();
-        run(socket.send(take()).unwrap().into_future()).sent.unwrap();
+        run(socket.send(take()).unwrap().into_future()).unwrap().sent.unwrap();
         let mut group = driver.group();
         drop(socket.message(take()).send_in(&mut group).unwrap());
-        assert_eq!(run(group.flush()).buffer.len(), 1);
+        assert_eq!(run(group.flush()).unwrap().buffer.len(), 1);
 
         let (near, mut far) = tcp("127.0.0.1");
         let receiving = driver.socket(near).unwrap();
@@ -116,7 +116,7 @@ fn a_waker_may_use_the_driver() {
                 waits.recv().unwrap();
                 (&write).write_all(b"handoff").unwrap();
             });
-            assert_eq!(run(read).result.unwrap(), 7);
+            assert_eq!(run(read).unwrap().result.unwrap(), 7);
             writer.join().unwrap();
         }
         drop((socket, receiver, receiving));

@@ -63,7 +63,7 @@ impl Inlet {
             }
             Self::Stream { file, name, .. } => {
                 buffer.set_len(most);
-                let read = file.read(buffer).failed("reading")?.await;
+                let read = file.read(buffer).failed("reading")?.await.failed("reading")?;
                 let got = read.result.failed(&format!("reading {name}"))?;
                 let mut buffer = read.buffer;
                 buffer.set_len(got);
@@ -275,7 +275,7 @@ impl<'a> Carriage<'a> {
             let frame = Buffer::from(Frame::Hole { offset, len }.encode());
             let sending = self.least_loaded()?.socket.send(frame).failed(SENDING)?;
             self.pass();
-            sending.await.sent.failed(SENDING)?;
+            sending.await.failed(SENDING)?.sent.failed(SENDING)?;
         } else {
             self.pass();
         }
@@ -410,8 +410,9 @@ impl<'a> Carriage<'a> {
                 self.longest.set(self.longest.get().max(len));
                 pass();
                 stream.on_loan.set(stream.on_loan.get() + len);
-                let finished = sending.await;
+                let over = sending.await;
                 stream.on_loan.set(stream.on_loan.get() - len);
+                let finished = over.failed(SENDING)?;
                 finished.sent.failed(SENDING)?;
                 Ok(finished.buffer)
             }

@@ -32,7 +32,7 @@ enum Event {
     /// A span, or the end.
     Came(Option<Span>),
     /// A write of gathered spans is over, with its offset.
-    Written(handoff::Transferred<Vec<Span>>, u64),
+    Written(handoff::Result<handoff::Transferred<Vec<Span>>>, u64),
 }
 
 /// Whether the sender has ended the connection, whatever of it is still to be read. It waits for the answer before

@@ -170,7 +170,7 @@ impl<'a> Gathering<'a> {
     pub(super) fn poll_write(
         &mut self,
         context: &mut task::Context<'_>,
-    ) -> Poll<(Transferred<Vec<Span>>, u64)> {
+    ) -> Poll<(handoff::Result<Transferred<Vec<Span>>>, u64)> {
         let Some((oldest, offset)) = self.writes.front_mut() else { return Poll::Pending };
         let over = Pin::new(oldest).poll(context).map(|over| (over, *offset));
         if over.is_ready() {
@@ -186,7 +186,7 @@ impl<'a> Gathering<'a> {
     /// Those of the write.
     pub(super) async fn end_write(
         &mut self,
-        over: Transferred<Vec<Span>>,
+        over: handoff::Result<Transferred<Vec<Span>>>,
         offset: u64,
     ) -> Result<(), Failure> {
         let Some(refused) = self.file.pieces_written(over)? else { return Ok(()) };

@@ -263,7 +263,7 @@ async fn hear(socket: &Socket, queue: Option<&RxQueue>) -> Result<Hello, Failure
         None => {
             let mut room = Region::anonymous(HELLO_LEN).failed(HEARING)?;
             let room = room.take(HELLO_LEN).expect("has just that");
-            let heard = socket.receive_exact(room).failed(HEARING)?.await;
+            let heard = socket.receive_exact(room).failed(HEARING)?.await.failed(HEARING)?;
             match heard.result {
                 Ok(len) => words.extend_from_slice(&heard.buffer[..len]),
                 Err(Error::StreamEnded { .. }) => {}

@@ -55,7 +55,11 @@ pub(super) struct Memory {
 /// # Errors
 ///
 /// [`Failure::ReaderGone`] then, and other errors of the write.
-pub(super) fn streamed<B>(over: handoff::Transferred<B>, name: &str) -> Result<B, Failure> {
+pub(super) fn streamed<B>(
+    over: handoff::Result<handoff::Transferred<B>>,
+    name: &str,
+) -> Result<B, Failure> {
+    let over = over.failed("writing")?;
     match over.result {
         Ok(_) => Ok(over.buffer),
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use handoff::{Driver, File, Payload, PayloadMut, Span, Tally, Transfer};
+use handoff::{Driver, File, Payload, PayloadMut, Span, Tally, Transfer, Transferred};
 use rustix::io::Errno;
 
 use crate::Failure;
@@ -110,7 +110,7 @@ impl Ranged {
         offset: u64,
     ) -> Result<B, Failure> {
         let reading = self.file_for(offset, len).read_at(buffer, offset);
-        let read = reading.failed("reading")?.await;
+        let read = reading.failed("reading")?.await.failed("reading")?;
         let got = read.result.failed(&format!("reading {}", self.name))?;
         if got < len {
             return Err(Failure::failed(format!(
@@ -162,18 +162,20 @@ impl Ranged {
     /// As [`written`](Self::written).
     pub(super) fn pieces_written(
         &self,
-        over: handoff::Transferred<Vec<Span>>,
+        over: handoff::Result<Transferred<Vec<Span>>>,
     ) -> Result<Option<Vec<Span>>, Failure> {
         // If pieces go as several requests, the kernel reports the refusal as an I/O error, like a disk's own. A
         // write from one buffer then shows which it was.
         let refusals = [Errno::INVAL, Errno::IO].map(Errno::raw_os_error);
+        let over = over.failed("writing")?;
         let refused = over.result.as_ref().err().and_then(handoff::Error::raw_os_error);
         if refused.is_some_and(|errno| refusals.contains(&errno)) {
             self.unit.set(ALIGNMENT as usize);
             return Ok(Some(over.buffer));
         }
         let mut tally = self.tally.get();
-        tally.zero_copy += self.written(over)?.iter().map(|span| span.len() as u64).sum::<u64>();
+        tally.zero_copy +=
+            self.written(Ok(over))?.iter().map(|span| span.len() as u64).sum::<u64>();
         self.tally.set(tally);
         Ok(None)
     }
@@ -182,8 +184,9 @@ impl Ranged {
     ///
     /// # Errors
     ///
-    /// The file system's error.
-    pub(super) fn written<B>(&self, over: handoff::Transferred<B>) -> Result<B, Failure> {
+    /// The file system's error, or that the driver is gone.
+    pub(super) fn written<B>(&self, over: handoff::Result<Transferred<B>>) -> Result<B, Failure> {
+        let over = over.failed("writing")?;
         over.result.failed(&format!("writing {}", self.name))?;
         Ok(over.buffer)
     }

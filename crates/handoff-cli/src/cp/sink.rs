@@ -158,7 +158,10 @@ impl<'a> Sink<'a> {
         }
     }
 
-    pub(super) fn written<B>(&self, over: handoff::Transferred<B>) -> Result<(), Failure> {
+    pub(super) fn written<B>(
+        &self,
+        over: handoff::Result<handoff::Transferred<B>>,
+    ) -> Result<(), Failure> {
         match &self.to {
             To::File { file, .. } => file.written(over).map(drop),
             To::Stream { name, .. } => streamed(over, name).map(drop),

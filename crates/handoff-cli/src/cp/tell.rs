@@ -18,7 +18,7 @@ pub(super) async fn tell(
         sendings.push(socket.send(Buffer::from(frame.encode())).failed(action)?);
     }
     for sending in sendings {
-        sending.await.sent.failed(action)?;
+        sending.await.failed(action)?.sent.failed(action)?;
     }
     Ok(())
 }

@@ -67,8 +67,9 @@ impl Packing {
                 let (sent, loan) = sending.split();
                 let free = self.free.clone();
                 shared.spawn(async move {
-                    let returned = loan.await;
-                    free.borrow_mut().push(returned.buffer);
+                    if let Ok(returned) = loan.await {
+                        free.borrow_mut().push(returned.buffer);
+                    }
                 });
                 Ok(Some(sent))
             }

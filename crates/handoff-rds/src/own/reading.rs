@@ -281,6 +281,7 @@ impl Reader {
                 receive.cancel();
             }
         };
+        let Ok(received) = received else { return false };
         // More may have come before the urgent part.
         self.there = match received.result {
             Ok(_) if received.buffer.room() > 0 && !self.is_pressed() => There::Nothing,

@@ -177,7 +177,8 @@ fn lend(
             let (sent, loan) = sending.split();
             let (shared, link) = (shared.clone(), link.clone());
             shared.clone().spawn(async move {
-                let returned = loan.await;
+                // Without its driver the engine has ended.
+                let Ok(returned) = loan.await else { return };
                 give_back(&shared, message, returned.buffer, returned.receipt.tally);
                 shared.look(&link);
                 shared.tell();

@@ -158,7 +158,7 @@ impl Bytes {
 /// # async fn example(socket: &handoff::Socket, lease: handoff::Lease) -> Result<(), Box<dyn std::error::Error>> {
 /// let (head, rest) = (lease.part(..4096), lease.part(4096..));
 /// let sends = (socket.send(head)?, socket.send(rest)?);
-/// println!("{} and {} bytes", sends.0.await.sent?, sends.1.await.sent?);
+/// println!("{} and {} bytes", sends.0.await?.sent?, sends.1.await?.sent?);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -197,7 +197,7 @@ impl Lease {
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, pages: handoff::LeaseMut) -> Result<(), Box<dyn std::error::Error>> {
-/// let received = socket.receive_exact(pages)?.await;
+/// let received = socket.receive_exact(pages)?.await?;
 /// let lease = received.buffer.freeze(received.result?);
 /// println!("{} bytes to write to a file", lease.len());
 /// # Ok(()) }

@@ -20,7 +20,7 @@ use crate::memory::View;
 ///     let mut header = [0; 16];
 ///     payload.split_to(16).view().read(0, &mut header);
 ///     println!("{header:?}");
-///     file.write_at(payload, 0)?.await.result?;
+///     file.write_at(payload, 0)?.await?.result?;
 /// }
 /// # Ok(()) }
 /// ```

@@ -137,7 +137,7 @@ impl fmt::Debug for Ticket {
 ///     let mut payload = span?;
 ///     let header = payload.split_to(16); // both parts hold the chunk
 ///     println!("{:?}", &header[..]);
-///     socket.send(payload)?.await.sent?; // sent on from where it was received
+///     socket.send(payload)?.await?.sent?; // sent on from where it was received
 /// }
 /// # Ok(()) }
 /// ```

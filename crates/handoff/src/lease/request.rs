@@ -135,7 +135,7 @@ pub enum RequestKind {
 /// while let Some(request) = queue.next().await? {
 ///     let offset = request.offset();
 ///     if let Some(lease) = request.source() {
-///         let written = file.write_at(lease, offset)?.await;
+///         let written = file.write_at(lease, offset)?.await?;
 ///         request.answer(written.result.map_err(Into::into));
 ///     }
 /// }

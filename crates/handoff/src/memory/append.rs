@@ -17,7 +17,7 @@ use std::fmt;
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
 /// let message = b"begins here, ".to_vec();
-/// let received = socket.receive_exact(handoff::Append::to(message, 1 << 20))?.await;
+/// let received = socket.receive_exact(handoff::Append::to(message, 1 << 20))?.await?;
 /// received.result?;
 /// let message = received.buffer.into_vec();
 /// assert_eq!(message.len(), 13 + (1 << 20));

@@ -220,7 +220,7 @@ pub trait Lendable: AsLoan {}
 ///
 /// ```no_run
 /// async fn send<B: handoff::Payload>(socket: &handoff::Socket, buffer: B) -> handoff::Result<usize> {
-///     socket.send(buffer).map_err(|refused| refused.error)?.await.sent
+///     socket.send(buffer).map_err(|refused| refused.error)?.await?.sent
 /// }
 /// ```
 pub trait Payload: Lendable {}
@@ -232,7 +232,7 @@ pub trait Payload: Lendable {}
 ///
 /// ```no_run
 /// async fn fill<B: handoff::PayloadMut>(socket: &handoff::Socket, buffer: B) -> handoff::Result<B> {
-///     let received = socket.receive_exact(buffer).map_err(|refused| refused.error)?.await;
+///     let received = socket.receive_exact(buffer).map_err(|refused| refused.error)?.await?;
 ///     received.result.map(|_| received.buffer)
 /// }
 /// ```
@@ -242,7 +242,7 @@ pub trait PayloadMut: Lendable {}
 ///
 /// ```no_run
 /// # async fn example(on_loan: handoff::OnLoan<handoff::Buffer>) -> Result<(), Box<dyn std::error::Error>> {
-/// let returned = on_loan.await;
+/// let returned = on_loan.await?;
 /// println!("{} bytes, {}", returned.buffer.len(), returned.receipt.outcome());
 /// # Ok(()) }
 /// ```
@@ -259,7 +259,7 @@ pub struct Returned<B> {
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
 /// let buffer = match socket.send(buffer) {
-///     Ok(sending) => sending.await.buffer,
+///     Ok(sending) => sending.await?.buffer,
 ///     Err(refused) => {
 ///         println!("not sent: {}", refused.error);
 ///         refused.buffer

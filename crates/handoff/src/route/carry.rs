@@ -30,10 +30,12 @@ impl Route {
                     && let Poll::Ready(given) = first.poll(context)
                 {
                     out.pop_front();
-                    let Given { piece, bytes, tally, result } = given;
-                    self.moved.update(|moved| moved + bytes as u64);
-                    self.given += tally;
-                    supply.what.put_back(piece);
+                    let result = given.and_then(|Given { piece, bytes, tally, result }| {
+                        self.moved.update(|moved| moved + bytes as u64);
+                        self.given += tally;
+                        supply.what.put_back(piece);
+                        result
+                    });
                     // The end of the source is no success while the sink may fail.
                     if !matches!(ended, Some(Err(_)))
                         && let Err(error) = result

@@ -41,7 +41,7 @@ pub(super) async fn read_ahead(driver: &Rc<Reactor>, file: &File, range: Range<u
     while at < range.end {
         buffer.set_len((range.end - at).min(PIECE as u64) as usize);
         let Ok(reading) = file.read_at(buffer, at) else { return };
-        let read = reading.await;
+        let Ok(read) = reading.await else { return };
         match read.result {
             Ok(len) if len > 0 => at += len as u64,
             _ => return,

@@ -50,14 +50,17 @@ impl<B: Payload> Giving<B> {
         self.len
     }
 
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Given<B>> {
+    /// # Errors
+    ///
+    /// When the driver is gone, and the kernel keeps the piece.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Given<B>>> {
         match &mut self.taker {
-            Taker::Socket(sending) => Pin::new(sending).poll(context).map(|finished| {
+            Taker::Socket(sending) => Pin::new(sending).poll(context).map_ok(|finished| {
                 let (bytes, result) = split(finished.sent);
                 let tally = finished.receipt.tally;
                 Given { piece: finished.buffer, bytes, tally, result }
             }),
-            Taker::File(writing, direct) => Pin::new(writing).poll(context).map(|written| {
+            Taker::File(writing, direct) => Pin::new(writing).poll(context).map_ok(|written| {
                 let (bytes, result) = split(written.result.map_err(|error| told(error, *direct)));
                 let mut tally = Tally::default();
                 tally.count(bytes as u64, Some(!*direct));

@@ -16,7 +16,7 @@ use crate::outcome::Tally;
 use crate::reactor::Reactor;
 use crate::socket::Socket;
 use crate::socket::receive::Receiver;
-use crate::transfer::Transfer;
+use crate::transfer::{Transfer, Transferred};
 
 /// Bytes of a chunk to receive a stream into.
 pub(super) const CHUNK: usize = 64 << 10;
@@ -88,9 +88,9 @@ impl Supply for FromFile {
         let reading = self.reading.as_mut().expect("was just started");
         let Poll::Ready(read) = Pin::new(reading).poll(context) else { return Poll::Pending };
         self.reading = None;
-        let mut buffer = read.buffer;
+        let Transferred { result, mut buffer } = read?;
         let left = self.range.end - self.range.start;
-        Poll::Ready(match read.result {
+        Poll::Ready(match result {
             Ok(0) => None,
             Ok(len) => {
                 let len = len.min(left as usize);

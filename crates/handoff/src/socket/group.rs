@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 
 use crate::core::Core;
 use crate::engine::sending;
-use crate::error::Error;
-use crate::handle::{self, Awaited, Handle};
+use crate::error::{Error, Result};
+use crate::handle::{Awaited, Handle};
 use crate::op::group::GroupKey;
 use crate::op::loan::{Payload, Returned};
 use crate::reactor::Reactor;
@@ -32,7 +32,7 @@ use crate::receipt::Receipt;
 /// for buffer in buffers {
 ///     socket.message(buffer).send_in(&mut group)?.await?;
 /// }
-/// let returned = group.flush().await;
+/// let returned = group.flush().await?;
 /// println!("{} buffers, {}", returned.buffer.len(), returned.receipt.outcome());
 /// # Ok(()) }
 /// ```
@@ -40,12 +40,16 @@ pub struct Group<B: Payload>(Handle<AllBack<B>>);
 
 /// The shared return of a flushed [`Group`]: a future of all its buffers.
 ///
+/// If the last [`Driver`](crate::Driver) is dropped while the kernel has any of them, this ends with
+/// [`Error::DriverGone`]. Their memory is freed when the kernel lets go of it, and what was back before is dropped with
+/// this.
+///
 /// ```no_run
 /// # async fn example(group: handoff::Group<handoff::Buffer>) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut buffers = Vec::new();
 /// match group.flush().try_take(&mut buffers) {
 ///     Ok(receipt) => println!("all {} are back, {}", buffers.len(), receipt.outcome()),
-///     Err(on_loan) => drop(on_loan.await),
+///     Err(on_loan) => drop(on_loan.await?),
 /// }
 /// # Ok(()) }
 /// ```
@@ -58,12 +62,12 @@ pub(crate) struct AllBack<B>(PhantomData<B>);
 
 impl<B: Payload> Awaited for AllBack<B> {
     type Key = GroupKey;
-    type Output = Returned<Vec<B>>;
+    type Output = Result<Returned<Vec<B>>>;
 
-    fn take(core: &Core, key: GroupKey) -> Option<Returned<Vec<B>>> {
+    fn take(core: &Core, key: GroupKey) -> Option<Self::Output> {
         let mut buffer = Vec::new();
         let receipt = take_into(core, key, &mut buffer)?;
-        Some(Returned { buffer, receipt })
+        Some(Ok(Returned { buffer, receipt }))
     }
 
     fn wait(core: &Core, key: GroupKey, waker: Waker) -> Option<Waker> {
@@ -78,8 +82,8 @@ impl<B: Payload> Awaited for AllBack<B> {
         drop(left);
     }
 
-    fn without_driver(error: Error) -> Returned<Vec<B>> {
-        handle::never_back(&error)
+    fn without_driver(error: Error) -> Self::Output {
+        Err(error)
     }
 }
 
@@ -126,14 +130,14 @@ impl<B: Payload> GroupOnLoan<B> {
     ///
     /// # Errors
     ///
-    /// Returns itself while any buffer is still on loan.
+    /// Returns itself while any buffer is still on loan: for ever if the driver is gone, which only awaiting tells.
     pub fn try_take(mut self, into: &mut Vec<B>) -> Result<Receipt, Self> {
         self.0.take_by(|core, key| take_into(core, key, into)).ok_or(self)
     }
 }
 
 impl<B: Payload> Future for GroupOnLoan<B> {
-    type Output = Returned<Vec<B>>;
+    type Output = Result<Returned<Vec<B>>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)

@@ -46,8 +46,8 @@ use crate::transfer::Readiness;
 /// driver.block_on(async {
 ///     let request = region.take(100).expect("there is room");
 ///     let answer = region.take(4096).expect("there is room");
-///     println!("{} bytes asked", socket.send(request)?.await.sent?);
-///     println!("{} bytes answered", socket.receive_into(answer)?.await.result?);
+///     println!("{} bytes asked", socket.send(request)?.await?.sent?);
+///     println!("{} bytes answered", socket.receive_into(answer)?.await?.result?);
 ///     Ok::<_, Box<dyn std::error::Error>>(())
 /// })??;
 /// # Ok(()) }
@@ -120,7 +120,7 @@ impl Socket {
     /// let half_a_minute = std::time::Duration::from_secs(30);
     /// if driver.timeout(half_a_minute, &mut on_loan).await.is_err() {
     ///     socket.abort();
-    ///     println!("{} bytes are back", on_loan.await.buffer.len());
+    ///     println!("{} bytes are back", on_loan.await?.buffer.len());
     /// }
     /// # Ok(()) }
     /// ```

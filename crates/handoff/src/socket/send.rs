@@ -9,14 +9,14 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use super::Socket;
 use super::group::Group;
 use crate::core::Core;
 use crate::engine::{order, sending};
 use crate::error::{Error, Result};
-use crate::handle::{self, Awaited, Cancel, Handle};
+use crate::handle::{Awaited, Cancel, Handle};
 use crate::mechanism::Engine;
 use crate::op::chooser::Pick;
 use crate::op::layout::{MAX_HEADER, MAX_PIECES};
@@ -51,7 +51,7 @@ impl Socket {
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
 /// let sending = socket.message(buffer).header(b"the length").to("192.0.2.1:4000".parse()?).send()?;
-/// println!("{} bytes", sending.await.sent?);
+/// println!("{} bytes", sending.await?.sent?);
 /// # Ok(()) }
 /// ```
 #[must_use = "nothing is sent before `send` or `send_in`"]
@@ -103,7 +103,7 @@ impl<'a, B: Payload> Message<'a, B> {
     /// let socket = driver.socket(near)?;
     /// let message = socket.message(Buffer::from(vec![7; 3000])).segment(1200);
     /// let sending = message.send().map_err(|refused| refused.error)?;
-    /// assert_eq!(driver.block_on(async { sending.await })?.sent?, 3000);
+    /// assert_eq!(driver.block_on(async { sending.await })??.sent?, 3000);
     /// for len in [1200, 1200, 600] {
     ///     assert_eq!(far.recv(&mut [0; 2000])?, len);
     /// }
@@ -274,13 +274,14 @@ impl<B> fmt::Debug for Message<'_, B> {
 
 /// An accepted send: two events to wait for, together or apart.
 ///
-/// Await it for both. If you drop it, the send goes on, and its buffer is dropped when it comes back.
+/// Await it for both. If you drop it, the send goes on, and its buffer is dropped when it comes back. It ends with an
+/// error only where [`OnLoan`] does.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
 /// let (sent, on_loan) = socket.send(buffer)?.split();
 /// println!("the kernel took {} bytes", sent.await?);
-/// let returned = on_loan.await;
+/// let returned = on_loan.await?;
 /// println!("and gave {} back", returned.buffer.len());
 /// # Ok(()) }
 /// ```
@@ -309,7 +310,7 @@ impl<B: Payload> Sending<B> {
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
-/// let finished = socket.send(buffer)?.await;
+/// let finished = socket.send(buffer)?.await?;
 /// println!("{} bytes sent, {}", finished.sent?, finished.receipt.outcome());
 /// let buffer_for_the_next = finished.buffer;
 /// # Ok(()) }
@@ -325,7 +326,7 @@ pub struct Finished<B> {
 }
 
 impl<B: Payload> IntoFuture for Sending<B> {
-    type Output = Finished<B>;
+    type Output = Result<Finished<B>>;
     type IntoFuture = Finishing<B>;
 
     fn into_future(self) -> Finishing<B> {
@@ -333,12 +334,12 @@ impl<B: Payload> IntoFuture for Sending<B> {
     }
 }
 
-/// The future of both events of a send.
+/// The future of both events of a send. It ends with an error only where [`OnLoan`] does.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
 /// let sending = socket.send(buffer)?.into_future();
-/// let finished = driver.cancel_after(std::time::Duration::from_secs(1), sending).await;
+/// let finished = driver.cancel_after(std::time::Duration::from_secs(1), sending).await?;
 /// println!("{:?}, and the buffer is back: {}", finished.sent, finished.buffer.len());
 /// # Ok(()) }
 /// ```
@@ -358,9 +359,9 @@ impl<B: Payload> Cancel for Finishing<B> {
 }
 
 impl<B: Payload> Future for Finishing<B> {
-    type Output = Finished<B>;
+    type Output = Result<Finished<B>>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished<B>> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if this.result.is_none() {
             match Pin::new(&mut this.sent).poll(context) {
@@ -368,12 +369,9 @@ impl<B: Payload> Future for Finishing<B> {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        let Poll::Ready(Returned { buffer, receipt }) = Pin::new(&mut this.loan).poll(context)
-        else {
-            return Poll::Pending;
-        };
+        let Returned { buffer, receipt } = ready!(Pin::new(&mut this.loan).poll(context))?;
         let sent = this.result.take().expect("the result came before the buffer");
-        Poll::Ready(Finished { sent, buffer, receipt })
+        Poll::Ready(Ok(Finished { sent, buffer, receipt }))
     }
 }
 
@@ -478,14 +476,14 @@ impl Future for Sent {
 
 /// A buffer that the kernel holds: a future of its return.
 ///
-/// It cannot end without its driver. If you poll it after the last [`Driver`](crate::Driver) was dropped
-/// and the kernel has kept the buffer, it panics.
+/// If the last [`Driver`](crate::Driver) is dropped while the kernel has the buffer, this ends with
+/// [`Error::DriverGone`]. The buffer stays with the kernel, and its memory is freed when the kernel lets go of it.
 ///
 /// ```no_run
 /// # async fn example(socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
 /// let (sent, on_loan) = socket.send(buffer)?.split();
 /// sent.await?;
-/// let mut returned = on_loan.await;
+/// let mut returned = on_loan.await?;
 /// returned.buffer.fill(0); // the kernel reads it no more
 /// # Ok(()) }
 /// ```
@@ -498,10 +496,10 @@ pub(crate) struct Back<B>(PhantomData<B>);
 
 impl<B: Payload> Awaited for Back<B> {
     type Key = Key;
-    type Output = Returned<B>;
+    type Output = Result<Returned<B>>;
 
-    fn take(core: &Core, key: Key) -> Option<Returned<B>> {
-        sending::take_back(core, key, B::from_loan)
+    fn take(core: &Core, key: Key) -> Option<Self::Output> {
+        sending::take_back(core, key, B::from_loan).map(Ok)
     }
 
     fn wait(core: &Core, key: Key, waker: Waker) -> Option<Waker> {
@@ -512,8 +510,8 @@ impl<B: Payload> Awaited for Back<B> {
         sending::let_go(core, key, |op| op.lent.give_up());
     }
 
-    fn without_driver(error: Error) -> Returned<B> {
-        handle::never_back(&error)
+    fn without_driver(error: Error) -> Self::Output {
+        Err(error)
     }
 }
 
@@ -522,16 +520,17 @@ impl<B: Payload> OnLoan<B> {
     ///
     /// # Errors
     ///
-    /// Returns itself until then.
+    /// Returns itself until then: for ever if the driver is gone, which only awaiting tells.
     pub fn try_take(mut self) -> Result<Returned<B>, Self> {
-        self.0.take().ok_or(self)
+        let taken = self.0.take_by(|core, key| sending::take_back(core, key, B::from_loan));
+        taken.ok_or(self)
     }
 }
 
 impl<B: Payload> Future for OnLoan<B> {
-    type Output = Returned<B>;
+    type Output = Result<Returned<B>>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Returned<B>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.0).poll(context)
     }
 }

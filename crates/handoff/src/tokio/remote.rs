@@ -156,21 +156,26 @@ impl Remote<Socket> {
     ///
     /// # Errors
     ///
-    /// The reply's: [`Error::ThreadGone`]; the buffer is then dropped.
-    pub fn send<B: Payload + Send>(&self, buffer: B) -> Reply<Finished<B>> {
-        self.call(|socket| {
+    /// The reply's: [`Error::ThreadGone`]; the buffer is then dropped. As of [`Sending`](crate::Sending), too.
+    pub fn send<B: Payload + Send>(
+        &self,
+        buffer: B,
+    ) -> impl Future<Output = Result<Finished<B>>> + Send + use<B> {
+        // It is sent by now, so that it keeps its place.
+        let reply = self.call(|socket| {
             let accepted = socket.send(buffer);
             async {
                 match accepted {
                     Ok(sending) => sending.await,
-                    Err(refused) => Finished {
+                    Err(refused) => Ok(Finished {
                         sent: Err(refused.error),
                         buffer: refused.buffer,
                         receipt: Default::default(),
-                    },
+                    }),
                 }
             }
-        })
+        });
+        async { reply.await? }
     }
 
     /// Receives into buffers of a pool, as [`Buffers`] does; at most `ahead` of them wait for you.

@@ -33,13 +33,13 @@ fn to_all(driver: &Driver, sockets: Vec<Socket>, payload: Frozen) {
     driver
         .block_on(async {
             for sending in under_way {
-                let finished = sending.await;
+                let finished = sending.await.unwrap();
                 assert_eq!(finished.sent.unwrap(), len + 4);
                 assert_eq!(finished.receipt.tally.total(), len as u64 + 4);
                 assert_eq!(finished.buffer.len(), len);
             }
             for sending in parts {
-                assert_eq!(sending.await.sent.unwrap(), 107);
+                assert_eq!(sending.await.unwrap().sent.unwrap(), 107);
             }
         })
         .unwrap();

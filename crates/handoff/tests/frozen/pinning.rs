@@ -46,7 +46,8 @@ fn sends_registered(driver: &Driver, frozen: &Frozen) -> Pinning {
     readers.add(far);
     let socket = driver.socket(near).unwrap();
     socket.set_engine(Engine::UringZc).unwrap();
-    let finished = driver.block_on(async { socket.send(frozen.part(5..)).unwrap().await }).unwrap();
+    let finished =
+        driver.block_on(async { socket.send(frozen.part(5..)).unwrap().await }).unwrap().unwrap();
     assert_eq!(finished.sent.unwrap(), LEN - 5);
     drop(socket);
     driver.turn(Wait::No).unwrap();

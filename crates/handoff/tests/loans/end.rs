@@ -130,7 +130,7 @@ impl World {
         let mut number = 0;
         while number < self.handles.len() {
             let before = self.handles.len();
-            self.with_handle(number, |handle, _| handle.ask());
+            self.with_handle(number, |handle| handle.ask());
             number += usize::from(self.handles.len() == before);
         }
     }

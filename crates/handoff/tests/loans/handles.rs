@@ -21,8 +21,14 @@ pub(crate) enum Event {
     Both(Result<usize, Error>, Back),
     Group(Vec<Buffer>),
     Transferred(Result<usize, Error>, Back),
+    /// The kernel keeps what the driver had lent it.
+    Kept(Error),
     #[cfg(feature = "getbuf")]
     Lent(Result<Option<handoff::Lease>, Error>),
+}
+
+fn event_of<T>(over: Result<T, Error>, event: impl FnOnce(T) -> Event) -> Event {
+    over.map_or_else(Event::Kept, event)
 }
 
 /// A handle to poll.
@@ -83,7 +89,9 @@ impl<B: Payload + Into<Back>> Ask for Whole<B> {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        Pin::new(&mut self.0).poll(context).map(|over| Event::Both(over.sent, over.buffer.into()))
+        Pin::new(&mut self.0)
+            .poll(context)
+            .map(|over| event_of(over, |over| Event::Both(over.sent, over.buffer.into())))
     }
 }
 
@@ -103,7 +111,7 @@ impl Ask for Flushed {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         let handle = self.0.as_mut().expect("a handle is asked until it is over");
-        Pin::new(handle).poll(context).map(|back| Event::Group(back.buffer))
+        Pin::new(handle).poll(context).map(|back| event_of(back, |back| Event::Group(back.buffer)))
     }
 }
 
@@ -144,8 +152,10 @@ impl Handle {
     }
 
     pub(crate) fn loan<B: Payload + Into<Back> + 'static>(loan: OnLoan<B>, about: usize) -> Self {
-        let event = |back: handoff::Returned<B>| Event::Back(back.buffer.into());
-        Self::new(Simple(Some(loan), OnLoan::try_take, event), about, "loan")
+        let take = |loan: OnLoan<B>| loan.try_take().map(Ok);
+        let event =
+            |back| event_of(back, |back: handoff::Returned<B>| Event::Back(back.buffer.into()));
+        Self::new(Simple(Some(loan), take, event), about, "loan")
     }
 
     pub(crate) fn whole<B: Payload + Into<Back> + 'static>(
@@ -163,19 +173,18 @@ impl Handle {
     where
         B: Lendable + Into<Back> + 'static,
     {
-        let event =
-            |over: handoff::Transferred<B>| Event::Transferred(over.result, over.buffer.into());
-        Self::new(Simple(Some(transfer), Transfer::try_take, event), about, "transfer")
+        let take = |transfer: Transfer<B>| transfer.try_take().map(Ok);
+        let event = |over| {
+            event_of(over, |over: handoff::Transferred<B>| {
+                Event::Transferred(over.result, over.buffer.into())
+            })
+        };
+        Self::new(Simple(Some(transfer), take, event), about, "transfer")
     }
 
     #[cfg(feature = "getbuf")]
     pub(crate) fn lend(getting: handoff::Getting, about: usize) -> Self {
         Self::new(Simple(Some(getting), handoff::Getting::try_take, Event::Lent), about, "lend")
-    }
-
-    /// Whether it may be polled when the driver is gone: a future of a lent buffer may not.
-    pub(crate) fn outlives_driver(&self) -> bool {
-        !self.future
     }
 
     /// What it keeps as long as it exists; a group keeps only buffers.

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{
-    Buffer, Driver, Engine, Intake, MappedIntake, Pool, Region, RingUse, RxBinding, RxQueue,
+    Buffer, Driver, Engine, Error, Intake, MappedIntake, Pool, Region, RingUse, RxBinding, RxQueue,
     SharedRegion, Socket, Wait, Window,
 };
 
@@ -219,10 +219,8 @@ impl World {
             Step::Register => self.register(),
             Step::Turn(micros) => self.turn(Duration::from_micros(micros)),
             Step::Pause => thread::sleep(Duration::from_micros(500)),
-            Step::Ask(number) => self.with_handle(number, |handle, _| handle.ask()),
-            Step::Poll(number, whim) => {
-                self.with_handle(number, |handle, gone| if gone { None } else { handle.poll(whim) })
-            }
+            Step::Ask(number) => self.with_handle(number, |handle| handle.ask()),
+            Step::Poll(number, whim) => self.with_handle(number, |handle| handle.poll(whim)),
             Step::Cancel(number) => self.cancel(number),
             Step::Drop(number) => {
                 let handle = self.take_handle(number);
@@ -392,17 +390,18 @@ impl World {
     pub(crate) fn with_handle(
         &mut self,
         number: usize,
-        ask: impl FnOnce(&mut Handle, bool) -> Option<Event>,
+        ask: impl FnOnce(&mut Handle) -> Option<Event>,
     ) {
         if self.handles.is_empty() {
             return;
         }
         let (number, gone) = (number % self.handles.len(), self.is_gone());
         let handle = &mut self.handles[number];
-        if gone && !handle.outlives_driver() {
+        let Some(event) = guarded(|| ask(handle)).flatten() else { return };
+        if let Event::Kept(error) = event {
+            assert!(gone && matches!(error, Error::DriverGone), "a loan ends with: {error}");
             return;
         }
-        let Some(event) = guarded(|| ask(handle, gone)).flatten() else { return };
         let mut handle = self.handles.swap_remove(number);
         self.awaited.extend(handle.alarm.take());
         self.take_in(&handle, event);
@@ -427,6 +426,7 @@ impl World {
                 }
                 assert!(buffers.is_empty(), "a group gives buffers that are not its own");
             }
+            Event::Kept(_) => unreachable!("its handle stays"),
             #[cfg(feature = "getbuf")]
             Event::Lent(result) => self.lent(about, result),
             Event::Transferred(result, back) => {

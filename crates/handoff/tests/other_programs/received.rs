@@ -22,7 +22,7 @@ fn listening(driver: &Driver) -> (handoff::Listener, SocketAddr) {
 async fn request(socket: &Socket) -> String {
     let mut text = String::new();
     while !text.contains("\r\n\r\n") {
-        let got = socket.receive_into(Buffer::from(vec![0; 4096])).unwrap().await;
+        let got = socket.receive_into(Buffer::from(vec![0; 4096])).unwrap().await.unwrap();
         let len = got.result.unwrap();
         assert!(len > 0, "the end, after {text:?}");
         text.push_str(std::str::from_utf8(&got.buffer[..len]).unwrap());
@@ -104,15 +104,15 @@ fn what_socat_sends_in_small_pieces_lands_in_its_places() {
         let receive = async {
             let (socket, _) = listener.accept().await.unwrap();
             for number in 0..MESSAGES {
-                let head = socket.receive_exact(Buffer::from(vec![0; 4])).unwrap().await;
+                let head = socket.receive_exact(Buffer::from(vec![0; 4])).unwrap().await.unwrap();
                 assert_eq!(head.result.unwrap(), 4);
                 let len = u32::from_le_bytes(*head.buffer.first_chunk().unwrap()) as usize;
                 let place = Buffer::from(vec![0; len]);
-                let payload = socket.receive_exact(place).unwrap().await;
+                let payload = socket.receive_exact(place).unwrap().await.unwrap();
                 assert_eq!(payload.result.unwrap(), len);
                 assert_same(&payload.buffer, &pattern(number, number * 7 % 500));
             }
-            let end = socket.receive_into(Buffer::from(vec![0; 1])).unwrap().await;
+            let end = socket.receive_into(Buffer::from(vec![0; 1])).unwrap().await.unwrap();
             assert_eq!(end.result.unwrap(), 0, "and then the end");
         };
         driver.block_on(receive).unwrap();

@@ -76,7 +76,7 @@ fn send_twice(driver: &Driver, socket: &Socket, frozen: &Frozen) {
     driver
         .block_on(async {
             for sending in sendings {
-                let finished = sending.await;
+                let finished = sending.await.unwrap();
                 assert_eq!(finished.sent.unwrap(), finished.buffer.len());
             }
         })
@@ -99,7 +99,7 @@ fn python_gets_each_datagram() {
             let bytes = pattern(number, LEN);
             let frozen = filled(&mut region, number, LEN).freeze();
             let sending = socket.message(frozen.clone()).segment(SEGMENT).send().unwrap();
-            let finished = driver.block_on(async { sending.await }).unwrap();
+            let finished = driver.block_on(async { sending.await }).unwrap().unwrap();
             assert_eq!(finished.sent.unwrap(), LEN, "{engine}");
             for piece in bytes.chunks(SEGMENT) {
                 assert_same(&python.next(), piece);

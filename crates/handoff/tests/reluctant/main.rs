@@ -6,6 +6,8 @@
 #[path = "../traffic/mod.rs"]
 mod traffic;
 
+mod driverless;
+mod fuse;
 mod unclaimed;
 
 use std::io::{ErrorKind, Read};
@@ -149,12 +151,12 @@ fn an_aborted_connection_gives_everything_back() {
         driver
             .block_on(async {
                 for (seed, sending) in sendings.into_iter().enumerate() {
-                    let finished = sending.await;
+                    let finished = sending.await.unwrap();
                     let len = if seed < 2 { TAKEN } else { STALLED };
                     assert!(finished.buffer[..] == pattern(seed, len));
                     assert_eq!(finished.sent.is_ok(), seed < 2, "{:?}", finished.sent);
                 }
-                assert!(receiving.await.result.is_err());
+                assert!(receiving.await.unwrap().result.is_err());
             })
             .unwrap();
         assert_eq!(driver.in_flight(), 0);

@@ -141,7 +141,7 @@ fn seven_hundred_peers_that_take_nothing_leave_room_for_others() {
         driver
             .block_on(async {
                 for sending in sendings {
-                    assert_eq!(sending.await.sent.unwrap(), 1000);
+                    assert_eq!(sending.await.unwrap().sent.unwrap(), 1000);
                 }
             })
             .unwrap();
@@ -209,7 +209,7 @@ fn a_socket_that_is_held_copies_where_its_peer_has_its_share() {
         assert_eq!(choice.engine, Engine::Copy);
         assert!(choice.reason.contains("unclaimed_loans"), "{}", choice.reason);
         let copied = socket.send(Buffer::from(pattern(2, 64 << 10))).unwrap();
-        let receipt = driver.block_on(async { copied.await.receipt }).unwrap();
+        let receipt = driver.block_on(async { copied.await.unwrap().receipt }).unwrap();
         assert_eq!(receipt.engine, Some(Engine::Copy));
         socket.set_engine(Engine::UringZc).unwrap();
         let refused = socket.send(Buffer::from(vec![0; 64 << 10])).unwrap_err();

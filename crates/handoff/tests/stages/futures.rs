@@ -63,7 +63,7 @@ fn tasks_dropped_midway_let_their_sends_go_on() {
             let socket = socket.clone();
             tasks.push(executor.spawn(async move {
                 let sending = socket.send(Buffer::from(pattern(seed, len))).unwrap();
-                sending.await.sent.unwrap();
+                sending.await.unwrap().sent.unwrap();
             }));
             executor
                 .run(async {

@@ -33,7 +33,7 @@ fn dropped_sends_go_on() {
                             sent.await.unwrap();
                         }
                         for loan in kept.1 {
-                            loan.await;
+                            loan.await.unwrap();
                         }
                     })
                     .unwrap();
@@ -61,7 +61,10 @@ fn forgotten_sends_go_on_and_keep_their_place() {
             }
             let reader = read_all(far);
             // A last one shows that the others are through.
-            driver.block_on(socket.send(Buffer::from(vec![9])).unwrap().into_future()).unwrap();
+            driver
+                .block_on(socket.send(Buffer::from(vec![9])).unwrap().into_future())
+                .unwrap()
+                .unwrap();
             // A forgotten handle keeps its socket too.
             rustix::net::shutdown(&socket, rustix::net::Shutdown::Write).unwrap();
             let got = reader.join().unwrap();
@@ -112,7 +115,7 @@ fn cancelled_sends_end_and_break_the_stream_only_midway() {
             driver
                 .block_on(async {
                     for loan in loans {
-                        loan.await;
+                        loan.await.unwrap();
                     }
                 })
                 .unwrap();
@@ -146,7 +149,7 @@ fn groups_are_dropped_and_forgotten() {
                     drop(socket.message(Buffer::from(vec![])).send_in(&mut other).unwrap());
                     drop(group);
                     let reader = read_all(far);
-                    let back = driver.block_on(other.flush()).unwrap();
+                    let back = driver.block_on(other.flush()).unwrap().unwrap();
                     assert_eq!(back.buffer.len(), 1);
                     drop(socket);
                     settle(&driver);
@@ -192,7 +195,7 @@ fn operations_that_are_not_taken_up_count_against_the_limit() {
             assert_eq!(&refused.buffer[..], [7]);
             drop(sendings);
             settle(&driver);
-            driver.block_on(socket.send(refused.buffer).unwrap().into_future()).unwrap();
+            driver.block_on(socket.send(refused.buffer).unwrap().into_future()).unwrap().unwrap();
             let mut got = [0; 4];
             far.read_exact(&mut got).unwrap();
             assert_eq!(got, [0, 1, 2, 7]);

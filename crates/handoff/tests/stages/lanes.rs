@@ -150,7 +150,7 @@ fn a_stream_with_a_lane_takes_nothing_else() {
         socket.set_engine(Engine::UringZc).unwrap();
         let sending = socket.send(Buffer::from(pattern(0, 100))).unwrap();
         assert!(matches!(socket.lane(&region, 3), Err(Error::Invalid(_))));
-        driver.block_on(async { sending.await.sent }).unwrap().unwrap();
+        driver.block_on(async { sending.await.unwrap().sent }).unwrap().unwrap();
         let lane = socket.lane(&region, 3).unwrap();
         assert!(matches!(socket.lane(&region, 3), Err(Error::Invalid(_))));
         push(&lane, filled(&mut region, 1, 100));
@@ -161,7 +161,7 @@ fn a_stream_with_a_lane_takes_nothing_else() {
         let refused = socket.send(refused.buffer).unwrap_err();
         driver.turn(Wait::Event).unwrap();
         let sending = socket.send(refused.buffer).unwrap();
-        driver.block_on(async { sending.await.sent }).unwrap().unwrap();
+        driver.block_on(async { sending.await.unwrap().sent }).unwrap().unwrap();
         settle(&driver);
         drop(socket);
         let got = read_all(far).join().unwrap();

@@ -37,7 +37,7 @@ fn sends_and_receives_go_on_beside_each_other() {
             let sender = spawn_local(async move {
                 for seed in 0..50 {
                     let buffer = Buffer::from(pattern(seed, 20_000));
-                    let finished = sending.send(buffer).unwrap().await;
+                    let finished = sending.send(buffer).unwrap().await.unwrap();
                     assert_eq!(finished.sent.unwrap(), 20_000);
                 }
             });
@@ -65,7 +65,7 @@ fn a_stalled_send_wakes_when_the_peer_reads() {
             got
         });
         let sending = socket.send(Buffer::from(pattern(1, 2 << 20))).unwrap();
-        let finished = run(&driver, sending.into_future());
+        let finished = run(&driver, sending.into_future()).unwrap();
         assert_eq!(finished.sent.unwrap(), 2 << 20, "{engine}");
         assert!(reader.join().unwrap() == pattern(1, 2 << 20));
     });
@@ -82,7 +82,7 @@ fn returns_come_on_a_socket_with_an_error_pending() {
         run(&driver, async {
             for seed in 0..50 {
                 let loan = socket.send(Buffer::from(pattern(seed, 3000))).unwrap().split().1;
-                assert!(loan.await.buffer[..] == pattern(seed, 3000), "{engine}");
+                assert!(loan.await.unwrap().buffer[..] == pattern(seed, 3000), "{engine}");
             }
         });
         assert_eq!(driver.in_flight(), 0);
@@ -109,10 +109,10 @@ fn a_driver_without_its_task_is_turned_by_hand() {
         let (near, mut far) = tcp("127.0.0.1");
         let socket = driver.socket(near).unwrap();
         run(&driver, async {
-            socket.send(Buffer::from(vec![1; 10])).unwrap().await.sent.unwrap();
+            socket.send(Buffer::from(vec![1; 10])).unwrap().await.unwrap().sent.unwrap();
         });
         let sending = socket.send(Buffer::from(vec![2; 10])).unwrap();
-        driver.block_on(sending.into_future()).unwrap().sent.unwrap();
+        driver.block_on(sending.into_future()).unwrap().unwrap().sent.unwrap();
         let mut got = [0; 20];
         far.read_exact(&mut got).unwrap();
         assert_eq!(got, [[1; 10], [2; 10]].concat()[..]);
@@ -127,7 +127,7 @@ fn a_local_set_of_a_runtime_with_many_threads_does_as_well() {
         let socket = driver.socket(near).unwrap();
         LocalSet::new().block_on(&runtime, async {
             let driving = spawn_local(handoff::tokio::drive(driver.clone()));
-            socket.send(Buffer::from(vec![1; 10])).unwrap().await.sent.unwrap();
+            socket.send(Buffer::from(vec![1; 10])).unwrap().await.unwrap().sent.unwrap();
             driving.abort();
         });
         far.read_exact(&mut [0; 10]).unwrap();
@@ -155,7 +155,7 @@ fn sends_that_are_over_at_once_hold_nobody_up() {
                 if waiting.is_finished() {
                     break;
                 }
-                let finished = socket.send(Buffer::from(vec![7; 100])).unwrap().await;
+                let finished = socket.send(Buffer::from(vec![7; 100])).unwrap().await.unwrap();
                 assert_eq!(finished.sent.unwrap(), 100, "{engine}");
             }
             waiting.is_finished()

@@ -60,7 +60,7 @@ fn halves_go_to_two_tasks_and_meet_again() {
                 let lent = Buffer::from(pattern(2, BYTES));
                 let sending = write.socket().send(lent).unwrap();
                 write.write_all(&pattern(3, 100)).await.unwrap();
-                assert_eq!(sending.await.sent.unwrap(), BYTES);
+                assert_eq!(sending.await.unwrap().sent.unwrap(), BYTES);
                 write
             });
             let reading = spawn_local(async move {

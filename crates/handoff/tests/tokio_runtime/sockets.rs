@@ -440,7 +440,7 @@ fn an_empty_datagram_is_no_end_and_a_connected_socket_needs_no_address() {
             let near = UdpSocket::bind(driver, ANY).unwrap();
             near.socket().set_engine(engine).unwrap();
             near.connect(far.local_addr().unwrap()).unwrap();
-            near.socket().send(Buffer::from(vec![7; 9])).unwrap().await.sent.unwrap();
+            near.socket().send(Buffer::from(vec![7; 9])).unwrap().await.unwrap().sent.unwrap();
             let mut got = [0; 20];
             let (len, peer) = far.recv_from(&mut got).unwrap();
             assert_eq!((&got[..len], peer), (&[7; 9][..], near.local_addr().unwrap()));
@@ -540,7 +540,7 @@ fn waits_take_no_place_of_operations() {
                     let sending = third.socket().send(Buffer::from(vec![3; 9])).unwrap();
                     let refused = third.socket().send(Buffer::from(vec![3; 9])).unwrap_err();
                     assert!(matches!(refused.error, Error::Busy { limit: 1 }));
-                    sending.await.sent.unwrap();
+                    sending.await.unwrap().sent.unwrap();
                     for (number, far) in far.iter_mut().enumerate() {
                         far.write_all(&[number as u8]).unwrap();
                     }
@@ -669,7 +669,7 @@ fn a_sink_waits_for_room() {
                     sink.feed(Bytes::from(pattern(0, ITEM))).await.unwrap();
                     assert!(driver.timeout(SHORT, sink.flush()).await.is_err());
                     receiving.cancel();
-                    assert!(receiving.await.result.is_err());
+                    assert!(receiving.await.unwrap().result.is_err());
                     // Its own items take turns as well.
                     for number in 1..ITEMS {
                         sink.feed(Bytes::from(pattern(number, ITEM))).await.unwrap();

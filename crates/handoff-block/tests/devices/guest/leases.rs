@@ -76,7 +76,7 @@ fn what_is_written_to_a_disk_is_sent_as_it_lies_in_the_writers_memory() {
         socket.set_engine(handoff::Engine::UringZc).expect("on TCP");
         async move |_: &Driver, request: Request| {
             let Some(lease) = request.source() else { return nothing(request) };
-            let sent = socket.send(lease).expect("begins").await;
+            let sent = socket.send(lease).expect("begins").await.unwrap();
             let taken = sent.sent.expect("sends");
             told.send((request.offset(), sent.receipt.tally)).expect("the test waits");
             request.answer(Ok(taken));
@@ -129,9 +129,9 @@ fn what_a_disk_is_asked_for_is_received_into_the_readers_memory() {
             let (offset, len) = (request.offset(), request.len() as u64);
             let Some(lease) = request.destination() else { return nothing(request) };
             let asked = [offset.to_le_bytes(), len.to_le_bytes()].concat();
-            let sent = socket.send(handoff::Buffer::from(asked)).expect("begins").await;
+            let sent = socket.send(handoff::Buffer::from(asked)).expect("begins").await.unwrap();
             sent.sent.expect("asks");
-            let received = socket.receive_exact(lease).expect("begins").await;
+            let received = socket.receive_exact(lease).expect("begins").await.unwrap();
             request.answer(Ok(received.result.expect("receives")));
         }
     });
@@ -160,8 +160,12 @@ fn files_are_written_from_requests_and_read_into_them() {
         async move |_: &Driver, mut request: Request| {
             let offset = request.offset();
             let moved = match (request.source(), request.destination()) {
-                (Some(lease), _) => file.write_at(lease, offset).expect("begins").await.result,
-                (_, Some(lease)) => file.read_at(lease, offset).expect("begins").await.result,
+                (Some(lease), _) => {
+                    file.write_at(lease, offset).expect("begins").await.unwrap().result
+                }
+                (_, Some(lease)) => {
+                    file.read_at(lease, offset).expect("begins").await.unwrap().result
+                }
                 _ => return nothing(request),
             };
             request.answer(Ok(moved.expect("moves")));

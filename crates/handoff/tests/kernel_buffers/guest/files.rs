@@ -26,7 +26,7 @@ fn a_file_goes_to_a_socket_over_software_nics() {
             source.get_at(offset, 256 << 10).expect("asks").await.expect("lends")
         {
             offset += lease.len() as u64;
-            let finished = socket.send(lease).expect("is taken").await;
+            let finished = socket.send(lease).expect("is taken").await.unwrap();
             finished.sent.expect("is sent");
             assert_eq!(finished.receipt.outcome(), Outcome::ZeroCopy);
         }
@@ -52,7 +52,7 @@ fn a_file_goes_to_a_file_past_the_page_cache() {
             source.get_at(offset, 128 << 10).expect("asks").await.expect("lends")
         {
             let len = lease.len();
-            let written = file.write_at(lease, offset).expect("is taken").await;
+            let written = file.write_at(lease, offset).expect("is taken").await.unwrap();
             assert_eq!(written.result.expect("is written"), len);
             offset += len as u64;
         }
@@ -80,7 +80,7 @@ fn a_lease_is_kept_and_its_parts_are_sent_at_once() {
         let parts = [lease.part(..), lease.part(100..1_000), lease.part(65_000..), lease];
         let sendings = parts.map(|part| socket.send(part).expect("is taken"));
         for sending in sendings {
-            sending.await.sent.expect("is sent");
+            sending.await.unwrap().sent.expect("is sent");
         }
     });
     drop(socket);
@@ -102,7 +102,10 @@ fn a_header_goes_before_a_lease_on_a_stream() {
         for _ in 0..3 {
             let lease = source.get_at(10, 8_000).expect("asks").await.expect("lends");
             let message = socket.message(lease.expect("not the end")).header(b"before");
-            assert_eq!(message.send().expect("is taken").await.sent.expect("is sent"), 8_006);
+            assert_eq!(
+                message.send().expect("is taken").await.unwrap().sent.expect("is sent"),
+                8_006
+            );
         }
     });
     drop(socket);
@@ -124,7 +127,7 @@ fn copying_is_told() {
         while let Some(lease) = source.get_at(offset, 1 << 20).expect("asks").await.expect("lends")
         {
             offset += lease.len() as u64;
-            let finished = socket.send(lease).expect("is taken").await;
+            let finished = socket.send(lease).expect("is taken").await.unwrap();
             finished.sent.expect("is sent");
             assert_eq!(finished.receipt.outcome(), Outcome::Copied);
         }
@@ -152,10 +155,16 @@ fn new_pages_are_filled_and_sent() {
     let socket = lending.driver.socket(from).expect("attaches");
     lending.run(async {
         let pages = lending.getbuf.fresh(1 << 17).expect("asks").await.expect("lends");
-        let read = file.read_at(pages, 4_096).expect("is taken").await;
+        let read = file.read_at(pages, 4_096).expect("is taken").await.unwrap();
         let len = read.result.expect("is read");
         assert_eq!(len, (1 << 16) - 4_096, "the file ends before the pages do");
-        socket.send(read.buffer.freeze(len)).expect("is taken").await.sent.expect("is sent");
+        socket
+            .send(read.buffer.freeze(len))
+            .expect("is taken")
+            .await
+            .unwrap()
+            .sent
+            .expect("is sent");
     });
     drop(socket);
     let expected = bytes_at(4_096, (1 << 16) - 4_096);
@@ -179,7 +188,7 @@ fn datagrams_take_leases() {
     for engine in [Engine::UringZc, Engine::Copy] {
         socket.set_engine(engine).expect("works");
         let sending = socket.message(lease.clone()).to(address).send().expect("is taken");
-        let finished = lending.run(async { sending.await });
+        let finished = lending.run(async { sending.await }).unwrap();
         assert_eq!(finished.sent.expect("is sent"), 8_000);
         let mut datagram = vec![0; 10_000];
         let (len, _) = receiver.recv_from(&mut datagram).expect("arrives");

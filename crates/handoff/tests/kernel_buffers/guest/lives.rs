@@ -132,7 +132,7 @@ fn a_lease_is_refused_by_another_driver() {
     let received = read_all(to);
     let socket = lending.driver.socket(from).expect("attaches");
     lending
-        .run(async { socket.send(refused.buffer).expect("is taken").await.sent })
+        .run(async { socket.send(refused.buffer).expect("is taken").await.unwrap().sent })
         .expect("sends");
     drop(socket);
     assert!(received.join().expect("ends") == bytes_at(0, 4_096), "what arrived differs");

@@ -26,7 +26,7 @@ fn a_stream_goes_to_another_over_software_nics() {
         let mut passed = 0;
         while let Some(lease) = source.get(128 << 10).expect("asks").await.expect("lends") {
             passed += lease.len();
-            let finished = socket.send(lease).expect("is taken").await;
+            let finished = socket.send(lease).expect("is taken").await.unwrap();
             finished.sent.expect("is sent");
             assert_eq!(finished.receipt.outcome(), Outcome::ZeroCopy);
         }
@@ -52,7 +52,7 @@ fn a_stream_goes_to_a_file() {
         let mut offset = 0;
         while let Some(lease) = source.get(100_000).expect("asks").await.expect("lends") {
             let len = lease.len();
-            let written = file.write_at(lease, offset).expect("is taken").await;
+            let written = file.write_at(lease, offset).expect("is taken").await.unwrap();
             assert_eq!(written.result.expect("is written"), len);
             offset += len as u64;
         }
@@ -80,15 +80,15 @@ fn a_stream_is_received_into_new_pages_that_go_on_to_another() {
         while left > 0 {
             let len = left.min(PIECE);
             let pages = lending.getbuf.fresh(len as u32).expect("asks").await.expect("lends");
-            let filled = source.receive_exact(pages).expect("begins").await;
+            let filled = source.receive_exact(pages).expect("begins").await.unwrap();
             assert_eq!(filled.result.expect("receives"), len);
-            let finished = socket.send(filled.buffer.freeze(len)).expect("is taken").await;
+            let finished = socket.send(filled.buffer.freeze(len)).expect("is taken").await.unwrap();
             finished.sent.expect("is sent");
             left -= len;
         }
         // Past the end there is nothing, and the pages come back.
         let pages = lending.getbuf.fresh(100).expect("asks").await.expect("lends");
-        let ended = source.receive_exact(pages).expect("begins").await;
+        let ended = source.receive_exact(pages).expect("begins").await.unwrap();
         let error = ended.result.expect_err("has ended");
         assert!(matches!(error, Error::StreamEnded { received: 0, wanted: 100 }), "{error}");
         assert_eq!(ended.buffer.len(), 100);

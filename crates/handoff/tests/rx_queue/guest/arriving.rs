@@ -162,7 +162,7 @@ fn both_directions_at_once() {
         buffer.copy_from_slice(&stream_of(MIB));
         let sending = socket.send(buffer).expect("lends");
         driver.block_on(expect_stream(&mut receiver, MIB)).expect("runs");
-        let sent = driver.block_on(async { sending.await }).expect("runs");
+        let sent = driver.block_on(async { sending.await }).expect("runs").unwrap();
         assert_eq!(sent.sent.expect("sends"), MIB);
         assert_eq!(receiver.tally(), whole(MIB));
         taker.join().expect("compares");

@@ -93,10 +93,10 @@ fn spans_go_on_to_a_socket_and_to_a_file() {
                 let rest = span.len();
                 let half = span.split_to(rest / 2);
                 for part in [half, span] {
-                    let sent = relay.send(part).expect("lends").await;
+                    let sent = relay.send(part).expect("lends").await.unwrap();
                     assert_eq!(sent.receipt.outcome(), Outcome::ZeroCopy);
                     let (at, len) = (position as u64, sent.buffer.len());
-                    let stored = file.write_at(sent.buffer, at).expect("lends").await;
+                    let stored = file.write_at(sent.buffer, at).expect("lends").await.unwrap();
                     assert_eq!(stored.result.expect("writes"), len);
                     position += len;
                 }
