@@ -1,9 +1,7 @@
 //! A report's disagreements, in lines.
 
-use crate::{
-    quantity::percent,
-    report::{CopiedAt, Disagreement, FRAMING, Report, Row, TOLERANCE, disagree},
-};
+use crate::report::{CopiedAt, Disagreement, FRAMING, Report, Row, TOLERANCE, disagree};
+use handoff_command::quantity::percent;
 
 /// How many callers of a function a line has.
 const CALLERS: usize = 3;

@@ -34,9 +34,9 @@ use crate::{
     context::BenchError,
     measure::{Cpu, Engine, Slot, Tally, Time},
     processor::Waits,
-    quantity::bytes_per_unit,
     tcp_table::listens,
 };
+use handoff_command::quantity::bytes_per_unit;
 
 /// The last number with the unit of a rate: `12.5 MB/s`, `9.42 Gbits/sec`.
 const DEFAULT_PATTERN: &str =

@@ -6,9 +6,9 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::{
     disagreement,
-    quantity::{format_size, percent},
     report::{BLOCK, HTTP, PASS, RECV, Report, Row, SPLICE},
 };
+use handoff_command::quantity::{format_size, percent};
 
 const GIB: f64 = 1_073_741_824.0;
 

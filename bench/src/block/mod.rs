@@ -34,11 +34,11 @@ use crate::{
     lab,
     measure::{self, Measured, Subject},
     peer::{Placeholders, ProgramOptions},
-    quantity::format_size,
     report::{self, Config, Report},
     run::{Bench, RunOptions, Slots},
     witness,
 };
+use handoff_command::quantity::format_size;
 
 /// The name of the kernel's driver among the engines.
 const KERNEL_LOOP: &str = "kernel-loop";

@@ -38,10 +38,10 @@ use crate::{
     network::far::Network as _,
     peer::ProgramOptions,
     processor::Pinned,
-    quantity::{parse_count, parse_size},
     report::{self, Config, Report},
     run::{self, Bench, RunOptions, Slots},
 };
+use handoff_command::quantity::{parse_count, parse_size};
 
 const EXAMPLES: &str = "\
 Rows (the ratio is to nginx, of the same size and number of connections):

@@ -4,9 +4,9 @@ use handoff::{Buffer, Region};
 
 use crate::{
     network::{bed::Bed, far::Network as _},
-    quantity::format_size,
     report::Config,
 };
+use handoff_command::quantity::format_size;
 
 /// The most bytes under way, at any depth: our own engine accepts as many for one peer.
 pub(super) const UNDER_WAY: usize = 16 << 20;

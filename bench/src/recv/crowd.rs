@@ -31,9 +31,9 @@ use super::RecvArgs;
 use crate::{
     measure::{Engine, Slot, Subject, Tally},
     network::{account::Account, descriptors},
-    quantity::format_count,
     report::Config,
 };
+use handoff_command::quantity::format_count;
 
 /// Of a message.
 const BYTES: usize = 1 << 10;

@@ -43,13 +43,13 @@ use crate::{
     },
     peer::ProgramOptions,
     processor::Pinned,
-    quantity::{parse_count, parse_size},
     report::{self, Report},
     run::{self, Bench, RunOptions, Slots},
     statistics::Spread,
     user_share,
-    visitors::Allowed,
 };
+use handoff_command::allow_list::AllowArgs;
+use handoff_command::quantity::{parse_count, parse_size};
 
 const EXAMPLES: &str = "\
 Rows (the ratio is to epoll, of the same wire and check):
@@ -146,7 +146,7 @@ pub struct RecvArgs {
 
     /// Who may connect there, with --nic.
     #[command(flatten)]
-    pub allowed: Allowed,
+    pub allowed: AllowArgs,
 
     /// Where the receiving thread runs, seen from the processor where a row's packets arrive: a row for
     /// each place, with --nic

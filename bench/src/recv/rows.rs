@@ -19,9 +19,9 @@ use crate::{
         far::{FarEnd, Network},
         placement::Placement,
     },
-    quantity::format_size,
     report::Config,
 };
+use handoff_command::quantity::format_size;
 
 pub(super) const LOADS: [Load; 3] = [
     Load { mtu: 1_500, gro: false },

@@ -24,11 +24,11 @@ use crate::{
     measure::{self, Measured, Plan},
     peer::{Figure, FigureOptions, ProgramOptions},
     processor::Pinned,
-    quantity::{format_size, parse_count, parse_size},
     report::{self, Report},
     run::{self, Bench, RunOptions, Slots},
     user_share, witness,
 };
+use handoff_command::quantity::{format_size, parse_count, parse_size};
 
 /// The largest datagram that the kernel's selftest msg_zerocopy sends.
 const DEFAULT_BYTES: u64 = 65_435;

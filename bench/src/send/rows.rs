@@ -21,9 +21,9 @@ use super::{
 use crate::{
     measure::Subject,
     peer::{Affinity, Figure, Peer, Placeholders, Receiver},
-    quantity::{format_count, format_size},
     report::Config,
 };
+use handoff_command::quantity::{format_count, format_size};
 
 const SEED: &str = "msg-zerocopy-seed";
 

@@ -25,8 +25,8 @@ use crate::{
         queues::OwnQueue,
     },
     processor::Waits,
-    quantity::format_size,
 };
+use handoff_command::quantity::format_size;
 
 /// How a stream is passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use handoff_report::ReportArgs;
 
-use crate::{Context, Failure, bench};
+use crate::bench;
+use handoff_command::{Context, Failure};
 
 pub(crate) fn run(args: &ReportArgs, context: &Context) -> Result<(), Failure> {
     bench::on_stdout(context, |with| handoff_report::run(args, with))

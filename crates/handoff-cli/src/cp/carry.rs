@@ -23,8 +23,8 @@ use super::ranged::Ranged;
 use super::report::Hop;
 use super::turn::Turnstile;
 use super::wire::Frame;
-use crate::Failure;
-use crate::failure::Failed;
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 /// The beginning of the message when a send fails.
 pub(super) const SENDING: &str = "sending to the peer";

@@ -11,8 +11,8 @@ use super::checksum::PieceSum;
 use super::gathering::Gathering;
 use super::intake::{Frames, Portion};
 use super::sink::{Sink, Writes};
-use crate::Failure;
-use crate::failure::Failed;
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 /// The beginning of the message when a receive fails.
 pub(super) const RECEIVING: &str = "receiving from the peer";

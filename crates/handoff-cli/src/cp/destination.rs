@@ -27,7 +27,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::kept::{Legacy, Mode, Preserved};
-use crate::Failure;
+use handoff_command::Failure;
 
 /// Where a copy goes.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use super::extents::{Extent, Extents};
 use super::job::Job;
 use super::report::Hop;
 use super::{EngineName, Lend};
-use crate::Failure;
+use handoff_command::Failure;
 
 /// Bytes of a call, after which a signal is noticed.
 const STEP: u64 = 16 << 20;

@@ -14,8 +14,8 @@ use super::coverage::Coverage;
 use super::job::Order;
 use super::report::hexadecimal;
 use super::wire::{Attributes, Decoder, Event, Frame};
-use crate::Failure;
 use crate::net::arrived::Arrived;
+use handoff_command::Failure;
 
 /// State shared by all connections of a transfer.
 pub(super) struct Intake<'a> {

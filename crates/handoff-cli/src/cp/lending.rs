@@ -11,8 +11,8 @@ use handoff::{Error, GetBuf, KernelSource, Lease, Tally};
 use super::job::Job;
 use super::report::Hop;
 use super::{EngineName, Lend};
-use crate::Failure;
-use crate::failure::Failed;
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 /// A file that lends.
 pub(super) struct Lending {

@@ -7,9 +7,9 @@ use super::destination::Destination;
 use super::kept::Preserved;
 use super::ranged::Ranged;
 use super::report::{Report, Transferred, hexadecimal};
-use crate::Failure;
-use crate::clock::Clock;
-use crate::failure::Failed;
+use handoff_command::Failure;
+use handoff_command::clock::Clock;
+use handoff_command::failure::Failed;
 
 /// Copies all of `inlet`; verifies a `destination` if wanted, gives it what it keeps of its source, and
 /// names it.

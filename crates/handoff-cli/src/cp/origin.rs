@@ -18,7 +18,7 @@ use super::extents::Extents;
 use super::kept::Preserved;
 use super::wire::Attributes;
 use crate::net::patience;
-use crate::{Failure, Stop, standard};
+use handoff_command::{Failure, Stop, standard};
 
 /// Where a copy comes from.
 #[derive(Debug)]

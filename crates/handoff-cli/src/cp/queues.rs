@@ -7,9 +7,9 @@ use handoff::{Error, ExportedRxQueue, RxQueue, Socket};
 
 use super::gathering;
 use super::job::Job;
-use crate::Failure;
-use crate::failure::Failed;
 use crate::net::nic::{self, Card, Rules};
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 const SHARING: &str = "sharing an rx queue";
 

@@ -6,9 +6,9 @@ use handoff::Tally;
 use serde::Serialize;
 
 use super::Order;
-use crate::clock::Clock;
 use crate::net::arrived::Arrived;
-use crate::output;
+use handoff_command::clock::Clock;
+use handoff_command::output;
 
 /// One hop of the bytes from buffer to buffer.
 #[derive(Debug, Clone, Serialize)]

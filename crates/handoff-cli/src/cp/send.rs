@@ -21,9 +21,9 @@ use super::carry::{Carriage, Inlet, Outlet, SENDING, Stream};
 use super::report::{Report, Transferred, hexadecimal};
 use super::tell::tell;
 use super::wire::{Attributes, Decoder, Event, Frame};
-use crate::Failure;
-use crate::clock::Clock;
-use crate::failure::Failed;
+use handoff_command::Failure;
+use handoff_command::clock::Clock;
+use handoff_command::failure::Failed;
 
 /// How long to wait, once sending failed, for the receiver's reason.
 const LAST_WORDS: Duration = Duration::from_millis(500);

@@ -18,9 +18,9 @@ use super::ending::Ending;
 use super::intake::{Intake, Part};
 use super::job::Job;
 use super::sink::{Opened, Sink};
-use crate::Failure;
-use crate::failure::Failed;
 use crate::net::arrived::Arrived;
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 /// Bytes of a chunk of the receive pool: about what one receive yields at high rates.
 const CHUNK: usize = 64 * 1024;

@@ -4,7 +4,8 @@ use std::ffi::OsStr;
 
 use super::{Args, EngineName, Lend};
 use crate::net::address::Address;
-use crate::{Failure, rds};
+use crate::rds;
+use handoff_command::Failure;
 
 /// Whether this destination is standard output, which then is for the bytes only.
 pub(super) fn is_output(destination: &OsStr) -> bool {

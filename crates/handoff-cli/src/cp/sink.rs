@@ -18,8 +18,8 @@ use super::intake::Intake;
 use super::job::{self, Job, Order, streamed};
 use super::ranged::Ranged;
 use super::report::Hop;
-use crate::Failure;
-use crate::failure::Failed;
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 /// The most writes of a connection under way: a NIC delivers by the packet.
 const WRITES: usize = 64;

@@ -9,7 +9,7 @@ use handoff::{Buffer, Span, Transfer};
 
 use super::Job;
 use super::ranged::{ALIGNMENT, Ranged};
-use crate::Failure;
+use handoff_command::Failure;
 
 /// Buffers of one connection: one is filled while the others are written.
 const BUFFERS: usize = 3;

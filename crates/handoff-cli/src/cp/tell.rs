@@ -3,8 +3,8 @@
 use handoff::{Buffer, Socket};
 
 use super::wire::Frame;
-use crate::Failure;
-use crate::failure::Failed;
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 /// Sends `frame` on each socket, and returns when the kernel has taken all of them; `action` begins the
 /// message of a failure.

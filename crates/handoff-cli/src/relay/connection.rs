@@ -11,8 +11,8 @@ use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
 use super::Relay;
 use super::ledger::Counted;
-use crate::clock;
 use crate::net::reach;
+use handoff_command::clock;
 
 /// After a failure to accept or to connect that says nothing of when it ends.
 pub(super) const AGAIN: Duration = Duration::from_millis(250);

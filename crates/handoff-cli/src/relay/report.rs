@@ -7,9 +7,9 @@ use handoff::Tally;
 use serde::Serialize;
 
 use super::ledger::Told;
-use crate::clock::Clock;
 use crate::net::arrived::Arrived;
-use crate::output;
+use handoff_command::clock::Clock;
+use handoff_command::output;
 
 /// What is counted while it runs.
 #[derive(Default)]

@@ -9,8 +9,8 @@ use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::place::{self, Joined, Place};
-use crate::failure::Failed;
-use crate::{Failure, Stop};
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop};
 
 /// The name of the file that is sent.
 pub(super) const FILE: &str = "file";

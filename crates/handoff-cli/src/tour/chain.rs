@@ -13,8 +13,8 @@ use super::report::{Chain, Hop};
 use super::running::Running;
 use super::witness::{Part, Seen, Witness};
 use crate::cp::checksum::PieceSum;
-use crate::failure::Failed;
-use crate::{Failure, Stop};
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop};
 
 /// What carries the bytes between the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

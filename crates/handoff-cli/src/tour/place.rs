@@ -9,8 +9,8 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde::Deserialize;
 
 use super::running::Running;
-use crate::failure::Failed;
-use crate::{Failure, Stop};
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop};
 
 /// How the two parts of a device are joined.
 #[derive(Debug, Clone, Copy)]

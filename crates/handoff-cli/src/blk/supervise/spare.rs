@@ -10,7 +10,7 @@ use handoff_block::policy::{Change, Watch};
 use super::lives::{Lives, pause_after};
 use super::log::Log;
 use super::{NoServer, Task, answered, end, ending, server};
-use crate::Failure;
+use handoff_command::Failure;
 
 /// The process that waits until its device has no server. Dropping this ends it.
 pub(super) struct Spare {

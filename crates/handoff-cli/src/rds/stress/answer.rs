@@ -9,7 +9,7 @@ use super::super::frame::{self, HEAD, Head, Kind};
 use super::super::port::Host;
 use super::peers::Peers;
 use super::shared::{AT_ONCE, Run};
-use crate::{Failure, output, service};
+use handoff_command::{Failure, output, service};
 
 /// The longest answer that anybody may request.
 const LONGEST: usize = 1 << 20;

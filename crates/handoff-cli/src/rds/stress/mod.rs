@@ -14,7 +14,7 @@ use handoff::{Driver, Executor};
 use self::ask::Asking;
 use self::shared::Run;
 use super::report::Report;
-use crate::{Context, Failure, output};
+use handoff_command::{Context, Failure, output};
 
 pub(super) use self::shared::StressArgs;
 
