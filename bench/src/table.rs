@@ -3,12 +3,12 @@
 use std::iter;
 
 use comfy_table::{CellAlignment, Table, presets};
+use handoff_command::quantity::{format_size, percent};
 
 use crate::{
     disagreement,
     report::{BLOCK, HTTP, PASS, RECV, Report, Row, SPLICE},
 };
-use handoff_command::quantity::{format_size, percent};
 
 const GIB: f64 = 1_073_741_824.0;
 

@@ -20,6 +20,7 @@ use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 
 use clap::Args;
 use handoff_block::{Engine, Kind, Spec};
+use handoff_command::quantity::format_size;
 use handoff_lab::instructions;
 
 use self::{
@@ -38,7 +39,6 @@ use crate::{
     run::{Bench, RunOptions, Slots},
     witness,
 };
-use handoff_command::quantity::format_size;
 
 /// The name of the kernel's driver among the engines.
 const KERNEL_LOOP: &str = "kernel-loop";

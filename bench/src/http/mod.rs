@@ -23,6 +23,7 @@ mod wrk;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
+use handoff_command::quantity::{parse_count, parse_size};
 
 use self::{
     bed::Bed,
@@ -41,7 +42,6 @@ use crate::{
     report::{self, Config, Report},
     run::{self, Bench, RunOptions, Slots},
 };
-use handoff_command::quantity::{parse_count, parse_size};
 
 const EXAMPLES: &str = "\
 Rows (the ratio is to nginx, of the same size and number of connections):

@@ -15,6 +15,7 @@ use std::{
     sync::Arc,
 };
 
+use handoff_command::allow_list::{self, AllowList};
 use handoff_lab::{StopFlag, topology::Namespace};
 use handoff_nic::{Directory, Error, Flow, Nic, Plan, Prepared, Wanted};
 use handoff_sys::hangup;
@@ -30,7 +31,6 @@ use super::{
     sending_host::SendingHost,
 };
 use crate::{context::BenchError, peer::Placeholders};
-use handoff_command::allow_list::{self, AllowList};
 
 /// The NIC, and the host that sends to it.
 pub(crate) struct Card {

@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use handoff_command::allow_list::AllowList;
 use handoff_lab::StopFlag;
 
 use super::{
@@ -24,7 +25,6 @@ use super::{
     talk::{Answer, Hello, Order, Silence, Talk},
 };
 use crate::processor::Waits;
-use handoff_command::allow_list::AllowList;
 
 /// How often to look at a listener.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);

@@ -1,12 +1,12 @@
 //! The work of rows.
 
 use handoff::{Buffer, Region};
+use handoff_command::quantity::format_size;
 
 use crate::{
     network::{bed::Bed, far::Network as _},
     report::Config,
 };
-use handoff_command::quantity::format_size;
 
 /// The most bytes under way, at any depth: our own engine accepts as many for one peer.
 pub(super) const UNDER_WAY: usize = 16 << 20;

@@ -21,6 +21,7 @@ use std::{
 };
 
 use handoff::{Driver, Executor, Receiver, Region, RingUse, Socket};
+use handoff_command::quantity::format_count;
 use rustix::{
     buffer::spare_capacity,
     event::epoll,
@@ -33,7 +34,6 @@ use crate::{
     network::{account::Account, descriptors},
     report::Config,
 };
-use handoff_command::quantity::format_count;
 
 /// Of a message.
 const BYTES: usize = 1 << 10;

@@ -30,6 +30,8 @@ use std::{
 };
 
 use clap::Args;
+use handoff_command::allow_list::AllowArgs;
+use handoff_command::quantity::{parse_count, parse_size};
 
 use self::rows::{LOADS, own_queues, subjects};
 use crate::{
@@ -48,8 +50,6 @@ use crate::{
     statistics::Spread,
     user_share,
 };
-use handoff_command::allow_list::AllowArgs;
-use handoff_command::quantity::{parse_count, parse_size};
 
 const EXAMPLES: &str = "\
 Rows (the ratio is to epoll, of the same wire and check):

@@ -3,6 +3,8 @@
 
 use std::{iter, sync::atomic::AtomicBool};
 
+use handoff_command::quantity::format_size;
+
 use super::{
     RecvArgs, SMALLEST_CHUNK,
     epoll::Epoll,
@@ -21,7 +23,6 @@ use crate::{
     },
     report::Config,
 };
-use handoff_command::quantity::format_size;
 
 pub(super) const LOADS: [Load; 3] = [
     Load { mtu: 1_500, gro: false },

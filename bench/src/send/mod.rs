@@ -17,6 +17,7 @@ mod segments;
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
 use clap::{Args, ValueEnum};
+use handoff_command::quantity::{format_size, parse_count, parse_size};
 
 use self::bed::Bed;
 use crate::{
@@ -28,7 +29,6 @@ use crate::{
     run::{self, Bench, RunOptions, Slots},
     user_share, witness,
 };
-use handoff_command::quantity::{format_size, parse_count, parse_size};
 
 /// The largest datagram that the kernel's selftest msg_zerocopy sends.
 const DEFAULT_BYTES: u64 = 65_435;

@@ -7,6 +7,8 @@ use std::{
     rc::{Rc, Weak},
 };
 
+use handoff_command::quantity::{format_count, format_size};
+
 use super::{
     DEFAULT_WORKING_SET, SendArgs,
     bed::Bed,
@@ -23,7 +25,6 @@ use crate::{
     peer::{Affinity, Figure, Peer, Placeholders, Receiver},
     report::Config,
 };
-use handoff_command::quantity::{format_count, format_size};
 
 const SEED: &str = "msg-zerocopy-seed";
 

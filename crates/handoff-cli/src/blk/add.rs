@@ -6,15 +6,16 @@ use std::io::{self, Read as _};
 use std::path::{self, Path, PathBuf};
 use std::str::FromStr;
 
+use handoff_command::quantity::{format_size, parse_size};
+use handoff_command::{Context, Failure, output, service};
+
 use crate::blk::failure;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, Engine, Kind, SEGMENTS_KEPT, Spec};
-use handoff_command::quantity::{format_size, parse_size};
 
 use super::pressure;
 use super::supervise::{self, Task};
-use handoff_command::{Context, Failure, output, service};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -234,9 +235,9 @@ fn load_driver() {
     if Path::new(handoff_block::CONTROL).exists() {
         return;
     }
-    match handoff_lab::topology::load("ublk_drv", &[]) {
+    match handoff_sys::kernel_module::load("ublk_drv", &[]) {
         Ok(()) => tracing::info!("loaded ublk_drv"),
-        Err(error) => tracing::debug!("{error}"),
+        Err(reason) => tracing::debug!(reason, "ublk_drv is not loaded"),
     }
 }
 

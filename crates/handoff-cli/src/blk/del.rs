@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_command::{Context, Failure, output};
+
 use crate::blk::failure;
 use handoff_block::Control;
 use handoff_block::state::Directory;
@@ -10,7 +12,6 @@ use handoff_block::state::Directory;
 use super::ending::{self, Forced, listed};
 use super::holders::{self, Holder};
 use super::supervise;
-use handoff_command::{Context, Failure, output};
 
 /// How long a mere look may hold a device open, and how long its number may stay in use.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, remove};
+use handoff_command::stop::Stop;
+use handoff_command::{Context, Failure, service};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::holders::{self, Holder};
 use crate::blk::failure;
-use handoff_command::stop::Stop;
-use handoff_command::{Context, Failure, service};
 
 /// How often a device that is in use is tried again: the kernel tells only of mounts.
 const TRY: Duration = Duration::from_millis(500);

@@ -3,9 +3,9 @@
 use std::path::{self, PathBuf};
 
 use crate::blk::failure;
-use handoff_bench::peer::parse_named;
 use handoff_block::{Control, policy};
 
+use handoff_command::named::parse_named;
 use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\

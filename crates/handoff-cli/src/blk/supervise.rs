@@ -26,6 +26,8 @@ use std::time::Duration;
 
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, Files, Inherited, Prepared, Spec, Start};
+use handoff_command::stop::Stop;
+use handoff_command::{Context, Failure, output};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -37,8 +39,6 @@ use self::spare::Spare;
 use super::ending::{self, Ending, Role};
 use super::pressure;
 use crate::blk::failure;
-use handoff_command::stop::Stop;
-use handoff_command::{Context, Failure, output};
 
 mod lives;
 mod log;

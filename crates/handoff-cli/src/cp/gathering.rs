@@ -15,11 +15,11 @@ use std::pin::Pin;
 use std::task::{self, Poll};
 
 use handoff::{Span, Transfer, Transferred};
+use handoff_command::Failure;
 
 use super::Job;
 use super::ranged::{ALIGNMENT, Ranged};
 use super::staging::Staging;
-use handoff_command::Failure;
 
 /// Bytes of spans that are written together. On ext4 each write costs as many instructions as copying some
 /// 400 KiB.

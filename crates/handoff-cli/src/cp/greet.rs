@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use handoff::{Buffer, Driver, Engine, Error, Region, RxQueue, Socket};
+use handoff_command::Failure;
 use handoff_command::allow_list::AllowList;
+use handoff_command::descriptors;
+use handoff_command::failure::Failed;
 use rustix::net::SendFlags;
 
 use super::wire::{Frame, HELLO_LEN, Hello};
 use crate::net::reach::Listener;
-use handoff_command::Failure;
-use handoff_command::descriptors;
-use handoff_command::failure::Failed;
 
 /// How long an accepted connection may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);

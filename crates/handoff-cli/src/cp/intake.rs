@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff::{ReceiveEngine, Tally};
+use handoff_command::Failure;
 
 use super::checksum::{PieceSum, zeros};
 use super::coverage::Coverage;
@@ -15,7 +16,6 @@ use super::job::Order;
 use super::report::hexadecimal;
 use super::wire::{Attributes, Decoder, Event, Frame};
 use crate::net::arrived::Arrived;
-use handoff_command::Failure;
 
 /// State shared by all connections of a transfer.
 pub(super) struct Intake<'a> {

@@ -51,6 +51,12 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use handoff_command::allow_list;
+use handoff_command::clock::Clock;
+use handoff_command::failure::Failed;
+use handoff_command::quantity::parse_bytes;
+use handoff_command::{Context, Failure, output, quantity, standard};
+
 use crate::net::address::{self, Address, Endpoint};
 use crate::net::nic::{self, Card};
 use crate::net::patience::{self, Patience};
@@ -59,11 +65,6 @@ use crate::{Command, rds};
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
-use handoff_command::allow_list;
-use handoff_command::clock::Clock;
-use handoff_command::failure::Failed;
-use handoff_command::quantity::parse_bytes;
-use handoff_command::{Context, Failure, output, quantity, standard};
 use job::{Job, Order};
 use lending::Lending;
 use origin::Origin;

@@ -4,12 +4,12 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use handoff::{Error, ExportedRxQueue, RxQueue, Socket};
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 use super::gathering;
 use super::job::Job;
 use crate::net::nic::{self, Card, Rules};
-use handoff_command::Failure;
-use handoff_command::failure::Failed;
 
 const SHARING: &str = "sharing an rx queue";
 

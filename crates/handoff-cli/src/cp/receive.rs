@@ -16,6 +16,11 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{ReceiveEngine, RxQueue, RxStats, Socket, Tally};
+use handoff_command::Failure;
+use handoff_command::clock::Clock;
+use handoff_command::descriptors;
+use handoff_command::failure::Failed;
+use handoff_command::threads::on_threads;
 use socket2::SockRef;
 
 use super::destination::Target;
@@ -33,11 +38,6 @@ use super::{Offer, outlet, reach};
 use crate::net::address::{Address, Endpoint};
 use crate::net::arrived::Arrived;
 use crate::net::nic::{Card, Rules};
-use handoff_command::Failure;
-use handoff_command::clock::Clock;
-use handoff_command::descriptors;
-use handoff_command::failure::Failed;
-use handoff_command::threads::on_threads;
 
 const SHARING_OUT: &str = "sharing connections out";
 const ANSWERING: &str = "answering the sender";

@@ -1,10 +1,10 @@
 //! Frames without payload, sent on every connection of a transfer.
 
 use handoff::{Buffer, Socket};
-
-use super::wire::Frame;
 use handoff_command::Failure;
 use handoff_command::failure::Failed;
+
+use super::wire::Frame;
 
 /// Sends `frame` on each socket, and returns when the kernel has taken all of them; `action` begins the
 /// message of a failure.

@@ -11,12 +11,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use handoff::{Driver, Region, RxBinding, RxQueue, Socket};
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, output};
 use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Steered, Wanted};
 use socket2::{SockAddr, SockRef};
 
 use crate::nic::failure;
-use handoff_command::failure::Failed;
-use handoff_command::{Failure, output};
 
 /// The most memory for the area, in bytes: enough that it cannot run out, within these.
 const LEAST_AREA: usize = 16 << 20;

@@ -11,13 +11,13 @@ use std::time::Duration;
 use handoff::Driver;
 use handoff_command::allow_list::{AllowArgs, AllowList};
 use handoff_command::descriptors::BACKLOG;
+use handoff_command::failure::Failed as _;
+use handoff_command::{Failure, service};
 use ipnet::IpNet;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
 use super::patience::Patience;
-use handoff_command::failure::Failed as _;
-use handoff_command::{Failure, service};
 
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::process::Command;
 
+use handoff_command::{Context, Failure, output};
+
 use crate::nic::failure;
 use handoff_nic::{Directory, Lease, Namespace, Prepared, Step};
 use ipnet::IpNet;
 use serde_json::json;
 
 use super::prepare::{self, Queues};
-use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 A program in the container receives without a copy on the device that appears there, as on a card:

@@ -6,6 +6,8 @@ use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use handoff_command::{Context, Failure, output};
+
 use crate::nic::failure;
 use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Step, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,7 +16,6 @@ use serde_json::{Value, json};
 
 use super::numbers;
 use crate::net::nic::{Card, put_back};
-use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 The steps, where they are still needed: header/data split on, with threshold 0; rules (ntuple)

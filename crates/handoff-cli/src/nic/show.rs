@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use handoff_command::{Context, Failure, output};
+
 use crate::nic::failure;
 use handoff_nic::{Directory, Nic, Obstacle, Record, Target, Weight};
 use serde::Serialize;
 
 use super::numbers;
-use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 `handoff nic prepare` solves what is marked \"prepare\"; nothing helps where it says \"no\".

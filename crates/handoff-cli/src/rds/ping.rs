@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::select;
 use handoff::{Driver, Executor};
+use handoff_command::failure::Failed;
+use handoff_command::{Context, Failure, clock, output};
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::own::Engine;
 use handoff_rds::protocol::Event;
@@ -14,8 +16,6 @@ use serde::Serialize;
 
 use super::port::{Host, Serving, UNDER_WAY};
 use crate::rds::failure;
-use handoff_command::failure::Failed;
-use handoff_command::{Context, Failure, clock, output};
 
 const EXAMPLES: &str = "\
 Examples:

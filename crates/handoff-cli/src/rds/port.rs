@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use crate::rds::failure;
 use futures_util::future::select;
 use handoff::{Buffer, Driver, Executor, File};
-use handoff_command::allow_list::{AllowArgs, AllowList};
 use handoff_rds::kernel::{self, Mode};
 use handoff_rds::own::{self, Engine};
 use handoff_rds::protocol::Limits;
@@ -19,6 +18,7 @@ use ipnet::IpNet;
 use std::os::fd::AsFd;
 
 use handoff_command::allow_list;
+use handoff_command::allow_list::{AllowArgs, AllowList};
 use handoff_command::descriptors;
 use handoff_command::{Failure, output};
 

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::future::{Either, select};
 use handoff::{Driver, Executor, Readiness};
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop, clock};
 
 use super::{Args, Relay, connection};
 use crate::net::reach::Listener;
-use handoff_command::failure::Failed;
-use handoff_command::{Failure, Stop, clock};
 
 /// When it is time to end.
 pub(super) struct Ends<'a> {

@@ -13,14 +13,14 @@ use std::task::{Poll, Waker};
 use std::time::{Instant, SystemTime};
 
 use handoff::{Route, RxQueue};
+use handoff_command::access_log::AccessLog;
 use handoff_command::rate_limit::RateLimit;
+use handoff_command::{output, progress};
 use indicatif::ProgressBar;
 
 use super::log::Ended;
 use super::report::Counts;
 use crate::net::arrived::Arrived;
-use handoff_command::access_log::AccessLog;
-use handoff_command::{output, progress};
 
 /// What the ledgers of all threads share.
 #[derive(Clone)]

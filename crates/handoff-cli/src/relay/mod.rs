@@ -25,7 +25,13 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use handoff::{Driver, Intake, RouteEngine};
+use handoff_command::access_log::{AccessLog, LogArgs};
+use handoff_command::clock::Clock;
+use handoff_command::descriptors::{self, Reserve};
+use handoff_command::failure::Failed;
 use handoff_command::quantity::parse_bytes;
+use handoff_command::threads::{on_threads, share};
+use handoff_command::{Context, Failure, output, quantity};
 use handoff_sys::getbuf;
 
 use crate::net::address::{Address, Endpoint};
@@ -33,12 +39,6 @@ use crate::net::nic::{self, Card};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Addresses, Listener};
 use gate::Door;
-use handoff_command::access_log::{AccessLog, LogArgs};
-use handoff_command::clock::Clock;
-use handoff_command::descriptors::{self, Reserve};
-use handoff_command::failure::Failed;
-use handoff_command::threads::{on_threads, share};
-use handoff_command::{Context, Failure, output, quantity};
 use ledger::{Ledger, Shared};
 use report::Report;
 use worker::{First, Turn, Worker};

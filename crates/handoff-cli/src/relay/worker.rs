@@ -9,16 +9,16 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use handoff::{Driver, Executor, ExportedRxQueue, Region, RxQueue};
+use handoff_command::allow_list;
+use handoff_command::descriptors::Reserve;
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop, clock, output, service};
 
 use super::gate::{self, Door, Ends};
 use super::ledger::{Ledger, Shared};
 use super::{Args, EngineName, Relay};
 use crate::net::nic::{self, Card};
 use crate::net::reach::Listener;
-use handoff_command::allow_list;
-use handoff_command::descriptors::Reserve;
-use handoff_command::failure::Failed;
-use handoff_command::{Failure, Stop, clock, output, service};
 
 /// Between looks at how far connections are.
 const LOOK: Duration = Duration::from_secs(1);

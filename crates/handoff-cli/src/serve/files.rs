@@ -8,6 +8,8 @@ use std::future::{Ready, ready};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use handoff_command::descriptors::{Lent, Reserve};
+use handoff_command::output;
 use handoff_command::rate_limit::RateLimit;
 use handoff_http::{LentBody, RequestBody};
 use http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
@@ -17,8 +19,6 @@ use tower_service::Service;
 use super::conditions::Wanted;
 use super::known::{Known, Told};
 use super::root::{Found, Missing, Root};
-use handoff_command::descriptors::{Lent, Reserve};
-use handoff_command::output;
 
 /// Answers requests for the files of a directory. Clones serve the same one.
 #[derive(Clone)]

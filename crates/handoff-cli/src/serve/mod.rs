@@ -20,17 +20,17 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use handoff_command::access_log::{AccessLog, LogArgs};
+use handoff_command::clock::Clock;
+use handoff_command::failure::Failed;
 use handoff_command::rate_limit::RateLimit;
+use handoff_command::threads::{on_threads, share};
+use handoff_command::{Context, Failure, output, quantity, service};
+use handoff_command::{allow_list, descriptors};
 
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach::{Addresses, Listener};
-use handoff_command::access_log::{AccessLog, LogArgs};
-use handoff_command::clock::Clock;
-use handoff_command::failure::Failed;
-use handoff_command::threads::{on_threads, share};
-use handoff_command::{Context, Failure, output, quantity, service};
-use handoff_command::{allow_list, descriptors};
 use report::{Counts, Report};
 use root::Root;
 use worker::Worker;

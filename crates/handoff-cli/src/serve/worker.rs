@@ -6,7 +6,11 @@ use std::time::SystemTime;
 
 use futures_util::future::select;
 use handoff::Driver;
+use handoff_command::access_log::AccessLog;
+use handoff_command::descriptors::Reserve;
+use handoff_command::failure::Failed;
 use handoff_command::rate_limit::RateLimit;
+use handoff_command::{Failure, Stop, output};
 use handoff_http::{Answered, Limits, Server};
 
 use super::Args;
@@ -15,10 +19,6 @@ use super::log::Entry;
 use super::report::Counts;
 use super::root::Root;
 use crate::net::reach::Listener;
-use handoff_command::access_log::AccessLog;
-use handoff_command::descriptors::Reserve;
-use handoff_command::failure::Failed;
-use handoff_command::{Failure, Stop, output};
 
 pub(super) struct Worker<'a> {
     pub(super) args: &'a Args,

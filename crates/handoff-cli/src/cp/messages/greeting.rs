@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use handoff_command::Failure;
+
 use super::super::Args;
 use super::super::job::Job;
 use super::super::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
@@ -10,7 +12,6 @@ use super::line::Line;
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach;
-use handoff_command::Failure;
 
 /// How often a sender knocks: messages to an unbound port are dropped silently.
 const KNOCK: Duration = Duration::from_millis(500);

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Executor, Tally};
 use handoff_command::allow_list::AllowList;
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, clock};
 use handoff_rds::wire::PORT;
 use handoff_rds::{Error, Refused};
 
@@ -18,8 +20,6 @@ use super::super::job::Job;
 use super::super::wire::{Frame, HELLO_LEN, Hello};
 use crate::rds::failure;
 use crate::rds::port::{self, Host, Port, UNDER_WAY};
-use handoff_command::failure::Failed;
-use handoff_command::{Failure, clock};
 
 /// How often a side says hello that has nothing else to say.
 const SIGN: Duration = Duration::from_secs(2);

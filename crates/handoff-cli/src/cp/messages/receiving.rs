@@ -6,6 +6,9 @@ use std::thread;
 
 use futures_lite::future::yield_now;
 use handoff::{Buffer, Tally};
+use handoff_command::allow_list::{self, AllowList};
+use handoff_command::clock::Clock;
+use handoff_command::{Failure, output};
 
 use super::super::destination::Target;
 use super::super::intake::{Frames, Intake, Portion};
@@ -16,9 +19,6 @@ use super::super::wire::Frame;
 use super::greeting::{admit, resolve};
 use super::line::{self, Line};
 use crate::net::address::Endpoint;
-use handoff_command::allow_list::{self, AllowList};
-use handoff_command::clock::Clock;
-use handoff_command::{Failure, output};
 
 /// After so many taken bytes the sender is told, even if more wait.
 const CONFIRM: u64 = 512 << 10;

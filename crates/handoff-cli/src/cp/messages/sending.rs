@@ -1,6 +1,9 @@
 //! The sending side.
 
 use handoff::{Buffer, Region};
+use handoff_command::Failure;
+use handoff_command::allow_list::AllowList;
+use handoff_command::clock::Clock;
 
 use super::super::carry::Inlet;
 use super::super::checksum::{PieceSum, zeros};
@@ -13,9 +16,6 @@ use super::super::{random, ranged::ALIGNMENT};
 use super::greeting::{knock, own_address, resolve};
 use super::line::{self, Line};
 use crate::net::address::Endpoint;
-use handoff_command::Failure;
-use handoff_command::allow_list::AllowList;
-use handoff_command::clock::Clock;
 
 /// Sends all of `inlet` to the receiver at `endpoint`.
 ///

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use handoff::{Driver, Tally};
 use handoff_command::quantity::parse_bytes;
+use handoff_command::{Context, clock};
 
 use super::super::frame::HEAD;
 use super::super::port::{Serving, UNDER_WAY};
 use super::super::report::Times;
-use handoff_command::{Context, clock};
 
 /// Between looks if nothing reports a change.
 const LOOK: Duration = Duration::from_millis(80);
