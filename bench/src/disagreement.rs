@@ -1,9 +1,8 @@
 //! A report's disagreements, in lines.
 
-use crate::{
-    quantity::percent,
-    report::{CopiedAt, Disagreement, FRAMING, Report, Row, TOLERANCE, disagree},
-};
+use handoff_command::quantity::percent;
+
+use crate::report::{CopiedAt, Disagreement, FRAMING, Report, Row, TOLERANCE, disagree};
 
 /// How many callers of a function a line has.
 const CALLERS: usize = 3;

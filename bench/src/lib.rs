@@ -26,12 +26,10 @@ mod network;
 pub mod peer;
 pub mod processor;
 pub mod processors;
-pub mod quantity;
 pub mod rds;
 pub mod recv;
 pub mod report;
 pub mod run;
-pub mod seldom;
 pub mod send;
 pub mod splice;
 pub mod statistics;
@@ -41,5 +39,4 @@ mod tcp_table;
 #[cfg(test)]
 mod testing;
 pub mod user_share;
-pub mod visitors;
 pub mod witness;

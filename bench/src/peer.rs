@@ -20,6 +20,8 @@ use std::{
 };
 
 use clap::Args;
+use handoff_command::named::parse_named;
+use handoff_command::quantity::bytes_per_unit;
 use handoff_lab::{command::Carried, topology::Namespace};
 use regex_lite::Regex;
 use rustix::{
@@ -34,7 +36,6 @@ use crate::{
     context::BenchError,
     measure::{Cpu, Engine, Slot, Tally, Time},
     processor::Waits,
-    quantity::bytes_per_unit,
     tcp_table::listens,
 };
 
@@ -467,20 +468,6 @@ impl Engine for Peer {
     }
 }
 
-/// Splits `NAME=VALUE`, for the command line's parser.
-///
-/// # Errors
-///
-/// A line that says what is wrong.
-pub fn parse_named(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
-            Ok((name.to_owned(), value.to_owned()))
-        }
-        _ => Err("text must stand before and after its =".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{net::TcpListener, sync::atomic::AtomicBool};
@@ -526,10 +513,6 @@ mod tests {
         assert!(Figure::new(Some("("), None).is_err());
         assert!(Figure::new(Some("no group"), None).unwrap_err().contains("group"));
         assert!(Figure::new(None, Some("furlongs")).unwrap_err().contains("furlongs"));
-        assert!(parse_named("a=b=c").is_ok_and(|it| it == ("a".into(), "b=c".into())));
-        for wrong in ["", "a", "=b", "a="] {
-            assert!(parse_named(wrong).is_err());
-        }
     }
 
     fn peer(namespace: Namespace, command: &str) -> Peer {

@@ -14,7 +14,7 @@ pub use self::{
     config::Config,
     disagreement::{CopiedAt, Disagreement},
     latency::Latency,
-    row::{Growth, Row},
+    row::Row,
 };
 pub(crate) use self::{
     config::PASS,

@@ -3,10 +3,10 @@
 use std::iter;
 
 use comfy_table::{CellAlignment, Table, presets};
+use handoff_command::quantity::{format_size, percent};
 
 use crate::{
     disagreement,
-    quantity::{format_size, percent},
     report::{BLOCK, HTTP, PASS, RECV, Report, Row, SPLICE},
 };
 

@@ -20,6 +20,7 @@ use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 
 use clap::Args;
 use handoff_block::{Engine, Kind, Spec};
+use handoff_command::quantity::format_size;
 use handoff_lab::instructions;
 
 use self::{
@@ -34,7 +35,6 @@ use crate::{
     lab,
     measure::{self, Measured, Subject},
     peer::{Placeholders, ProgramOptions},
-    quantity::format_size,
     report::{self, Config, Report},
     run::{Bench, RunOptions, Slots},
     witness,

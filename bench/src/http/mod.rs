@@ -23,6 +23,7 @@ mod wrk;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
+use handoff_command::quantity::{parse_count, parse_size};
 
 use self::{
     bed::Bed,
@@ -38,7 +39,6 @@ use crate::{
     network::far::Network as _,
     peer::ProgramOptions,
     processor::Pinned,
-    quantity::{parse_count, parse_size},
     report::{self, Config, Report},
     run::{self, Bench, RunOptions, Slots},
 };

@@ -5,9 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use handoff_command::growth::Growth;
+
 use crate::{
     processors::Busy,
-    report::{Config, Growth, Latency},
+    report::{Config, Latency},
 };
 
 /// One engine at work. Made before its first slot and dropped after its last.

@@ -21,9 +21,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub use self::engine::{Cpu, Engine, MakeEngine, Reaped, Slot, Subject, Tally, Time};
 use self::figures::timed;
 use crate::{
-    report::{Growth, Latency, Row},
+    report::{Latency, Row},
     statistics::Spread,
 };
+use handoff_command::growth::Growth;
 
 /// How the time is divided.
 #[derive(Debug, Clone, Copy)]

@@ -15,6 +15,7 @@ use std::{
     sync::Arc,
 };
 
+use handoff_command::allow_list::{self, AllowList};
 use handoff_lab::{StopFlag, topology::Namespace};
 use handoff_nic::{Directory, Error, Flow, Nic, Plan, Prepared, Wanted};
 use handoff_sys::hangup;
@@ -29,11 +30,7 @@ use super::{
     queues::{OwnQueue, Queues},
     sending_host::SendingHost,
 };
-use crate::{
-    context::BenchError,
-    peer::Placeholders,
-    visitors::{self, Visitors},
-};
+use crate::{context::BenchError, peer::Placeholders};
 
 /// The NIC, and the host that sends to it.
 pub(crate) struct Card {
@@ -87,11 +84,10 @@ impl Card {
             Err(Error::NotPossible(cause)) => (None, Some(cause)),
             Err(error) => return Err(of_nic(error)),
         };
-        let say = |line: String| hangup::say(format_args!("handoff: {line}"));
         hangup::say(invitation(address, port));
-        visitors::warning((address, port).into(), from, "send").into_iter().for_each(say);
-        let host = SendingHost::accept(first, &Visitors::new(from, say), stop)
-            .map_err(BenchError::Failed)?;
+        allow_list::warn((address, port).into(), from, "send");
+        let host =
+            SendingHost::accept(first, &AllowList::new(from), stop).map_err(BenchError::Failed)?;
         let host = Rc::new(host.ok_or(BenchError::Stopped)?);
         let set_aside = prepared.as_ref().map_or(&[][..], Prepared::queues);
         // Without queues, programs still get ports.

@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use handoff_command::allow_list::AllowList;
 use handoff_lab::StopFlag;
 
 use super::{
@@ -23,7 +24,7 @@ use super::{
     far::{Connection, FarEnd},
     talk::{Answer, Hello, Order, Silence, Talk},
 };
-use crate::{processor::Waits, visitors::Visitors};
+use crate::processor::Waits;
 
 /// How often to look at a listener.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
@@ -47,7 +48,7 @@ impl SendingHost {
     /// The kernel's error, in one line.
     pub(crate) fn accept(
         listener: TcpListener,
-        visitors: &Visitors,
+        allow_list: &AllowList,
         stop: &StopFlag,
     ) -> Result<Option<Self>, String> {
         let line = |error: io::Error| format!("the sending host cannot be waited for: {error}");
@@ -61,7 +62,7 @@ impl SendingHost {
                 }
                 Err(error) => return Err(line(error)),
             };
-            if !visitors.lets_in(from) {
+            if !allow_list.lets_in(from) {
                 continue;
             }
             let mut talk = Talk::new(stream, stop).map_err(line)?;
@@ -80,7 +81,7 @@ impl SendingHost {
                     }));
                 }
                 Err(why) => {
-                    visitors.turned_away(from, &format!("it is no sending host: {why}"));
+                    allow_list.turned_away(from, &format!("it is no sending host: {why}"));
                 }
             }
         }

@@ -1,10 +1,10 @@
 //! The work of rows.
 
 use handoff::{Buffer, Region};
+use handoff_command::quantity::format_size;
 
 use crate::{
     network::{bed::Bed, far::Network as _},
-    quantity::format_size,
     report::Config,
 };
 

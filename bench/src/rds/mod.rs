@@ -28,6 +28,7 @@ use std::{fs, time::Duration};
 
 use clap::Args;
 use handoff::Engine as Sends;
+use handoff_command::named::parse_named;
 use handoff_rds::kernel::Mode;
 
 use self::{
@@ -47,7 +48,7 @@ use crate::{
         bed::{Bed, Joint, Load},
         pattern::Pattern,
     },
-    peer::{self, Figure, FigureOptions, ProgramOptions, parse_named},
+    peer::{self, Figure, FigureOptions, ProgramOptions},
     processor::Pinned,
     report::{self, Report, Row},
     run::{self, Bench, RunOptions, Slots},

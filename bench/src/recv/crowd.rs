@@ -21,6 +21,7 @@ use std::{
 };
 
 use handoff::{Driver, Executor, Receiver, Region, RingUse, Socket};
+use handoff_command::quantity::format_count;
 use rustix::{
     buffer::spare_capacity,
     event::epoll,
@@ -31,7 +32,6 @@ use super::RecvArgs;
 use crate::{
     measure::{Engine, Slot, Subject, Tally},
     network::{account::Account, descriptors},
-    quantity::format_count,
     report::Config,
 };
 

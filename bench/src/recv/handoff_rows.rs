@@ -6,17 +6,15 @@ use handoff::{
     Driver, Intake, MappedIntake, ReceiveEngine, Receiver, Region, RingUse, RxBinding, RxQueue,
     Socket, Wait,
 };
+use handoff_command::growth::Growth;
 
 use super::reception::Receive;
-use crate::{
-    network::{
-        PATIENCE,
-        binding::{Memory, bind},
-        far::{FarEnd, Network},
-        pattern::Stream,
-        queues::OwnQueue,
-    },
-    report::Growth,
+use crate::network::{
+    PATIENCE,
+    binding::{Memory, bind},
+    far::{FarEnd, Network},
+    pattern::Stream,
+    queues::OwnQueue,
 };
 
 /// Of a pool, and their number.

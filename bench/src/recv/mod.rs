@@ -30,6 +30,8 @@ use std::{
 };
 
 use clap::Args;
+use handoff_command::allow_list::AllowArgs;
+use handoff_command::quantity::{parse_count, parse_size};
 
 use self::rows::{LOADS, own_queues, subjects};
 use crate::{
@@ -43,12 +45,10 @@ use crate::{
     },
     peer::ProgramOptions,
     processor::Pinned,
-    quantity::{parse_count, parse_size},
     report::{self, Report},
     run::{self, Bench, RunOptions, Slots},
     statistics::Spread,
     user_share,
-    visitors::Allowed,
 };
 
 const EXAMPLES: &str = "\
@@ -146,7 +146,7 @@ pub struct RecvArgs {
 
     /// Who may connect there, with --nic.
     #[command(flatten)]
-    pub allowed: Allowed,
+    pub allowed: AllowArgs,
 
     /// Where the receiving thread runs, seen from the processor where a row's packets arrive: a row for
     /// each place, with --nic

@@ -1,5 +1,7 @@
 //! A connection to receive from, as an engine of the measuring frame.
 
+use handoff_command::growth::Growth;
+
 use crate::{
     measure::{Engine, Slot, Tally},
     network::{
@@ -9,7 +11,6 @@ use crate::{
         placement::{Placed, Placement},
         queues::OwnQueue,
     },
-    report::Growth,
 };
 
 /// A way to receive: the difference between rows.

@@ -3,6 +3,8 @@
 
 use std::{iter, sync::atomic::AtomicBool};
 
+use handoff_command::quantity::format_size;
+
 use super::{
     RecvArgs, SMALLEST_CHUNK,
     epoll::Epoll,
@@ -19,7 +21,6 @@ use crate::{
         far::{FarEnd, Network},
         placement::Placement,
     },
-    quantity::format_size,
     report::Config,
 };
 

@@ -14,6 +14,7 @@ use std::{
 };
 
 use handoff::{Driver, ExportedRxQueue, Receiver, RingUse, RxQueue, Socket, Wait};
+use handoff_command::growth::Growth;
 use handoff_lab::instructions;
 use rustix::{
     event::{Timespec, epoll},
@@ -34,7 +35,6 @@ use crate::{
         queues::OwnQueue,
     },
     processor::Waits,
-    report::Growth,
     tasks::own_cpu,
 };
 

@@ -17,6 +17,7 @@ mod segments;
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
 use clap::{Args, ValueEnum};
+use handoff_command::quantity::{format_size, parse_count, parse_size};
 
 use self::bed::Bed;
 use crate::{
@@ -24,7 +25,6 @@ use crate::{
     measure::{self, Measured, Plan},
     peer::{Figure, FigureOptions, ProgramOptions},
     processor::Pinned,
-    quantity::{format_size, parse_count, parse_size},
     report::{self, Report},
     run::{self, Bench, RunOptions, Slots},
     user_share, witness,

@@ -7,6 +7,8 @@ use std::{
     rc::{Rc, Weak},
 };
 
+use handoff_command::quantity::{format_count, format_size};
+
 use super::{
     DEFAULT_WORKING_SET, SendArgs,
     bed::Bed,
@@ -21,7 +23,6 @@ use super::{
 use crate::{
     measure::Subject,
     peer::{Affinity, Figure, Peer, Placeholders, Receiver},
-    quantity::{format_count, format_size},
     report::Config,
 };
 

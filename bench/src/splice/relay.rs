@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use handoff::{
     Carried, Driver, Intake, RingUse, Route, RouteEngine, RouteSink, RouteSource, RxQueue,
 };
+use handoff_command::quantity::format_size;
 
 use super::{
     Drain, Sender,
@@ -25,7 +26,6 @@ use crate::{
         queues::OwnQueue,
     },
     processor::Waits,
-    quantity::format_size,
 };
 
 /// How a stream is passed on.

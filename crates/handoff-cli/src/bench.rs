@@ -3,8 +3,8 @@
 use handoff_bench::command::{self, BenchArgs};
 use handoff_bench::context::{self, BenchError};
 
-use crate::output::Stdout;
-use crate::{Context, Failure};
+use handoff_command::output::Stdout;
+use handoff_command::{Context, Failure};
 
 pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
     on_stdout(context, |with| command::run(args, with))

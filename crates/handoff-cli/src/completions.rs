@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-use crate::{Context, Failure, output};
+use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,7 +7,7 @@ use handoff_probe::{self as probe, Capability, State};
 use handoff_report::Mechanism;
 use rustix::termios::tcgetwinsize;
 
-use crate::{Context, Failure, output};
+use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use handoff_lab::{Error, command};
 
-use crate::{Context, Failure};
+use handoff_command::{Context, Failure};
 
 pub(crate) fn run(args: &command::Args, context: &Context) -> Result<(), Failure> {
     match command::run(args, &Arc::clone(context.stop.flag())) {

@@ -4,11 +4,8 @@
 //! - a subcommand is a `clap::Args` struct and a function `run(&Args, &Context) -> Result<(), Failure>`;
 //!   list it in [`Command`] and in [`run`], nowhere else: help, man pages and completions come from the
 //!   same definition;
-//! - results go to stdout, with `--json` exactly one JSON value, which describes the failure if there is no
-//!   result; messages, progress and logs go to stderr;
-//! - a failure is one line that says the cause and what to do; its exit code is in [`failure`];
-//! - a value owns whatever a subcommand sets up, and its drop puts that back; every wait looks at [`Stop`],
-//!   so that SIGINT, SIGTERM and SIGHUP unwind through those drops.
+//! - what all commands keep, [`handoff_command`] says; with `--json` a failure is the one JSON value if there is no result;
+//! - a value owns whatever a subcommand sets up, and its drop puts that back, also after a signal.
 
 // `eprintln!` panics where nobody reads standard error any more; `handoff_sys::hangup::say` does not.
 #![cfg_attr(not(test), deny(clippy::print_stderr))]
@@ -18,34 +15,23 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-mod access_log;
 mod bench;
 mod blk;
-mod clock;
 pub mod completions;
 pub mod cp;
 pub mod doctor;
-pub mod failure;
 mod lab;
 pub mod man;
 mod meter;
 pub mod net;
 mod nic;
-pub mod output;
-pub mod progress;
-mod quantity;
 mod rds;
 mod relay;
 mod report;
 mod serve;
-mod service;
-mod standard;
-pub mod stop;
-mod threads;
 mod tour;
 
-pub use failure::Failure;
-pub use stop::Stop;
+use handoff_command::{Context, Failure, Stop, logging, output};
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -136,15 +122,6 @@ pub enum Command {
     Man(man::Args),
 }
 
-/// What every subcommand gets besides its own arguments.
-#[derive(Debug)]
-pub struct Context {
-    /// `--json` was given: stdout carries one JSON value and nothing else.
-    pub json: bool,
-    /// Set by SIGINT, SIGTERM and SIGHUP.
-    pub stop: Stop,
-}
-
 /// The definition of the command line, complete with every subcommand.
 pub fn definition() -> clap::Command {
     Cli::command()
@@ -177,7 +154,7 @@ pub fn main() -> ExitCode {
             };
         }
     };
-    start_logging(cli.verbose);
+    logging::start(cli.verbose);
     let outcome = Stop::on_signals()
         .map_err(|error| Failure::failed(format!("signal handlers could not be set: {error}")))
         .and_then(|stop| {
@@ -220,32 +197,6 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
         Command::Completions(args) => completions::run(args, context),
         Command::Man(args) => man::run(args, context),
     }
-}
-
-fn start_logging(verbose: u8) {
-    use tracing_subscriber::filter::{LevelFilter, Targets};
-    use tracing_subscriber::layer::SubscriberExt as _;
-    use tracing_subscriber::util::SubscriberInitExt as _;
-    let level = match verbose {
-        0 => LevelFilter::WARN,
-        1 => LevelFilter::INFO,
-        2 => LevelFilter::DEBUG,
-        _ => LevelFilter::TRACE,
-    };
-    let all = Targets::new().with_default(level);
-    // HANDOFF_LOG narrows by module ("handoff::ring=trace") what -v sets only as a whole.
-    let filter = match std::env::var("HANDOFF_LOG") {
-        Ok(text) if !text.is_empty() => text.parse().unwrap_or_else(|error| {
-            output::say(format_args!("note: HANDOFF_LOG is not followed: {error}"));
-            all
-        }),
-        _ => all,
-    };
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(output::Log::default)
-        .with_ansi(output::takes_colour(&std::io::stderr()))
-        .without_time();
-    tracing_subscriber::registry().with(lines).with(filter).init();
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap_mangen::Man;
 
-use crate::{Context, Failure, output};
+use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -2,8 +2,8 @@
 
 use handoff_meter::command::{self, MeterArgs, MeterError};
 
-use crate::output::Stdout;
-use crate::{Context, Failure};
+use handoff_command::output::Stdout;
+use handoff_command::{Context, Failure};
 
 pub(crate) fn run(args: &MeterArgs, context: &Context) -> Result<(), Failure> {
     let mut out = Stdout::lock();

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use handoff_bench::{
-    quantity::format_size,
     report::{Report, Row},
     statistics::Spread,
 };
+use handoff_command::quantity::format_size;
 use maud::{Markup, html};
 
 use crate::{

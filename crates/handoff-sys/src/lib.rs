@@ -9,6 +9,7 @@ pub mod dma_buf;
 pub mod ethtool;
 pub mod getbuf;
 pub mod hangup;
+pub mod kernel_module;
 pub mod netdev;
 pub mod netlink;
 pub mod netns;

@@ -6,14 +6,16 @@ use std::io::{self, Read as _};
 use std::path::{self, Path, PathBuf};
 use std::str::FromStr;
 
+use handoff_command::quantity::{format_size, parse_size};
+use handoff_command::{Context, Failure, output, service};
+
+use crate::blk::failure;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use handoff_bench::quantity::{format_size, parse_size};
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, Engine, Kind, SEGMENTS_KEPT, Spec};
 
 use super::pressure;
 use super::supervise::{self, Task};
-use crate::{Context, Failure, output, service};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -157,7 +159,7 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
 
 pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failure> {
     let id = args.id;
-    super::device(&mut Control::open()?, id)?;
+    super::device(&mut Control::open().map_err(failure)?, id)?;
     let record = Directory::of(id).read().map_err(|error| {
         let by =
             if error.kind() == io::ErrorKind::NotFound { "; another program made it" } else { "" };
@@ -212,7 +214,7 @@ fn read(path: &Path, file: &mut File, bytes: &mut Vec<u8>) -> Result<(), Failure
 fn start(task: &Task, foreground: bool, context: &Context) -> Result<(), Failure> {
     load_driver();
     // Whatever prevents everything is reported at once.
-    Control::open()?;
+    Control::open().map_err(failure)?;
     if foreground {
         return supervise::watch(task, context, |id, record| {
             task.heard(tell(id, record, context))?;
@@ -233,9 +235,9 @@ fn load_driver() {
     if Path::new(handoff_block::CONTROL).exists() {
         return;
     }
-    match handoff_lab::topology::load("ublk_drv", &[]) {
+    match handoff_sys::kernel_module::load("ublk_drv", &[]) {
         Ok(()) => tracing::info!("loaded ublk_drv"),
-        Err(error) => tracing::debug!("{error}"),
+        Err(reason) => tracing::debug!(reason, "ublk_drv is not loaded"),
     }
 }
 

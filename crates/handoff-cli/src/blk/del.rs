@@ -3,13 +3,15 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_command::{Context, Failure, output};
+
+use crate::blk::failure;
 use handoff_block::Control;
 use handoff_block::state::Directory;
 
 use super::ending::{self, Forced, listed};
 use super::holders::{self, Holder};
 use super::supervise;
-use crate::{Context, Failure, output};
 
 /// How long a mere look may hold a device open, and how long its number may stay in use.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -50,10 +52,10 @@ pub struct DelArgs {
 }
 
 pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
-    let mut control = Control::open()?;
+    let mut control = Control::open().map_err(failure)?;
     let ids = if args.all { super::show::ours() } else { args.ids.clone() };
     for id in &ids {
-        if control.find(*id)?.is_none() {
+        if control.find(*id).map_err(failure)?.is_none() {
             // A machine that lost its driver leaves a state without a device.
             if !args.dry_run {
                 Directory::of(*id).remove();
@@ -83,7 +85,7 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
             ending::forget(&mut control, *id)?;
         }
         let deadline = Instant::now() + PATIENCE;
-        while !control.is_gone(*id, PAUSE)? {
+        while !control.is_gone(*id, PAUSE).map_err(failure)? {
             context.stop.check()?;
             // Whoever still has it open keeps its number in use.
             if Instant::now() > deadline {

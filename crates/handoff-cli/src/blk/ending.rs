@@ -17,12 +17,13 @@ use std::time::{Duration, Instant};
 
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, remove};
+use handoff_command::stop::Stop;
+use handoff_command::{Context, Failure, service};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::holders::{self, Holder};
-use crate::stop::Stop;
-use crate::{Context, Failure, service};
+use crate::blk::failure;
 
 /// How often a device that is in use is tried again: the kernel tells only of mounts.
 const TRY: Duration = Duration::from_millis(500);
@@ -52,13 +53,13 @@ pub(super) fn listed(holders: &[Holder]) -> String {
 
 /// Stops a device if nobody has it open; else returns who has.
 pub(super) fn stop_unused(control: &mut Control, id: u32) -> Result<Option<Vec<Holder>>, Failure> {
-    let tells_use = control.tells_use()?;
-    if tells_use && control.stop_unused(id)? {
+    let tells_use = control.tells_use().map_err(failure)?;
+    if tells_use && control.stop_unused(id).map_err(failure)? {
         return Ok(None);
     }
     let holders = holders::of(id);
     if !tells_use && holders.is_empty() {
-        control.stop(id)?;
+        control.stop(id).map_err(failure)?;
         return Ok(None);
     }
     Ok(Some(holders))
@@ -149,20 +150,20 @@ fn wait(devices: &Receiver<Record>, stop: &Stop, role: Role) {
 
 /// Ends the device unless it is in use: then returns who uses it.
 fn end_unused(record: &Record) -> Result<Option<Vec<Holder>>, Failure> {
-    let mut control = Control::open()?;
+    let mut control = Control::open().map_err(failure)?;
     let Some(id) = number(record, &mut control)? else { return Ok(None) };
     let held = stop_unused(&mut control, id)?;
     if held.is_none() {
         // Before the number is free, and another device's.
         forget_log(id);
-        remove(record)?;
+        remove(record).map_err(failure)?;
     }
     Ok(held)
 }
 
 /// Ends the device, or leaves its end to others.
 fn insist(record: &Record, role: Role) -> Result<Option<Vec<Holder>>, Failure> {
-    let Some(id) = number(record, &mut Control::open()?)? else { return Ok(None) };
+    let Some(id) = number(record, &mut Control::open().map_err(failure)?)? else { return Ok(None) };
     role.tell(&format!("/dev/ublkb{id} ends while it is in use: {}", listed(&holders::of(id))));
     if let Forced::Hangs(what) = force(id, GRACE, &mut || Ok(()))? {
         role.tell(&what);
@@ -174,7 +175,7 @@ fn insist(record: &Record, role: Role) -> Result<Option<Vec<Holder>>, Failure> {
 fn number(record: &Record, control: &mut Control) -> Result<Option<u32>, Failure> {
     let Some(id) = record.spec.id else { return Ok(None) };
     let is_another = Directory::of(id).read().is_ok_and(|now| now.made != record.made);
-    Ok(if is_another { None } else { control.find(id)?.map(|found| found.id) })
+    Ok(if is_another { None } else { control.find(id).map_err(failure)?.map(|found| found.id) })
 }
 
 /// What came of [`force`].
@@ -322,8 +323,8 @@ pub(super) fn run(args: &EndArgs, _: &Context) -> Result<(), Failure> {
         holders::write_back(id);
         return Ok(());
     }
-    let mut control = Control::open()?;
-    control.stop(id)?;
+    let mut control = Control::open().map_err(failure)?;
+    control.stop(id).map_err(failure)?;
     forget(&mut control, id)
 }
 
@@ -332,7 +333,7 @@ pub(super) fn forget(control: &mut Control, id: u32) -> Result<(), Failure> {
     // Before the number is free, and another device's.
     Directory::of(id).remove();
     forget_log(id);
-    Ok(control.remove(id)?)
+    Ok(control.remove(id).map_err(failure)?)
 }
 
 /// Removes the log of a device that has ended well.

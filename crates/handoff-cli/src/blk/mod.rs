@@ -10,7 +10,7 @@
 use clap::Subcommand;
 use handoff_block::{Control, Error, Found};
 
-use crate::{Context, Failure};
+use handoff_command::{Context, Failure};
 
 mod add;
 mod del;
@@ -82,18 +82,17 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Usage(cause) => Self::Usage(cause),
-            Error::NotPossible(cause) => Self::NotPossible(cause),
-            Error::Failed(cause) | Error::Starved(cause) => Self::Failed(cause),
-        }
+/// The failure of a subcommand by an error of the library.
+pub(crate) fn failure(error: Error) -> Failure {
+    match error {
+        Error::Usage(cause) => Failure::Usage(cause),
+        Error::NotPossible(cause) => Failure::NotPossible(cause),
+        Error::Failed(cause) | Error::Starved(cause) => Failure::Failed(cause),
     }
 }
 
 /// The device of this number.
 fn device(control: &mut Control, id: u32) -> Result<Found, Failure> {
     let none = || Failure::usage(format!("there is no device {id}: handoff blk list"));
-    control.find(id)?.ok_or_else(none)
+    control.find(id).map_err(failure)?.ok_or_else(none)
 }

@@ -2,10 +2,11 @@
 
 use std::path::{self, PathBuf};
 
-use handoff_bench::peer::parse_named;
+use crate::blk::failure;
 use handoff_block::{Control, policy};
 
-use crate::{Context, Failure, output};
+use handoff_command::named::parse_named;
+use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 Keys and values are numbers of the map's length, or bytes: hex: and two digits for each byte.
@@ -36,16 +37,16 @@ pub struct SetArgs {
 }
 
 pub(super) fn run(args: &SetArgs, context: &Context) -> Result<(), Failure> {
-    super::device(&mut Control::open()?, args.id)?;
+    super::device(&mut Control::open().map_err(failure)?, args.id)?;
     let set = match (&args.policy, &args.map) {
         (Some(object), _) => {
             let object = path::absolute(object)
                 .map_err(|error| Failure::usage(format!("a path is wrong: {error}")))?;
-            policy::exchange(args.id, &object)?;
+            policy::exchange(args.id, &object).map_err(failure)?;
             serde_json::json!({ "policy": object })
         }
         (None, Some(map)) => {
-            policy::set(args.id, map, &args.pairs)?;
+            policy::set(args.id, map, &args.pairs).map_err(failure)?;
             serde_json::json!({ "set": args.pairs.len() })
         }
         (None, None) => unreachable!("one of them is required"),

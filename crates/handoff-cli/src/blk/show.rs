@@ -5,14 +5,16 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff_bench::quantity::format_size;
+use handoff_command::quantity::format_size;
+use handoff_command::{Context, Failure, output};
+
+use crate::blk::failure;
 use handoff_block::state::{Bucket, Counters, DIRECTORY, Directory, Record};
 use handoff_block::{Control, DeviceState, Found};
 use handoff_meter::{Meter, Options, Scope, Totals};
 use serde_json::{Value, json};
 
 use super::pressure;
-use crate::{Context, Failure, output};
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -65,12 +67,12 @@ fn state(found: Option<Found>) -> &'static str {
 }
 
 pub(super) fn list(_args: &ListArgs, context: &Context) -> Result<(), Failure> {
-    let mut control = Control::open()?;
+    let mut control = Control::open().map_err(failure)?;
     let mut rows = Vec::new();
     let mut text = String::new();
     for id in ours() {
         let Ok(record) = Directory::of(id).read() else { continue };
-        let found = control.find(id)?;
+        let found = control.find(id).map_err(failure)?;
         let target = record.spec.target;
         let _ = writeln!(
             text,
@@ -95,7 +97,7 @@ pub(super) fn list(_args: &ListArgs, context: &Context) -> Result<(), Failure> {
 
 pub(super) fn show(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
     let id = args.id;
-    let mut control = Control::open()?;
+    let mut control = Control::open().map_err(failure)?;
     let found = super::device(&mut control, id)?;
     let directory = Directory::of(id);
     let record = directory.read().map_err(|error| {

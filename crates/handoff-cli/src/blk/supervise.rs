@@ -26,6 +26,8 @@ use std::time::Duration;
 
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, Files, Inherited, Prepared, Spec, Start};
+use handoff_command::stop::Stop;
+use handoff_command::{Context, Failure, output};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -36,8 +38,7 @@ use self::log::Log;
 use self::spare::Spare;
 use super::ending::{self, Ending, Role};
 use super::pressure;
-use crate::stop::Stop;
-use crate::{Context, Failure, output};
+use crate::blk::failure;
 
 mod lives;
 mod log;
@@ -157,12 +158,12 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
         Ok(server) => server,
         Err(error) => {
             let starved = matches!(error, handoff_block::Error::Starved(_));
-            return refuse(NoServer { failure: error.into(), starved });
+            return refuse(NoServer { failure: failure(error), starved });
         }
     };
     task.heard(say(&Answer::Serving { id: server.id() }))?;
     ending.of(server.record());
-    Ok(server.wait()?)
+    Ok(server.wait().map_err(failure)?)
 }
 
 fn no_thread(error: io::Error) -> NoServer {
@@ -362,8 +363,8 @@ pub(super) fn watch(
     let ending = Ending::prepare(&context.stop, Role::Supervisor);
     let ending = ending.map_err(|error| no_thread(error).failure)?;
     let mut files = match task.recover {
-        None => Files::open(&task.spec)?,
-        Some(id) => Files::of_device(id)?,
+        None => Files::open(&task.spec).map_err(failure)?,
+        Some(id) => Files::of_device(id).map_err(failure)?,
     };
     let told = files.hand_on().map_err(Failure::failed)?;
     let (mut child, id) = begin(server(&Task { files: Some(told), ..task.clone() })?)?;

@@ -11,6 +11,8 @@ use std::cell::{Cell, RefCell};
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Buffer, File, Payload, Socket, Tally};
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 use indicatif::ProgressBar;
 
 use super::Job;
@@ -23,8 +25,6 @@ use super::ranged::Ranged;
 use super::report::Hop;
 use super::turn::Turnstile;
 use super::wire::Frame;
-use crate::Failure;
-use crate::failure::Failed;
 
 /// The beginning of the message when a send fails.
 pub(super) const SENDING: &str = "sending to the peer";

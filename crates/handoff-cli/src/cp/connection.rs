@@ -5,14 +5,14 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use handoff::{Receiver, Socket, Span};
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::checksum::PieceSum;
 use super::gathering::Gathering;
 use super::intake::{Frames, Portion};
 use super::sink::{Sink, Writes};
-use crate::Failure;
-use crate::failure::Failed;
 
 /// The beginning of the message when a receive fails.
 pub(super) const RECEIVING: &str = "receiving from the peer";

@@ -20,6 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use handoff_command::Failure;
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, OFlags, StatxAttributes, StatxFlags, flock, linkat, statvfs,
     statx,
@@ -27,7 +28,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::kept::{Legacy, Mode, Preserved};
-use crate::Failure;
 
 /// Where a copy goes.
 #[derive(Debug)]

@@ -15,11 +15,11 @@ use std::pin::Pin;
 use std::task::{self, Poll};
 
 use handoff::{Span, Transfer, Transferred};
+use handoff_command::Failure;
 
 use super::Job;
 use super::ranged::{ALIGNMENT, Ranged};
 use super::staging::Staging;
-use crate::Failure;
 
 /// Bytes of spans that are written together. On ext4 each write costs as many instructions as copying some
 /// 400 KiB.
@@ -246,7 +246,7 @@ mod tests {
         use super::super::*;
         use crate::cp::{Args, Order};
         use crate::net::address::Address;
-        use crate::{Context, Stop};
+        use handoff_command::{Context, Stop};
 
         const DISK: &str = "/dev/disk/by-id/nvme-tests";
         /// The most pieces of a request.

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, LocalBoxFuture, select};
 use handoff::{Buffer, Driver, Engine, Error, Region, RxQueue, Socket};
-use handoff_bench::visitors::Visitors;
+use handoff_command::Failure;
+use handoff_command::allow_list::AllowList;
+use handoff_command::descriptors;
+use handoff_command::failure::Failed;
 use rustix::net::SendFlags;
 
 use super::wire::{Frame, HELLO_LEN, Hello};
-use crate::Failure;
-use crate::failure::Failed;
-use crate::net::descriptors;
 use crate::net::reach::Listener;
 
 /// How long an accepted connection may take for its first words.
@@ -39,7 +39,7 @@ struct Hall<'a, A> {
     driver: &'a Driver,
     queue: Option<&'a RxQueue>,
     listener: handoff::Listener,
-    visitors: Visitors,
+    allow_list: AllowList,
     waiting: VecDeque<Waiting<'a>>,
     /// The most of them; a transfer needs descriptors, too.
     room: usize,
@@ -67,10 +67,10 @@ pub(super) async fn gather(
     first: Option<Duration>,
     rest: Duration,
 ) -> Result<(Vec<Socket>, Hello), Failure> {
-    let (listener, visitors) = listener.on(driver)?;
+    let (listener, allow_list) = listener.on(driver)?;
     let room = MOST_WAITING.min(descriptors::allowed() / 4);
     let waiting = VecDeque::new();
-    let mut hall = Hall { driver, queue, listener, visitors, waiting, room, answer };
+    let mut hall = Hall { driver, queue, listener, allow_list, waiting, room, answer };
     // A time-out past the end of time means none.
     let until = first.and_then(|first| Instant::now().checked_add(first));
     loop {
@@ -110,7 +110,7 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
                     "only {came} of the {} streams of its transfer connected in time (--connect-timeout)",
                     hello.streams
                 );
-                self.visitors.turned_away(peer, &why);
+                self.allow_list.turned_away(peer, &why);
                 return Ok(None);
             }
             Err(error) => return Err(Failure::failed(error)),
@@ -146,12 +146,12 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
             match next {
                 Either::Left((peer, words)) => match self.welcome(words, begun).await {
                     Ok((socket, hello)) => return Ok((peer, socket, hello)),
-                    Err(why) => self.visitors.turned_away(peer, &why),
+                    Err(why) => self.allow_list.turned_away(peer, &why),
                 },
                 Either::Right(Ok((socket, peer))) => self.take_in(socket, peer),
                 Either::Right(Err(error)) => match self.waiting.pop_front() {
                     Some(oldest) if matches!(error, Error::NoDescriptor { .. }) => {
-                        self.visitors.turned_away(oldest.peer, &error.to_string());
+                        self.allow_list.turned_away(oldest.peer, &error.to_string());
                     }
                     _ => return Err(error).failed("accepting a connection"),
                 },
@@ -161,13 +161,13 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
 
     /// Reads from a new connection, if it may connect.
     fn take_in(&mut self, socket: Socket, peer: SocketAddr) {
-        if !self.visitors.lets_in(peer) {
+        if !self.allow_list.lets_in(peer) {
             return;
         }
         if self.waiting.len() >= self.room
             && let Some(oldest) = self.waiting.pop_front()
         {
-            self.visitors.turned_away(oldest.peer, "it said nothing while others came");
+            self.allow_list.turned_away(oldest.peer, "it said nothing while others came");
         }
         let (driver, queue) = (self.driver, self.queue);
         let words = async move {

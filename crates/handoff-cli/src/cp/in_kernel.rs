@@ -10,6 +10,7 @@
 use std::fs::File;
 
 use handoff::Tally;
+use handoff_command::Failure;
 use rustix::fs::{copy_file_range, ioctl_ficlone};
 use rustix::io::Errno;
 
@@ -18,7 +19,6 @@ use super::extents::{Extent, Extents};
 use super::job::Job;
 use super::report::Hop;
 use super::{EngineName, Lend};
-use crate::Failure;
 
 /// Bytes of a call, after which a signal is noticed.
 const STEP: u64 = 16 << 20;

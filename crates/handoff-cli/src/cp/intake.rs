@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff::{ReceiveEngine, Tally};
+use handoff_command::Failure;
 
 use super::checksum::{PieceSum, zeros};
 use super::coverage::Coverage;
 use super::job::Order;
 use super::report::hexadecimal;
 use super::wire::{Attributes, Decoder, Event, Frame};
-use crate::Failure;
 use crate::net::arrived::Arrived;
 
 /// State shared by all connections of a transfer.

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Error, File, Memory as Registrable, Pages, Region, Socket, Wait};
+use handoff_command::failure::Failed;
+use handoff_command::{Context, Failure, Stop, clock, output, progress};
 use indicatif::ProgressBar;
 
 use super::Args;
-use crate::failure::Failed;
 use crate::net::address::Address;
 use crate::net::path;
-use crate::{Context, Failure, Stop, clock, output, progress};
 
 /// The most memory for pieces, in bytes: as much as a receive pool can have.
 const MOST_MEMORY: usize = 2 << 30;

@@ -7,12 +7,12 @@
 use std::cell::{Cell, RefCell};
 
 use handoff::{Error, GetBuf, KernelSource, Lease, Tally};
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 use super::job::Job;
 use super::report::Hop;
 use super::{EngineName, Lend};
-use crate::Failure;
-use crate::failure::Failed;
 
 /// A file that lends.
 pub(super) struct Lending {

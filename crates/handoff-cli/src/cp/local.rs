@@ -1,5 +1,9 @@
 //! Copies that do not leave the machine: files and pipes to files and pipes.
 
+use handoff_command::Failure;
+use handoff_command::clock::Clock;
+use handoff_command::failure::Failed;
+
 use super::Job;
 use super::carry::{Carriage, Inlet, Outlet};
 use super::checksum::PieceSum;
@@ -7,9 +11,6 @@ use super::destination::Destination;
 use super::kept::Preserved;
 use super::ranged::Ranged;
 use super::report::{Report, Transferred, hexadecimal};
-use crate::Failure;
-use crate::clock::Clock;
-use crate::failure::Failed;
 
 /// Copies all of `inlet`; verifies a `destination` if wanted, gives it what it keeps of its source, and
 /// names it.

@@ -51,18 +51,20 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::failure::Failed;
+use handoff_command::allow_list;
+use handoff_command::clock::Clock;
+use handoff_command::failure::Failed;
+use handoff_command::quantity::parse_bytes;
+use handoff_command::{Context, Failure, output, quantity, standard};
+
 use crate::net::address::{self, Address, Endpoint};
 use crate::net::nic::{self, Card};
 use crate::net::patience::{self, Patience};
 use crate::net::reach::{self, Addresses, Listener};
-use crate::net::visitors;
-use crate::{Command, Context, Failure, output, quantity, rds, standard};
+use crate::{Command, rds};
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
-use handoff_bench::quantity::parse_bytes;
 use job::{Job, Order};
 use lending::Lending;
 use origin::Origin;
@@ -566,7 +568,7 @@ fn reach(
             ways.rules.lead_arriving(address)?;
         }
         output::say(format_args!("listening on tcp://{address}"));
-        visitors::warn(
+        allow_list::warn(
             address,
             args.addresses.from(),
             if sends { "take the file" } else { "send" },

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use handoff_command::{Failure, Stop, standard};
 use rustix::fs::{Advice, FileType, OFlags, fadvise};
 
 use super::destination::Source;
@@ -18,7 +19,6 @@ use super::extents::Extents;
 use super::kept::Preserved;
 use super::wire::Attributes;
 use crate::net::patience;
-use crate::{Failure, Stop, standard};
 
 /// Where a copy comes from.
 #[derive(Debug)]

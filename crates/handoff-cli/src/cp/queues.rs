@@ -4,11 +4,11 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use handoff::{Error, ExportedRxQueue, RxQueue, Socket};
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 use super::gathering;
 use super::job::Job;
-use crate::Failure;
-use crate::failure::Failed;
 use crate::net::nic::{self, Card, Rules};
 
 const SHARING: &str = "sharing an rx queue";

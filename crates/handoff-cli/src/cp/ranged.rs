@@ -12,8 +12,8 @@ use std::rc::Rc;
 use handoff::{Driver, File, Payload, PayloadMut, Span, Tally, Transfer, Transferred};
 use rustix::io::Errno;
 
-use crate::Failure;
-use crate::failure::Failed;
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 /// A page: the largest alignment that direct I/O asks for on common devices.
 pub(super) const ALIGNMENT: u64 = 4096;

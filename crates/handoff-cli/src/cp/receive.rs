@@ -16,6 +16,11 @@ use std::thread;
 use std::time::Duration;
 
 use handoff::{ReceiveEngine, RxQueue, RxStats, Socket, Tally};
+use handoff_command::Failure;
+use handoff_command::clock::Clock;
+use handoff_command::descriptors;
+use handoff_command::failure::Failed;
+use handoff_command::threads::on_threads;
 use socket2::SockRef;
 
 use super::destination::Target;
@@ -30,14 +35,9 @@ use super::sink::{Outlet, Sink};
 use super::tell::tell;
 use super::wire::Frame;
 use super::{Offer, outlet, reach};
-use crate::Failure;
-use crate::clock::Clock;
-use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
 use crate::net::arrived::Arrived;
-use crate::net::descriptors;
 use crate::net::nic::{Card, Rules};
-use crate::threads::on_threads;
 
 const SHARING_OUT: &str = "sharing connections out";
 const ANSWERING: &str = "answering the sender";

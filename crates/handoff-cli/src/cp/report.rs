@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use handoff::Tally;
+use handoff_command::clock::Clock;
+use handoff_command::output;
 use serde::Serialize;
 
 use super::Order;
-use crate::clock::Clock;
 use crate::net::arrived::Arrived;
-use crate::output;
 
 /// One hop of the bytes from buffer to buffer.
 #[derive(Debug, Clone, Serialize)]

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Receiver, Region, Socket};
+use handoff_command::Failure;
+use handoff_command::clock::Clock;
+use handoff_command::failure::Failed;
 use socket2::SockRef;
 
 use super::Job;
@@ -21,9 +24,6 @@ use super::carry::{Carriage, Inlet, Outlet, SENDING, Stream};
 use super::report::{Report, Transferred, hexadecimal};
 use super::tell::tell;
 use super::wire::{Attributes, Decoder, Event, Frame};
-use crate::Failure;
-use crate::clock::Clock;
-use crate::failure::Failed;
 
 /// How long to wait, once sending failed, for the receiver's reason.
 const LAST_WORDS: Duration = Duration::from_millis(500);

@@ -12,14 +12,14 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Pool, Receiver, RxQueue, RxStats, Socket, Tally};
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 use super::connection::{Connection, RECEIVING};
 use super::ending::Ending;
 use super::intake::{Intake, Part};
 use super::job::Job;
 use super::sink::{Opened, Sink};
-use crate::Failure;
-use crate::failure::Failed;
 use crate::net::arrived::Arrived;
 
 /// Bytes of a chunk of the receive pool: about what one receive yields at high rates.

@@ -2,9 +2,11 @@
 
 use std::ffi::OsStr;
 
+use handoff_command::Failure;
+
 use super::{Args, EngineName, Lend};
 use crate::net::address::Address;
-use crate::{Failure, rds};
+use crate::rds;
 
 /// Whether this destination is standard output, which then is for the bytes only.
 pub(super) fn is_output(destination: &OsStr) -> bool {

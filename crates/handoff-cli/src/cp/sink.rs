@@ -12,14 +12,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use handoff::{Payload, Tally, Transfer};
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 use super::destination::{Destination, WRITTEN};
 use super::intake::Intake;
 use super::job::{self, Job, Order, streamed};
 use super::ranged::Ranged;
 use super::report::Hop;
-use crate::Failure;
-use crate::failure::Failed;
 
 /// The most writes of a connection under way: a NIC delivers by the packet.
 const WRITES: usize = 64;

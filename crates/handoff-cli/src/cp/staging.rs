@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 
 use handoff::{Buffer, Span, Transfer};
+use handoff_command::Failure;
 
 use super::Job;
 use super::ranged::{ALIGNMENT, Ranged};
-use crate::Failure;
 
 /// Buffers of one connection: one is filled while the others are written.
 const BUFFERS: usize = 3;

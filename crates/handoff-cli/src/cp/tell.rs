@@ -1,10 +1,10 @@
 //! Frames without payload, sent on every connection of a transfer.
 
 use handoff::{Buffer, Socket};
+use handoff_command::Failure;
+use handoff_command::failure::Failed;
 
 use super::wire::Frame;
-use crate::Failure;
-use crate::failure::Failed;
 
 /// Sends `frame` on each socket, and returns when the kernel has taken all of them; `action` begins the
 /// message of a failure.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use handoff::{RxQueue, RxStats, Tally};
-use handoff_bench::report::Growth;
+use handoff_command::growth::Growth;
 use serde::Serialize;
 
 /// The part of a report about the queues; its fields are those of `--json`.

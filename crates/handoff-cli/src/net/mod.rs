@@ -2,9 +2,7 @@
 
 pub mod address;
 pub(crate) mod arrived;
-pub(crate) mod descriptors;
 pub(crate) mod nic;
 pub(crate) mod path;
 pub(crate) mod patience;
 pub(crate) mod reach;
-pub(crate) mod visitors;

@@ -11,11 +11,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use handoff::{Driver, Region, RxBinding, RxQueue, Socket};
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, output};
 use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Steered, Wanted};
 use socket2::{SockAddr, SockRef};
 
-use crate::failure::Failed;
-use crate::{Failure, output};
+use crate::nic::failure;
 
 /// The most memory for the area, in bytes: enough that it cannot run out, within these.
 const LEAST_AREA: usize = 16 << 20;
@@ -60,7 +61,7 @@ impl Card {
 /// [`Failure::NotPossible`] with what stands in the way.
 pub(crate) fn prepare(interface: &str, queues: u32, flows: Vec<Flow>) -> Result<Card, Failure> {
     let flows = flows.into_iter().map(|flow| (flow, 0)).collect();
-    let nic = Nic::look(interface)?;
+    let nic = Nic::look(interface).map_err(failure)?;
     let leased = nic.leased();
     if let Some(queue) = leased.iter().find(|queue| queue.bound.is_none()) {
         if queues > 1 {
@@ -93,7 +94,7 @@ pub(crate) fn prepare(interface: &str, queues: u32, flows: Vec<Flow>) -> Result<
     let hardware_gro = hardware_gro.switchable;
     let queues = Wanted::Count(queues);
     let plan = Plan { queues, flows, hardware_gro, ..Plan::default() };
-    Ok(Card::Prepared(Prepared::new(interface, &plan, &Directory::default())?))
+    Ok(Card::Prepared(Prepared::new(interface, &plan, &Directory::default()).map_err(failure)?))
 }
 
 /// Puts everything back; `ended` is how the rest went, which counts for more.
@@ -110,7 +111,7 @@ pub(crate) fn put_back(card: Card, ended: Result<(), Failure>) -> Result<(), Fai
             }
             ended
         }
-        Err(error) if ended.is_ok() => Err(error.into()),
+        Err(error) if ended.is_ok() => Err(failure(error)),
         Err(error) => {
             output::say(format_args!("note: {error}"));
             ended
@@ -164,7 +165,7 @@ impl<'a> Rules<'a> {
         };
         let ours = connection.local_addr().and_then(internet).failed(FINDING)?;
         let theirs = connection.peer_addr().and_then(internet).failed(FINDING)?;
-        self.steer(Flow::connection(ours, theirs)?, number)
+        self.steer(Flow::connection(ours, theirs).map_err(failure)?, number)
     }
 
     /// Steers everything that a listener accepts to the first queue, from its first packet on.
@@ -178,7 +179,7 @@ impl<'a> Rules<'a> {
 
     fn steer(&self, flow: Flow, number: usize) -> Result<(), Failure> {
         if let Card::Prepared(prepared) = self.card {
-            let steered = prepared.steer(flow, prepared.queues()[number])?;
+            let steered = prepared.steer(flow, prepared.queues()[number]).map_err(failure)?;
             self.steered.borrow_mut().push(steered);
         }
         Ok(())

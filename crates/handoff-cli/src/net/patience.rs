@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, select};
 use handoff::Driver;
 
-use crate::failure::Failed;
-use crate::{Failure, Stop};
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop};
 
 /// How often a wait for a thread checks the stop.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

@@ -9,27 +9,24 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use handoff::Driver;
-use handoff_bench::visitors::{Allowed, Visitors};
+use handoff_command::allow_list::{AllowArgs, AllowList};
+use handoff_command::descriptors::BACKLOG;
+use handoff_command::failure::Failed as _;
+use handoff_command::{Failure, service};
 use ipnet::IpNet;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::address::Endpoint;
 use super::patience::Patience;
-use super::visitors;
-use crate::failure::Failed as _;
-use crate::{Failure, service};
 
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-
-/// Connections that wait to be accepted; the kernel's own limit may be lower.
-pub(super) const BACKLOG: i32 = 1024;
 
 /// Addresses, as every command that reaches peers over TCP takes them.
 #[derive(Debug, clap::Args)]
 pub struct Addresses {
     #[command(flatten)]
-    pub allowed: Allowed,
+    pub allowed: AllowArgs,
 
     /// Use IPv4 only
     #[arg(short = '4', conflicts_with = "v6")]
@@ -206,7 +203,7 @@ fn prepare(socket: SockRef<'_>) -> io::Result<()> {
 /// A socket that waits for the peer.
 pub(crate) struct Listener {
     socket: Socket,
-    visitors: Visitors,
+    allow_list: AllowList,
     /// Whether systemd has opened it.
     passed: bool,
 }
@@ -244,7 +241,7 @@ impl Listener {
         for address in addresses {
             match Self::listen(address, family, false) {
                 Ok(socket) => {
-                    return Ok(Self { socket, visitors: visitors::of(from), passed: false });
+                    return Ok(Self { socket, allow_list: AllowList::new(from), passed: false });
                 }
                 Err(error) => errors.push(format!("{address}: {error}")),
             }
@@ -264,7 +261,7 @@ impl Listener {
         prepare(SockRef::from(&socket))
             .and_then(|()| socket.set_nonblocking(true))
             .failed("preparing the socket that systemd passes")?;
-        Ok(Self { socket, visitors: visitors::of(from), passed: true })
+        Ok(Self { socket, allow_list: AllowList::new(from), passed: true })
     }
 
     /// Listens once more at the same address, for another thread: the kernel spreads connections over both. A
@@ -277,7 +274,7 @@ impl Listener {
         if self.passed {
             let socket =
                 self.socket.try_clone().failed("sharing the socket that systemd passes")?;
-            return Ok(Self { socket, visitors: self.visitors.clone(), passed: true });
+            return Ok(Self { socket, allow_list: self.allow_list.clone(), passed: true });
         }
         let address = self.address()?;
         let only_v6 = address.is_ipv6() && self.socket.only_v6().unwrap_or_default();
@@ -288,7 +285,7 @@ impl Listener {
         let socket = socket.map_err(|error| {
             Failure::failed(format!("listening on {address} with several threads: {error}"))
         })?;
-        Ok(Self { socket, visitors: self.visitors.clone(), passed: false })
+        Ok(Self { socket, allow_list: self.allow_list.clone(), passed: false })
     }
 
     fn listen(address: SocketAddr, family: Family, shared: bool) -> io::Result<Socket> {
@@ -311,9 +308,9 @@ impl Listener {
     /// # Errors
     ///
     /// When the driver has no room for that.
-    pub(crate) fn on(self, driver: &Driver) -> Result<(handoff::Listener, Visitors), Failure> {
+    pub(crate) fn on(self, driver: &Driver) -> Result<(handoff::Listener, AllowList), Failure> {
         let listener = driver.listen(self.socket.into()).map_err(Failure::failed)?;
-        Ok((listener, self.visitors))
+        Ok((listener, self.allow_list))
     }
 
     /// The address, with the port that a listener on port 0 was given.
@@ -339,12 +336,12 @@ impl Listener {
         driver: &Driver,
         patience: Patience<'_>,
     ) -> Result<handoff::Socket, Failure> {
-        let (mut listener, visitors) = self.on(driver)?;
+        let (mut listener, allow_list) = self.on(driver)?;
         let accepted = patience.on(driver, async |left| {
             let visitor = async {
                 loop {
                     let (socket, peer) = listener.accept().await?;
-                    if visitors.lets_in(peer) {
+                    if allow_list.lets_in(peer) {
                         return Ok(socket);
                     }
                 }

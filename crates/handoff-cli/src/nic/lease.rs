@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::process::Command;
 
+use handoff_command::{Context, Failure, output};
+
+use crate::nic::failure;
 use handoff_nic::{Directory, Lease, Namespace, Prepared, Step};
 use ipnet::IpNet;
 use serde_json::json;
 
 use super::prepare::{self, Queues};
-use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 A program in the container receives without a copy on the device that appears there, as on a card:
@@ -72,9 +74,9 @@ pub struct LeaseArgs {
 
 pub(super) fn run(args: &LeaseArgs, context: &Context) -> Result<(), Failure> {
     let (name, device) = (&args.interface, &args.device);
-    let to = Namespace::find(&args.to)?;
+    let to = Namespace::find(&args.to).map_err(failure)?;
     let addresses = match &args.address[..] {
-        [] => to.addresses()?,
+        [] => to.addresses().map_err(failure)?,
         addresses => addresses.to_vec(),
     };
     if addresses.is_empty() {
@@ -104,12 +106,14 @@ pub(super) fn run(args: &LeaseArgs, context: &Context) -> Result<(), Failure> {
     if args.dry_run {
         let nic = prepare::not_prepared(name, &directory)?;
         let plan = lease.plan(args.queues.wanted(), args.hw_gro);
-        let (queues, mut steps) = (plan.queues(&nic)?, plan.steps(&nic)?);
-        steps.extend(lease.changes(&nic, &queues)?.map(Step::from));
+        let (queues, mut steps) =
+            (plan.queues(&nic).map_err(failure)?, plan.steps(&nic).map_err(failure)?);
+        steps.extend(lease.changes(&nic, &queues).map_err(failure)?.map(Step::from));
         let (text, answer, _) = told(&queues, &steps, "would be");
         return if context.json { output::json(&answer) } else { output::text(&text) };
     }
-    let prepared = Prepared::leased(name, args.queues.wanted(), args.hw_gro, &lease, &directory)?;
+    let prepared = Prepared::leased(name, args.queues.wanted(), args.hw_gro, &lease, &directory)
+        .map_err(failure)?;
     context.stop.check()?;
     let (text, answer, far) = told(prepared.queues(), prepared.steps(), "is");
     let command = args.command.split_first().map(|(program, arguments)| {

@@ -9,7 +9,7 @@
 use clap::Subcommand;
 use handoff_nic::Error;
 
-use crate::{Context, Failure};
+use handoff_command::{Context, Failure};
 
 mod lease;
 mod prepare;
@@ -57,13 +57,12 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Usage(cause) => Self::Usage(cause),
-            Error::NotPossible(cause) => Self::NotPossible(cause),
-            Error::Failed(cause) => Self::Failed(cause),
-        }
+/// The failure of a subcommand by an error of the library.
+pub(crate) fn failure(error: Error) -> Failure {
+    match error {
+        Error::Usage(cause) => Failure::Usage(cause),
+        Error::NotPossible(cause) => Failure::NotPossible(cause),
+        Error::Failed(cause) => Failure::Failed(cause),
     }
 }
 

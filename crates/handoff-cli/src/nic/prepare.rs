@@ -6,6 +6,9 @@ use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use handoff_command::{Context, Failure, output};
+
+use crate::nic::failure;
 use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Step, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -13,7 +16,6 @@ use serde_json::{Value, json};
 
 use super::numbers;
 use crate::net::nic::{Card, put_back};
-use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 The steps, where they are still needed: header/data split on, with threshold 0; rules (ntuple)
@@ -104,13 +106,14 @@ pub(super) fn run(args: &PrepareArgs, context: &Context) -> Result<(), Failure> 
     let plan = args.plan();
     if args.dry_run {
         let nic = not_prepared(name, &Directory::default())?;
-        let (queues, steps) = (plan.queues(&nic)?, plan.steps(&nic)?);
+        let (queues, steps) =
+            (plan.queues(&nic).map_err(failure)?, plan.steps(&nic).map_err(failure)?);
         if context.json {
             return output::json(&json!({ "interface": name, "queues": queues, "steps": steps }));
         }
         return output::text(&as_text(name, &queues, &steps, "would be"));
     }
-    let prepared = Prepared::new(name, &plan, &Directory::default())?;
+    let prepared = Prepared::new(name, &plan, &Directory::default()).map_err(failure)?;
     context.stop.check()?;
     let (queues, steps) = (prepared.queues().to_vec(), prepared.steps().to_vec());
     let text = as_text(name, &queues, &steps, "is");
@@ -126,8 +129,8 @@ pub(super) fn run(args: &PrepareArgs, context: &Context) -> Result<(), Failure> 
 
 /// The interface, which nobody has prepared.
 pub(super) fn not_prepared(name: &str, directory: &Directory) -> Result<Nic, Failure> {
-    let nic = Nic::look(name)?;
-    match nic.record(directory)? {
+    let nic = Nic::look(name).map_err(failure)?;
+    match nic.record(directory).map_err(failure)? {
         Some(record) => Err(Failure::failed(format!("{name} {}", record.whose()))),
         None => Ok(nic),
     }
@@ -144,7 +147,7 @@ pub(super) fn hold(
 ) -> Result<(), Failure> {
     let name = prepared.name().to_owned();
     let Some(mut command) = command else {
-        let record = prepared.keep()?;
+        let record = prepared.keep().map_err(failure)?;
         let undo = format!("handoff nic restore {name}");
         if !context.json {
             return output::text(&format!("{text}to put it back: {undo}\n"));
@@ -160,7 +163,7 @@ pub(super) fn hold(
         Ok(status) => status,
         Err(failure) => return put_back(Card::Prepared(prepared), Err(failure)),
     };
-    let undone = prepared.undo()?;
+    let undone = prepared.undo().map_err(failure)?;
     for left in &undone.left {
         output::print_aside(format_args!("{name}: left as it is: {left}"));
     }

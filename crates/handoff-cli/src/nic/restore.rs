@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use crate::nic::failure;
 use handoff_nic::{Directory, Undone, restore, restore_all};
 
-use crate::{Context, Failure, output};
+use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 What somebody else has set meanwhile stays, and the command reports it. An interface is left
@@ -29,8 +30,8 @@ pub struct RestoreArgs {
 pub(super) fn run(args: &RestoreArgs, context: &Context) -> Result<(), Failure> {
     let directory = Directory::default();
     let outcomes = match &args.interface {
-        Some(name) => vec![Ok(restore(name, &directory)?)],
-        None => restore_all(&directory)?,
+        Some(name) => vec![Ok(restore(name, &directory).map_err(failure)?)],
+        None => restore_all(&directory).map_err(failure)?,
     };
     let (mut undone, mut failed) = (Vec::new(), Vec::new());
     for outcome in outcomes {

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use handoff_command::{Context, Failure, output};
+
+use crate::nic::failure;
 use handoff_nic::{Directory, Nic, Obstacle, Record, Target, Weight};
 use serde::Serialize;
 
 use super::numbers;
-use crate::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 `handoff nic prepare` solves what is marked \"prepare\"; nothing helps where it says \"no\".
@@ -52,13 +54,13 @@ impl From<Nic> for Shown {
 
 pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
     if let Some(name) = &args.interface {
-        let shown = Shown::from(Nic::look(name)?);
+        let shown = Shown::from(Nic::look(name).map_err(failure)?);
         return match context.json {
             true => output::json(&shown),
             false => output::text(&in_full(&shown)),
         };
     }
-    let all: Vec<_> = Nic::all()?.into_iter().map(Shown::from).collect();
+    let all: Vec<_> = Nic::all().map_err(failure)?.into_iter().map(Shown::from).collect();
     match context.json {
         true => output::json(&all),
         false => output::text(&overview(&all)),

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use crate::rds::failure;
 use handoff_rds::kernel::{Bound, Connection, Counter, Information, Queue};
 use serde::Serialize;
 
-use crate::{Context, Failure, output};
+use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 Each connection has one line for each of its lanes. A socket with more unread bytes than its
@@ -63,22 +64,22 @@ impl Amount {
 }
 
 pub(super) fn run(context: &Context) -> Result<(), Failure> {
-    let info = gather(&Information::open()?)?;
+    let info = gather(&Information::open().map_err(failure)?)?;
     if context.json { output::json(&info) } else { output::text(&info.text()) }
 }
 
 fn gather(kernel: &Information) -> Result<Info, Failure> {
     let mut unread: BTreeMap<SocketAddr, Amount> = BTreeMap::new();
-    for message in kernel.messages(Queue::Unread)? {
+    for message in kernel.messages(Queue::Unread).map_err(failure)? {
         unread.entry(message.local).or_default().add(message.len);
     }
-    let sockets = kernel.sockets()?.into_iter().map(|bound| Socket {
+    let sockets = kernel.sockets().map_err(failure)?.into_iter().map(|bound| Socket {
         unread: unread.get(&bound.address).copied().unwrap_or_default(),
         bound,
     });
     let mut ways: BTreeMap<(SocketAddr, SocketAddr), [Amount; 2]> = BTreeMap::new();
     for (number, queue) in [Queue::Waiting, Queue::Unacknowledged].into_iter().enumerate() {
-        for message in kernel.messages(queue)? {
+        for message in kernel.messages(queue).map_err(failure)? {
             ways.entry((message.local, message.peer)).or_default()[number].add(message.len);
         }
     }
@@ -89,10 +90,10 @@ fn gather(kernel: &Information) -> Result<Info, Failure> {
         unacknowledged,
     });
     Ok(Info {
-        connections: kernel.connections()?,
+        connections: kernel.connections().map_err(failure)?,
         sockets: sockets.collect(),
         queues: queues.collect(),
-        counters: kernel.counters()?,
+        counters: kernel.counters().map_err(failure)?,
     })
 }
 

@@ -16,7 +16,7 @@ mod stress;
 use clap::Subcommand;
 use handoff_rds::Error;
 
-use crate::{Context, Failure};
+use handoff_command::{Context, Failure};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -59,12 +59,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::NotPossible(_) | Error::Memlock { .. } => Self::not_possible(error),
-            Error::Invalid(_) | Error::MessageTooLong { .. } => Self::usage(error),
-            other => Self::failed(other),
-        }
+/// The failure of a subcommand by an error of the library.
+pub(crate) fn failure(error: Error) -> Failure {
+    match error {
+        Error::NotPossible(_) | Error::Memlock { .. } => Failure::not_possible(error),
+        Error::Invalid(_) | Error::MessageTooLong { .. } => Failure::usage(error),
+        other => Failure::failed(other),
     }
 }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::select;
 use handoff::{Driver, Executor};
+use handoff_command::failure::Failed;
+use handoff_command::{Context, Failure, clock, output};
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::own::Engine;
 use handoff_rds::protocol::Event;
@@ -13,8 +15,7 @@ use handoff_rds::wire::PORT;
 use serde::Serialize;
 
 use super::port::{Host, Serving, UNDER_WAY};
-use crate::failure::Failed;
-use crate::{Context, Failure, clock, output};
+use crate::rds::failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -110,20 +111,20 @@ pub(super) fn run(args: &PingArgs, context: &Context) -> Result<(), Failure> {
 
 fn by_the_kernel(args: &PingArgs, context: &Context) -> Result<Option<Duration>, Failure> {
     // Late answers go to other ports.
-    let socket: Socket<Vec<u8>> = Socket::bind((args.own, 0).into())?;
+    let socket: Socket<Vec<u8>> = Socket::bind((args.own, 0).into()).map_err(failure)?;
     let begin = Instant::now();
     let sent = socket.send((args.peer, 0).into(), Vec::new(), 0, Mode::Copy);
-    sent.map_err(|refused| Failure::from(refused.error))?;
+    sent.map_err(|refused| failure(refused.error))?;
     loop {
         context.stop.check()?;
-        socket.completions(usize::MAX, &mut Vec::new())?;
-        while let Some(received) = socket.receive()? {
+        socket.completions(usize::MAX, &mut Vec::new()).map_err(failure)?;
+        while let Some(received) = socket.receive().map_err(failure)? {
             if received.from.ip() == args.peer && received.from.port() == 0 {
                 return Ok(Some(begin.elapsed()));
             }
         }
         let Some(left) = left(begin, args) else { return Ok(None) };
-        socket.wait_readable(left.min(LOOK))?;
+        socket.wait_readable(left.min(LOOK)).map_err(failure)?;
     }
 }
 
@@ -137,7 +138,7 @@ async fn by_ours(
     // Late answers go to other ports.
     let port = FIRST_PORT + (number % PORTS) as u16;
     let begin = Instant::now();
-    engine.ping(args.peer, port)?;
+    engine.ping(args.peer, port).map_err(failure)?;
     loop {
         context.stop.check()?;
         while let Some(event) = engine.event() {

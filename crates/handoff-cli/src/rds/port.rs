@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::rds::failure;
 use futures_util::future::select;
 use handoff::{Buffer, Driver, Executor, File};
-use handoff_bench::visitors::{Allowed, Visitors};
 use handoff_rds::kernel::{self, Mode};
 use handoff_rds::own::{self, Engine};
 use handoff_rds::protocol::Limits;
@@ -17,9 +17,10 @@ use handoff_rds::{Completion, Error, Received, Refused};
 use ipnet::IpNet;
 use std::os::fd::AsFd;
 
-use crate::net::descriptors;
-use crate::net::visitors;
-use crate::{Failure, output};
+use handoff_command::allow_list;
+use handoff_command::allow_list::{AllowArgs, AllowList};
+use handoff_command::descriptors;
+use handoff_command::{Failure, output};
 
 /// Bytes under way by default.
 pub(crate) const UNDER_WAY: usize = 8 << 20;
@@ -59,7 +60,7 @@ pub struct Serving {
 
     /// Who may connect, besides those that this side sends to.
     #[command(flatten)]
-    pub allowed: Allowed,
+    pub allowed: AllowArgs,
 }
 
 impl Serving {
@@ -94,19 +95,19 @@ impl Serving {
     ) -> Result<(Host, Option<String>), Failure> {
         let own = (address, self.listen_port.unwrap_or(PORT)).into();
         let from = &self.allowed.from;
-        let visitors = match (from.is_empty(), peers.is_empty()) {
-            (true, false) => visitors::only(peers.iter().copied()),
-            (true, true) => visitors::of(&[]),
+        let allow_list = match (from.is_empty(), peers.is_empty()) {
+            (true, false) => AllowList::only(peers.iter().copied()),
+            (true, true) => AllowList::new(&[]),
             (false, _) => {
                 let peers = peers.iter().map(|peer| IpNet::from(peer.to_canonical()));
-                visitors::of(&from.iter().copied().chain(peers).collect::<Vec<_>>())
+                AllowList::new(&from.iter().copied().chain(peers).collect::<Vec<_>>())
             }
         };
         let (host, passed_over) =
-            Host::new(driver, self.wanted()?, own, visitors, copy, under_way)?;
+            Host::new(driver, self.wanted()?, own, allow_list, copy, under_way)?;
         host.announce(passed_over.as_deref());
         if peers.is_empty() {
-            visitors::warn_of_rds(matches!(host, Host::Kernel { .. }), own, from);
+            allow_list::warn_of_rds(matches!(host, Host::Kernel { .. }), own, from);
         }
         Ok((host, passed_over))
     }
@@ -120,13 +121,13 @@ pub(crate) enum Host {
 
 impl Host {
     /// The engine that was asked for, and why not the kernel's where that was left open. Ours listens at `own`,
-    /// and lets `visitors` connect. `under_way` bytes may be under way from each
+    /// and lets `allow_list` connect. `under_way` bytes may be under way from each
     /// of the kernel's ports, if it allows it, or to each peer of our own.
     pub(crate) fn new(
         driver: &Driver,
         name: EngineName,
         own: SocketAddr,
-        visitors: Visitors,
+        allow_list: AllowList,
         copy: bool,
         under_way: usize,
     ) -> Result<(Self, Option<String>), Failure> {
@@ -140,14 +141,14 @@ impl Host {
                 Err(Error::NotPossible(reason)) if name == EngineName::Auto => {
                     passed_over = Some(reason);
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(failure(error)),
             }
         }
         let sending = if copy { handoff::Engine::Copy } else { handoff::Engine::Auto };
         let mut limits = Limits::default();
         limits.queued = limits.queued.max(under_way as u64);
-        let engine = Engine::listening_at(driver, own, limits, sending)?;
-        engine.admit(move |peer| visitors.lets_in(peer));
+        let engine = Engine::listening_at(driver, own, limits, sending).map_err(failure)?;
+        engine.admit(move |peer| allow_list.lets_in(peer));
         Ok((Self::Own(engine), passed_over))
     }
 
@@ -200,19 +201,19 @@ impl Host {
     /// to nothing that somebody sends to it.
     pub(crate) fn bind_for_answers(&self) -> Result<Option<Box<kernel::Socket<Buffer>>>, Failure> {
         let Self::Kernel { address, under_way } = self else { return Ok(None) };
-        let socket = Box::new(kernel::Socket::bind((*address, 0).into())?);
-        socket.set_send_buffer((*under_way).min(LARGEST_BUFFER))?;
-        socket.set_receive_buffer(0)?;
+        let socket = Box::new(kernel::Socket::bind((*address, 0).into()).map_err(failure)?);
+        socket.set_send_buffer((*under_way).min(LARGEST_BUFFER)).map_err(failure)?;
+        socket.set_receive_buffer(0).map_err(failure)?;
         Ok(Some(socket))
     }
 
     pub(crate) fn bind(&self, driver: &Driver, port: u16, copy: bool) -> Result<Port, Failure> {
         match self {
-            Self::Own(engine) => Ok(Port::Own(engine.bind(port)?)),
+            Self::Own(engine) => Ok(Port::Own(engine.bind(port).map_err(failure)?)),
             Self::Kernel { address, under_way } => {
                 let socket = Box::new(bind_once_closed((*address, port).into())?);
-                socket.set_send_buffer((*under_way).min(LARGEST_BUFFER))?;
-                socket.set_receive_buffer(HELD)?;
+                socket.set_send_buffer((*under_way).min(LARGEST_BUFFER)).map_err(failure)?;
+                socket.set_receive_buffer(HELD).map_err(failure)?;
                 let second = socket.as_fd().try_clone_to_owned().map_err(Failure::failed)?;
                 let readable = driver.file(second).map_err(Failure::failed)?;
                 let mode = if copy { Mode::Copy } else { Mode::Lend };
@@ -251,7 +252,7 @@ fn bind_once_closed(address: SocketAddr) -> Result<kernel::Socket<Buffer>, Failu
                 }
                 thread::sleep(LOOK);
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(failure(error)),
         }
     }
 }
@@ -260,7 +261,9 @@ impl Port {
     /// Bytes of the longest message.
     pub(crate) fn longest(&self) -> Result<usize, Failure> {
         match self {
-            Self::Kernel { socket, .. } => Ok(socket.send_buffer()?.min(KERNEL_MESSAGE_LIMIT)),
+            Self::Kernel { socket, .. } => {
+                Ok(socket.send_buffer().map_err(failure)?.min(KERNEL_MESSAGE_LIMIT))
+            }
             Self::Own(_) => Ok(KERNEL_MESSAGE_LIMIT),
         }
     }
@@ -292,7 +295,7 @@ impl Port {
 
     pub(crate) fn receive(&self) -> Result<Option<Received>, Failure> {
         match self {
-            Self::Kernel { socket, .. } => Ok(socket.receive()?),
+            Self::Kernel { socket, .. } => Ok(socket.receive().map_err(failure)?),
             Self::Own(socket) => Ok(socket.try_receive()),
         }
     }
@@ -302,7 +305,9 @@ impl Port {
         batch: &mut Vec<Completion<Buffer>>,
     ) -> Result<usize, Failure> {
         match self {
-            Self::Kernel { socket, .. } => Ok(socket.completions(usize::MAX, batch)?),
+            Self::Kernel { socket, .. } => {
+                Ok(socket.completions(usize::MAX, batch).map_err(failure)?)
+            }
             Self::Own(socket) => Ok(socket.try_completions(usize::MAX, batch)),
         }
     }
@@ -318,7 +323,7 @@ impl Port {
     /// have: they end with the port.
     pub(crate) fn unacknowledged(&self) -> Result<usize, Failure> {
         match self {
-            Self::Kernel { socket, .. } => Ok(socket.unacknowledged()?),
+            Self::Kernel { socket, .. } => Ok(socket.unacknowledged().map_err(failure)?),
             // Its messages come back acknowledged.
             Self::Own(_) => Ok(0),
         }

@@ -78,7 +78,7 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) latency_us: Option<Percentiles>,
     /// Bytes that came back, by what happened to them.
-    #[serde(serialize_with = "crate::output::tally")]
+    #[serde(serialize_with = "handoff_command::output::tally")]
     pub(super) sent: Tally,
 }
 

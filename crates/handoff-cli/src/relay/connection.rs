@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, FutureExt as _, select};
 use handoff::{Engine, Error, Intake, Route, RouteEngine, RouteSource, Socket};
+use handoff_command::clock;
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
 use super::Relay;
 use super::ledger::Counted;
-use crate::clock;
 use crate::net::reach;
 
 /// After a failure to accept or to connect that says nothing of when it ends.

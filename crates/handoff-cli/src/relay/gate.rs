@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::future::{Either, select};
 use handoff::{Driver, Executor, Readiness};
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop, clock};
 
 use super::{Args, Relay, connection};
-use crate::failure::Failed;
 use crate::net::reach::Listener;
-use crate::{Failure, Stop, clock};
 
 /// When it is time to end.
 pub(super) struct Ends<'a> {
@@ -108,7 +108,7 @@ async fn accept(
     args: &Args,
     door: &Door,
 ) -> Result<(), Failure> {
-    let (mut listener, visitors) = listener.on(&relay.driver)?;
+    let (mut listener, allow_list) = listener.on(&relay.driver)?;
     let most_open = u64::from(relay.most_open);
     let mut closed = pin!(readable(&relay.driver, door.watch()?)?);
     while door.is_open() {
@@ -119,12 +119,12 @@ async fn accept(
         };
         match accepted {
             Ok((client, peer)) => {
-                if !visitors.lets_in(peer) {
+                if !allow_list.lets_in(peer) {
                     continue;
                 }
                 let Some(counted) = relay.ledger.enter(peer, args.max_per_client) else {
                     let most = "it has as many connections as --max-per-client allows";
-                    visitors.turned_away(peer, most);
+                    allow_list.turned_away(peer, most);
                     continue;
                 };
                 let Some(left) = door.let_one_in() else {

@@ -13,14 +13,14 @@ use std::task::{Poll, Waker};
 use std::time::{Instant, SystemTime};
 
 use handoff::{Route, RxQueue};
-use handoff_bench::seldom::Seldom;
+use handoff_command::access_log::AccessLog;
+use handoff_command::rate_limit::RateLimit;
+use handoff_command::{output, progress};
 use indicatif::ProgressBar;
 
 use super::log::Ended;
 use super::report::Counts;
-use crate::access_log::AccessLog;
 use crate::net::arrived::Arrived;
-use crate::{output, progress};
 
 /// What the ledgers of all threads share.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ struct All {
     told: Mutex<Told>,
     /// It was said that the target can't be reached, and no connection has reached it since.
     down: AtomicBool,
-    unreached: Seldom,
+    unreached: RateLimit,
     log: Option<AccessLog>,
 }
 
@@ -52,7 +52,7 @@ impl Shared {
             open: AtomicU64::new(0),
             told: Mutex::default(),
             down: AtomicBool::new(false),
-            unreached: Seldom::new(
+            unreached: RateLimit::new(
                 |count| format!("{count} more connections did not reach the target"),
                 output::say,
             ),

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
-use crate::access_log::{self, Line};
+use handoff_command::access_log::{self, Line};
 
 /// A connection that is over.
 #[derive(Debug)]

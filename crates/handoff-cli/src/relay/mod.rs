@@ -25,19 +25,19 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use handoff::{Driver, Intake, RouteEngine};
-use handoff_bench::quantity::parse_bytes;
+use handoff_command::access_log::{AccessLog, LogArgs};
+use handoff_command::clock::Clock;
+use handoff_command::descriptors::{self, Reserve};
+use handoff_command::failure::Failed;
+use handoff_command::quantity::parse_bytes;
+use handoff_command::threads::{on_threads, share};
+use handoff_command::{Context, Failure, output, quantity};
 use handoff_sys::getbuf;
 
-use crate::access_log::{AccessLog, LogArgs};
-use crate::clock::Clock;
-use crate::failure::Failed;
 use crate::net::address::{Address, Endpoint};
-use crate::net::descriptors::{self, Reserve};
 use crate::net::nic::{self, Card};
 use crate::net::patience::Patience;
 use crate::net::reach::{self, Addresses, Listener};
-use crate::threads::{on_threads, share};
-use crate::{Context, Failure, output, quantity};
 use gate::Door;
 use ledger::{Ledger, Shared};
 use report::Report;

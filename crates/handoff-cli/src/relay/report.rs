@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use handoff::Tally;
+use handoff_command::clock::Clock;
+use handoff_command::output;
 use serde::Serialize;
 
 use super::ledger::Told;
-use crate::clock::Clock;
 use crate::net::arrived::Arrived;
-use crate::output;
 
 /// What is counted while it runs.
 #[derive(Default)]

@@ -9,16 +9,16 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use handoff::{Driver, Executor, ExportedRxQueue, Region, RxQueue};
+use handoff_command::allow_list;
+use handoff_command::descriptors::Reserve;
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop, clock, output, service};
 
 use super::gate::{self, Door, Ends};
 use super::ledger::{Ledger, Shared};
 use super::{Args, EngineName, Relay};
-use crate::failure::Failed;
-use crate::net::descriptors::Reserve;
 use crate::net::nic::{self, Card};
 use crate::net::reach::Listener;
-use crate::net::visitors;
-use crate::{Failure, Stop, clock, output, service};
 
 /// Between looks at how far connections are.
 const LOOK: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ impl Worker<'_> {
                 let listening = format!("listening on tcp://{}", first.address);
                 output::say(&listening);
                 service::ready(&listening);
-                visitors::warn(first.address, args.addresses.from(), "use it");
+                allow_list::warn(first.address, args.addresses.from(), "use it");
                 queue
             }
             Turn::Other { told, is_ready } => {

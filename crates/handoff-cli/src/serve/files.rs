@@ -8,7 +8,9 @@ use std::future::{Ready, ready};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use handoff_bench::seldom::Seldom;
+use handoff_command::descriptors::{Lent, Reserve};
+use handoff_command::output;
+use handoff_command::rate_limit::RateLimit;
 use handoff_http::{LentBody, RequestBody};
 use http::header::{ALLOW, CONTENT_RANGE, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{Extensions, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -17,8 +19,6 @@ use tower_service::Service;
 use super::conditions::Wanted;
 use super::known::{Known, Told};
 use super::root::{Found, Missing, Root};
-use crate::net::descriptors::{Lent, Reserve};
-use crate::output;
 
 /// Answers requests for the files of a directory. Clones serve the same one.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ struct Shared {
     root: Root,
     known: Known,
     /// What is said of files that can't be opened.
-    unopened: Seldom,
+    unopened: RateLimit,
     /// For the files, if connections could take all descriptors.
     reserve: Option<Reserve>,
     /// Answers, by their status.
@@ -56,7 +56,7 @@ impl Service<Request<RequestBody>> for Files {
 }
 
 impl Files {
-    pub(super) fn new(root: Root, unopened: Seldom, reserve: Option<Reserve>) -> Self {
+    pub(super) fn new(root: Root, unopened: RateLimit, reserve: Option<Reserve>) -> Self {
         let (known, statuses) = Default::default();
         Self(Rc::new(Shared { root, known, unopened, reserve, statuses }))
     }

@@ -6,7 +6,7 @@ use handoff_http::Answered;
 use http::header::{HOST, HeaderName, REFERER, USER_AGENT};
 use serde::Serialize;
 
-use crate::access_log::{self, Line};
+use handoff_command::access_log::{self, Line};
 
 /// A request that is over; its fields are those of a line of JSON.
 #[derive(Debug, Serialize)]

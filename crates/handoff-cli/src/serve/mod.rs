@@ -20,17 +20,17 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use handoff_bench::seldom::Seldom;
+use handoff_command::access_log::{AccessLog, LogArgs};
+use handoff_command::clock::Clock;
+use handoff_command::failure::Failed;
+use handoff_command::rate_limit::RateLimit;
+use handoff_command::threads::{on_threads, share};
+use handoff_command::{Context, Failure, output, quantity, service};
+use handoff_command::{allow_list, descriptors};
 
-use crate::access_log::{AccessLog, LogArgs};
-use crate::clock::Clock;
-use crate::failure::Failed;
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach::{Addresses, Listener};
-use crate::net::{descriptors, visitors};
-use crate::threads::{on_threads, share};
-use crate::{Context, Failure, output, quantity, service};
 use report::{Counts, Report};
 use root::Root;
 use worker::Worker;
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let listening = format!("listening on http://{address}");
     output::say(&listening);
     service::ready(&listening);
-    visitors::warn(address, args.addresses.from(), "read these files");
+    allow_list::warn(address, args.addresses.from(), "read these files");
     let clock = Clock::start();
     let counts = serve(args, context, &root, listeners, log.as_ref());
     log.into_iter().for_each(AccessLog::close);
@@ -145,7 +145,7 @@ fn serve(
 ) -> Result<Counts, Failure> {
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
     let unopened =
-        Seldom::new(|count| format!("{count} more files could not be opened"), output::say);
+        RateLimit::new(|count| format!("{count} more files could not be opened"), output::say);
     // A socket and a file.
     let carried = descriptors::carry(args.max_connections, args.threads, 2, true);
     let mut workers = Vec::new();

@@ -7,8 +7,8 @@ use handoff::Tally;
 use handoff_http::Served;
 use serde::Serialize;
 
-use crate::clock::Clock;
-use crate::output;
+use handoff_command::clock::Clock;
+use handoff_command::output;
 
 /// What one thread has served, or all of them.
 #[derive(Default)]

@@ -19,7 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::Failure;
+use handoff_command::Failure;
 
 /// How often to retry while files are being exchanged.
 const LOOKS: usize = 16;

@@ -6,7 +6,11 @@ use std::time::SystemTime;
 
 use futures_util::future::select;
 use handoff::Driver;
-use handoff_bench::seldom::Seldom;
+use handoff_command::access_log::AccessLog;
+use handoff_command::descriptors::Reserve;
+use handoff_command::failure::Failed;
+use handoff_command::rate_limit::RateLimit;
+use handoff_command::{Failure, Stop, output};
 use handoff_http::{Answered, Limits, Server};
 
 use super::Args;
@@ -14,11 +18,7 @@ use super::files::Files;
 use super::log::Entry;
 use super::report::Counts;
 use super::root::Root;
-use crate::access_log::AccessLog;
-use crate::failure::Failed;
-use crate::net::descriptors::Reserve;
 use crate::net::reach::Listener;
-use crate::{Failure, Stop, output};
 
 pub(super) struct Worker<'a> {
     pub(super) args: &'a Args,
@@ -33,7 +33,7 @@ pub(super) struct Worker<'a> {
     pub(super) log: Option<AccessLog>,
     pub(super) root: Root,
     /// What all threads say of files that can't be opened.
-    pub(super) unopened: Seldom,
+    pub(super) unopened: RateLimit,
     pub(super) listener: Listener,
     pub(super) stop: Stop,
     /// Reports what is the same for all threads.
@@ -59,12 +59,13 @@ impl Worker<'_> {
             body: 64 << 10,
             ..Limits::default()
         };
-        let (listener, visitors) = self.listener.on(&driver)?;
+        let (listener, allow_list) = self.listener.on(&driver)?;
         let reserve = (self.reserve > 0).then(|| Reserve::new(self.reserve));
         let files = Files::new(self.root, self.unopened, reserve);
         let quit = driver.file(self.quit).failed("watching threads")?;
         let quit = quit.readable().failed("watching threads")?;
-        let mut server = Server::new(&driver, limits).admitting(move |peer| visitors.lets_in(peer));
+        let mut server =
+            Server::new(&driver, limits).admitting(move |peer| allow_list.lets_in(peer));
         if let Some(log) = self.log {
             let write = move |answered: &Answered<'_>| {
                 log.write(&Entry::new(answered, SystemTime::now()));

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop};
 use handoff_lab::topology::{self, Pair, TopologyError};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::place::{self, Joined, Place};
-use crate::failure::Failed;
-use crate::{Failure, Stop};
 
 /// The name of the file that is sent.
 pub(super) const FILE: &str = "file";

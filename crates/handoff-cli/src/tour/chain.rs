@@ -5,6 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop};
 use rustix::fs::{Advice, fadvise};
 use serde::Deserialize;
 
@@ -13,8 +15,6 @@ use super::report::{Chain, Hop};
 use super::running::Running;
 use super::witness::{Part, Seen, Witness};
 use crate::cp::checksum::PieceSum;
-use crate::failure::Failed;
-use crate::{Failure, Stop};
 
 /// What carries the bytes between the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,11 +14,12 @@
 use std::path::PathBuf;
 
 use handoff_bench::machine::Machine as Here;
-use handoff_bench::quantity::parse_size;
+use handoff_command::failure::Failed;
+use handoff_command::quantity::parse_size;
+use handoff_command::{Context, Failure, output};
 use handoff_lab::{Disk, DiskContent, Machine, command, command::Carried};
 
-use crate::failure::Failed;
-use crate::{Context, Failure, lab, output};
+use crate::lab;
 
 mod bed;
 mod chain;

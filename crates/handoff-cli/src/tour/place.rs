@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, Stop};
 use handoff_lab::topology;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde::Deserialize;
 
 use super::running::Running;
-use crate::failure::Failed;
-use crate::{Failure, Stop};
 
 /// How the two parts of a device are joined.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,7 @@ use handoff_lab::topology::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
-use crate::{Failure, Stop};
+use handoff_command::{Failure, Stop};
 
 /// How often to look at one.
 const LOOK: Duration = Duration::from_millis(20);

@@ -6,11 +6,11 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use handoff_block::policy::{Change, Watch};
+use handoff_command::Failure;
 
 use super::lives::{Lives, pause_after};
 use super::log::Log;
 use super::{NoServer, Task, answered, end, ending, server};
-use crate::Failure;
 
 /// The process that waits until its device has no server. Dropping this ends it.
 pub(super) struct Spare {

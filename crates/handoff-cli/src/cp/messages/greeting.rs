@@ -3,11 +3,12 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use handoff_command::Failure;
+
 use super::super::Args;
 use super::super::job::Job;
 use super::super::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
 use super::line::Line;
-use crate::Failure;
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;
 use crate::net::reach;
@@ -112,7 +113,7 @@ pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
             return Err(Failure::failed("nobody sent in time (--connect-timeout)"));
         }
         while let Some(received) = line.port.receive()? {
-            if !line.visitors.lets_in(received.from) {
+            if !line.allow_list.lets_in(received.from) {
                 continue;
             }
             match welcome(line.job.args, &received.payload) {

@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Executor, Tally};
-use handoff_bench::visitors::Visitors;
+use handoff_command::allow_list::AllowList;
+use handoff_command::failure::Failed;
+use handoff_command::{Failure, clock};
 use handoff_rds::wire::PORT;
 use handoff_rds::{Error, Refused};
 
 use super::super::EngineName;
 use super::super::job::Job;
 use super::super::wire::{Frame, HELLO_LEN, Hello};
-use crate::failure::Failed;
+use crate::rds::failure;
 use crate::rds::port::{self, Host, Port, UNDER_WAY};
-use crate::{Failure, clock};
 
 /// How often a side says hello that has nothing else to say.
 const SIGN: Duration = Duration::from_secs(2);
@@ -48,7 +49,7 @@ pub(super) struct Line<'a> {
     /// The longest message.
     pub(super) longest: usize,
     /// Who may send to it.
-    pub(super) visitors: Visitors,
+    pub(super) allow_list: AllowList,
     /// Answers to strangers.
     refusals: Cell<usize>,
     peer: Cell<Option<SocketAddr>>,
@@ -70,7 +71,7 @@ pub(super) struct Line<'a> {
     tally: Cell<Tally>,
 }
 
-/// Runs `work` with a line at `own`, at this port or a free one. `visitors` are who may send to it. The work
+/// Runs `work` with a line at `own`, at this port or a free one. `allow_list` are who may send to it. The work
 /// itself looks for the stop.
 ///
 /// # Errors
@@ -80,13 +81,13 @@ pub(super) fn with<T>(
     job: &Job<'_>,
     own: IpAddr,
     port: Option<u16>,
-    visitors: Visitors,
+    allow_list: AllowList,
     work: impl AsyncFnOnce(&Line<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let copy = job.args.engine == EngineName::Copy;
     let at = SocketAddr::new(own, PORT);
     let (host, passed_over) =
-        Host::new(&job.driver, job.args.rds, at, visitors.clone(), copy, UNDER_WAY)?;
+        Host::new(&job.driver, job.args.rds, at, allow_list.clone(), copy, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&job.driver);
     host.serve(&executor);
@@ -104,7 +105,7 @@ pub(super) fn with<T>(
             (None, true) => "asked to copy".to_owned(),
             (None, false) => "messages are lent".to_owned(),
         },
-        visitors,
+        allow_list,
         refusals: Cell::new(0),
         peer: Cell::new(None),
         hello: Cell::new(None),
@@ -193,7 +194,7 @@ impl Line<'_> {
             let Some(received) = self.port.receive()? else { break };
             if received.from != peer {
                 strangers += 1;
-                if self.visitors.lets_in(received.from) {
+                if self.allow_list.lets_in(received.from) {
                     self.turn_away(
                         received.from,
                         &received.payload,
@@ -251,7 +252,7 @@ impl Line<'_> {
 
     /// Does not receive from somebody who may come, and tells them why if they say hello.
     pub(super) fn turn_away(&self, from: SocketAddr, bytes: &[u8], why: &str) {
-        self.visitors.turned_away(from, why);
+        self.allow_list.turned_away(from, why);
         let bytes = <&[u8; HELLO_LEN]>::try_from(bytes);
         let greets = bytes.is_ok_and(|bytes| Hello::decode(bytes).is_ok());
         if greets && self.refusals.get() < MOST_REFUSALS {
@@ -318,7 +319,7 @@ impl Line<'_> {
                 Ok(true)
             }
             Err(Refused { error, .. }) if error.is_temporary() => Ok(false),
-            Err(Refused { error, .. }) => Err(error.into()),
+            Err(Refused { error, .. }) => Err(failure(error)),
         }
     }
 
@@ -357,7 +358,7 @@ impl Line<'_> {
                 Ok(()) => break,
                 Err(Refused { payload: back, error }) => match error {
                     Error::Congested(_) | Error::Full { .. } => payload = back,
-                    other => return Err(other.into()),
+                    other => return Err(failure(other)),
                 },
             }
             self.attend()?;

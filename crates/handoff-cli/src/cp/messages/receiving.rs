@@ -6,6 +6,9 @@ use std::thread;
 
 use futures_lite::future::yield_now;
 use handoff::{Buffer, Tally};
+use handoff_command::allow_list::{self, AllowList};
+use handoff_command::clock::Clock;
+use handoff_command::{Failure, output};
 
 use super::super::destination::Target;
 use super::super::intake::{Frames, Intake, Portion};
@@ -15,10 +18,7 @@ use super::super::sink::{Outlet, Sink, Writes};
 use super::super::wire::Frame;
 use super::greeting::{admit, resolve};
 use super::line::{self, Line};
-use crate::clock::Clock;
 use crate::net::address::Endpoint;
-use crate::net::visitors;
-use crate::{Failure, output};
 
 /// After so many taken bytes the sender is told, even if more wait.
 const CONFIRM: u64 = 512 << 10;
@@ -37,9 +37,9 @@ pub(in super::super) fn receive(
 ) -> Result<Report, Failure> {
     let own = resolve(job, endpoint)?;
     let from = job.args.addresses.from();
-    line::with(job, own.ip(), Some(own.port()), visitors::of(from), async |line| {
+    line::with(job, own.ip(), Some(own.port()), AllowList::new(from), async |line| {
         output::say(format_args!("listening on rds://{}", SocketAddr::new(own.ip(), own.port())));
-        visitors::warn(own, from, "send");
+        allow_list::warn(own, from, "send");
         let peer = job.unless_stopped(admit(line)).await?;
         let clock = Clock::start();
         job.set_length(peer.length);

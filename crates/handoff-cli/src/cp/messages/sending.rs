@@ -1,6 +1,9 @@
 //! The sending side.
 
 use handoff::{Buffer, Region};
+use handoff_command::Failure;
+use handoff_command::allow_list::AllowList;
+use handoff_command::clock::Clock;
 
 use super::super::carry::Inlet;
 use super::super::checksum::{PieceSum, zeros};
@@ -12,10 +15,7 @@ use super::super::wire::{Decoder, Frame, Hello};
 use super::super::{random, ranged::ALIGNMENT};
 use super::greeting::{knock, own_address, resolve};
 use super::line::{self, Line};
-use crate::Failure;
-use crate::clock::Clock;
 use crate::net::address::Endpoint;
-use crate::net::visitors;
 
 /// Sends all of `inlet` to the receiver at `endpoint`.
 ///
@@ -30,8 +30,8 @@ pub(in super::super) fn send(
 ) -> Result<Report, Failure> {
     let peer = resolve(job, endpoint)?;
     // It connects, where its address is the smaller one.
-    let visitors = visitors::only([peer.ip()]);
-    line::with(job, own_address(peer)?, None, visitors, async |line| {
+    let allow_list = AllowList::only([peer.ip()]);
+    line::with(job, own_address(peer)?, None, allow_list, async |line| {
         let piece = line::piece(line);
         let room = piece.next_multiple_of(ALIGNMENT as usize);
         let mut region = job.region(room * job.depth(1))?;

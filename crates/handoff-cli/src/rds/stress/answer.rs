@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use futures_lite::future::yield_now;
 use handoff::Driver;
+use handoff_command::{Failure, output, service};
 
 use super::super::frame::{self, HEAD, Head, Kind};
 use super::super::port::Host;
 use super::peers::Peers;
 use super::shared::{AT_ONCE, Run};
-use crate::{Failure, output, service};
 
 /// The longest answer that anybody may request.
 const LONGEST: usize = 1 << 20;

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use futures_lite::future::yield_now;
 use handoff::{Buffer, Driver, Region};
+use handoff_command::Failure;
 use handoff_rds::End;
 
 use super::super::frame::{self, Head, Kind};
 use super::super::port::{Host, Port};
 use super::shared::{AT_ONCE, Run, StressArgs};
-use crate::Failure;
+use crate::rds::failure;
 
 /// How long to wait at the end, from the last answer on, for answers to requests that were given up.
 const GRACE: Duration = Duration::from_secs(5);
@@ -236,7 +237,7 @@ fn send(
             Err(refused) => {
                 place.buffer = Some(refused.payload);
                 if !refused.error.is_temporary() {
-                    return Err(refused.error.into());
+                    return Err(failure(refused.error));
                 }
                 full.push(place.to);
                 continue;

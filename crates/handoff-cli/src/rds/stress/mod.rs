@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use futures_util::future::try_join_all;
 use handoff::{Driver, Executor};
+use handoff_command::{Context, Failure, output};
 
 use self::ask::Asking;
 use self::shared::Run;
 use super::report::Report;
-use crate::{Context, Failure, output};
 
 pub(super) use self::shared::StressArgs;
 

@@ -14,14 +14,16 @@ use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use handoff_command::rate_limit::RateLimit;
+use handoff_command::{Failure, output};
+
+use crate::rds::failure;
 use handoff::{Buffer, Region};
-use handoff_bench::seldom::Seldom;
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::{Completion, Error, Refused};
 
 use super::super::port::{Host, Port};
 use super::shared::Run;
-use crate::{Failure, output};
 
 /// Bytes of all answers.
 const ROOM: usize = 256 << 20;
@@ -216,7 +218,7 @@ impl Peer {
     ) -> Result<Result<(), Refused<Buffer>>, Failure> {
         let Some(own) = &self.own else { return Ok(port.send(to, answer, 0)) };
         let sent = own.send(to, answer, 0, Mode::Copy);
-        own.completions(usize::MAX, batch)?;
+        own.completions(usize::MAX, batch).map_err(failure)?;
         Ok(sent)
     }
 }
@@ -248,11 +250,11 @@ impl Free {
 }
 
 /// Says which answers are not sent.
-struct Unsent(Seldom);
+struct Unsent(RateLimit);
 
 impl Unsent {
     fn new() -> Self {
-        Self(Seldom::new(|count| format!("{count} more answers were not sent"), output::say))
+        Self(RateLimit::new(|count| format!("{count} more answers were not sent"), output::say))
     }
 
     fn say(&self, to: impl Display, why: impl Display) {

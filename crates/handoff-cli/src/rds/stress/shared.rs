@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use handoff::{Driver, Tally};
-use handoff_bench::quantity::parse_bytes;
+use handoff_command::quantity::parse_bytes;
+use handoff_command::{Context, clock};
 
 use super::super::frame::HEAD;
 use super::super::port::{Serving, UNDER_WAY};
 use super::super::report::Times;
-use crate::{Context, clock};
 
 /// Between looks if nothing reports a change.
 const LOOK: Duration = Duration::from_millis(80);

@@ -21,7 +21,9 @@ pub use looped::LoopDisk;
 pub use null::NullDisk;
 pub use ram::RamDisk;
 
-use std::{fs::File, io::Seek as _, io::SeekFrom, path::Path, process::Command};
+use std::{fs::File, io::Seek as _, io::SeekFrom, path::Path};
+
+use handoff_sys::kernel_module;
 
 use super::{TopologyError, asked};
 
@@ -60,15 +62,8 @@ pub trait Disk {
 ///
 /// [`TopologyError::Unavailable`] with modprobe's reason.
 pub fn load(driver: &str, parameters: &[&str]) -> Result<(), TopologyError> {
-    let unavailable = |reason: String| TopologyError::Unavailable {
+    kernel_module::load(driver, parameters).map_err(|reason| TopologyError::Unavailable {
         what: format!("the driver {driver}"),
         reason,
-    };
-    let loaded = Command::new("modprobe").arg(driver).args(parameters).output();
-    let output = loaded.map_err(|error| unavailable(format!("modprobe: {error}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    Err(unavailable(text.trim().to_owned()))
+    })
 }

@@ -8,17 +8,18 @@ use handoff::Tally;
 use handoff_sys::hangup;
 use serde::{Serialize, Serializer};
 
-use crate::{Failure, progress};
+use crate::failure::Failure;
+use crate::progress;
 
 /// Something was printed on stdout.
 static PRINTED: AtomicBool = AtomicBool::new(false);
 
 /// Standard output, for code that writes to it directly.
-pub(crate) struct Stdout(StdoutLock<'static>);
+pub struct Stdout(StdoutLock<'static>);
 
 impl Stdout {
     /// Nobody else writes to it as long as this lives.
-    pub(crate) fn lock() -> Self {
+    pub fn lock() -> Self {
         Self(io::stdout().lock())
     }
 }
@@ -35,7 +36,7 @@ impl Write for Stdout {
 }
 
 /// Whether colours are shown where this goes: a terminal that has them, unless the user wants none (`NO_COLOR`).
-pub(crate) fn takes_colour(stream: &impl IsTerminal) -> bool {
+pub fn takes_colour(stream: &impl IsTerminal) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     stream.is_terminal()
         && !is_set("NO_COLOR")
@@ -43,18 +44,18 @@ pub(crate) fn takes_colour(stream: &impl IsTerminal) -> bool {
 }
 
 /// Says something to the user, in a line on stderr above the progress line. Without a reader there it is lost.
-pub(crate) fn say(line: impl Display) {
+pub fn say(line: impl Display) {
     print_aside(format_args!("handoff: {line}"));
 }
 
 /// Prints lines on stderr as they are, in the way of [`say`].
-pub(crate) fn print_aside(lines: impl Display) {
+pub fn print_aside(lines: impl Display) {
     progress::above(|| hangup::say(lines));
 }
 
 /// Where the log's lines go, each in one write: to stderr, in the way of [`say`].
 #[derive(Default)]
-pub(crate) struct Log;
+pub struct Log;
 
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
@@ -68,7 +69,7 @@ impl Write for Log {
 }
 
 /// The line of a report about the bytes of this hop.
-pub(crate) fn tally_line(way: &str, tally: Tally) -> String {
+pub fn tally_line(way: &str, tally: Tally) -> String {
     let Tally { zero_copy, copied, unknown } = tally;
     format!("  {way:15} {zero_copy} zero-copy, {copied} copied, {unknown} unknown\n")
 }
@@ -87,7 +88,7 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints a failure as a JSON object, unless there is a value already or nothing should be printed; `aside`
 /// on standard error.
-pub(crate) fn failure(failure: &Failure, aside: bool) {
+pub fn failure(failure: &Failure, aside: bool) {
     let Some(error) = failure.line() else { return };
     let object = serde_json::json!({ "error": error, "exit_code": failure.code() });
     if aside {
@@ -99,7 +100,7 @@ pub(crate) fn failure(failure: &Failure, aside: bool) {
 }
 
 /// The fields of a tally, for use with `serialize_with`.
-pub(crate) fn tally<S: Serializer>(tally: &Tally, serializer: S) -> Result<S::Ok, S::Error> {
+pub fn tally<S: Serializer>(tally: &Tally, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Fields {
         zero_copy: u64,

@@ -4,17 +4,17 @@ use std::any::Any;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// The share of the thread of this number in `most`.
-pub(crate) fn share(most: u32, threads: u16, number: usize) -> u32 {
+pub fn share(most: u32, threads: u16, number: usize) -> u32 {
     let threads = u32::from(threads);
     most / threads + u32::from(number < (most % threads) as usize)
 }
 
 /// Runs each on a thread of its own. A thread that fails or panics shuts `quit` down, so that the others
 /// end with it.
-pub(crate) fn on_threads<T: Send>(
+pub fn on_threads<T: Send>(
     quit: &UnixStream,
     tasks: Vec<impl FnOnce() -> Result<T, Failure> + Send>,
 ) -> Vec<Result<T, Failure>> {

@@ -95,7 +95,7 @@ fn stopped_by(signal: i32) -> String {
 }
 
 /// Turns an error into the failure of a subcommand.
-pub(crate) trait Failed<T> {
+pub trait Failed<T> {
     /// With the current step before it.
     fn failed(self, action: &str) -> Result<T, Failure>;
 }
@@ -110,8 +110,10 @@ impl<T, E: Into<Cause>> Failed<T> for Result<T, E> {
 }
 
 /// An error in words, with its kind.
-pub(crate) enum Cause {
+pub enum Cause {
+    /// The attempt failed.
     Failed(String),
+    /// This machine cannot do it.
     NotPossible(String),
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Allows this process as many descriptors as possible.
-pub(crate) fn allow_all() {
+pub fn allow_all() {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, most) {
@@ -15,32 +15,33 @@ pub(crate) fn allow_all() {
 }
 
 /// How many this process may have.
-pub(crate) fn allowed() -> usize {
+pub fn allowed() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     limit.and_then(|limit| limit.try_into().ok()).unwrap_or(usize::MAX)
 }
 
-use super::reach::BACKLOG;
+/// Connections that wait to be accepted, for each thread that listens; the kernel's own limit may be lower.
+pub const BACKLOG: i32 = 1024;
 
 /// Connections that a thread may have accepted without having looked at them, and what its driver opens.
 const OF_A_THREAD: usize = 64 + 16;
 
 /// What the descriptors of this process are for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Carried {
+pub struct Carried {
     /// Connections at once.
-    pub(crate) connections: u32,
+    pub connections: u32,
     /// Pipes that all threads together may splice through.
-    pub(crate) pipes: usize,
+    pub pipes: usize,
     /// Descriptors that connections need beside their own, for a [`Reserve`]; 0 if there are enough for all that wait, too.
-    pub(crate) reserve: usize,
+    pub reserve: usize,
     /// Why these are fewer connections than wanted.
-    pub(crate) note: Option<String>,
+    pub note: Option<String>,
 }
 
 /// How many connections the descriptors that are left carry, if each takes so many: at most as many as wanted, and one for
 /// each thread. A fifth is for pipes, if connections may do without.
-pub(crate) fn carry(wanted: u32, threads: u16, each: usize, pipes: bool) -> Carried {
+pub fn carry(wanted: u32, threads: u16, each: usize, pipes: bool) -> Carried {
     let (allowed, threads) = (allowed(), usize::from(threads));
     let own = open() + threads * OF_A_THREAD.min(allowed / 4 / threads);
     carried(allowed, allowed.saturating_sub(own), wanted, threads, each, pipes)
@@ -75,7 +76,7 @@ fn carried(
 }
 
 /// Descriptors that are kept for connections under way: those that are only accepted get none of them.
-pub(crate) struct Reserve(Arc<Mutex<Kept>>);
+pub struct Reserve(Arc<Mutex<Kept>>);
 
 struct Kept {
     files: Vec<File>,
@@ -85,14 +86,14 @@ struct Kept {
 
 impl Reserve {
     /// Keeps so many descriptors, as far as there are any.
-    pub(crate) fn new(size: usize) -> Self {
+    pub fn new(size: usize) -> Self {
         let mut kept = Kept { files: Vec::new(), size, lent: 0 };
         kept.fill();
         Self(Arc::new(Mutex::new(kept)))
     }
 
     /// Frees so many for a connection, which opens what it needs at once, until it drops the result.
-    pub(crate) fn lend(&self, count: usize) -> Lent {
+    pub fn lend(&self, count: usize) -> Lent {
         let mut kept = lock(&self.0);
         kept.lent += count;
         let len = kept.files.len().saturating_sub(count);
@@ -117,7 +118,7 @@ impl Kept {
 }
 
 /// Descriptors of a [`Reserve`] that a connection has.
-pub(crate) struct Lent {
+pub struct Lent {
     reserve: Arc<Mutex<Kept>>,
     count: usize,
 }

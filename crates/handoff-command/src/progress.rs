@@ -80,7 +80,7 @@ impl ProgressTracker for Standstill {
 }
 
 /// Prints above the bar, if there is one.
-pub(crate) fn above(print: impl FnOnce()) {
+pub fn above(print: impl FnOnce()) {
     let drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match drawn.and_then(|bar| bar.upgrade()) {
         Some(bar) => bar.suspend(print),

@@ -6,18 +6,18 @@ use handoff::Driver;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Waits this long.
-pub(crate) async fn pass(driver: &Driver, time: Duration) {
+pub async fn pass(driver: &Driver, time: Duration) {
     // A driver that is gone takes everything else along.
     let _ = driver.sleep(time).await;
 }
 
 /// How often to check whether a time is over that is measured in checks.
-pub(crate) fn between_looks(time: Duration) -> Duration {
+pub fn between_looks(time: Duration) -> Duration {
     (time / 4).clamp(Duration::from_millis(20), Duration::from_secs(1))
 }
 
 /// Both since its start.
-pub(crate) struct Clock {
+pub struct Clock {
     start: Instant,
     cpu: Duration,
 }
@@ -29,12 +29,13 @@ fn cpu() -> Duration {
 }
 
 impl Clock {
-    pub(crate) fn start() -> Self {
+    /// Begins now.
+    pub fn start() -> Self {
         Self { start: Instant::now(), cpu: cpu() }
     }
 
     /// Seconds, and seconds of CPU.
-    pub(crate) fn read(&self) -> (f64, f64) {
+    pub fn read(&self) -> (f64, f64) {
         (self.start.elapsed().as_secs_f64(), (cpu() - self.cpu).as_secs_f64())
     }
 }

@@ -4,18 +4,17 @@
 //! - a listener that others than this machine reach says so, unless it is told whom to let in;
 //! - a flood of strangers gives at most one line a second, however many threads listen.
 
-use std::{
-    fmt::Display,
-    net::{IpAddr, SocketAddr},
-};
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use crate::seldom::Seldom;
+use crate::output;
+use crate::rate_limit::RateLimit;
 
 /// Who may connect, as every command that listens takes it.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Allowed {
+pub struct AllowArgs {
     /// Accept connections from these addresses only, such as 192.0.2.0/24 or 192.0.2.7; may be repeated.
     /// Others are disconnected at once
     #[arg(long, value_name = "ADDR/LEN", value_parser = range)]
@@ -38,14 +37,22 @@ fn canonical(range: IpNet) -> IpNet {
     v4.and_then(Result::ok).unwrap_or(range)
 }
 
-/// The line that anyone may come, where that is so.
-pub fn warning(address: SocketAddr, from: &[IpNet], what: &str) -> Option<String> {
-    anyone(address, what, "--from ADDR/LEN lets fewer in").filter(|_| from.is_empty())
+/// Says that anyone may come, where that is so.
+pub fn warn(address: SocketAddr, from: &[IpNet], what: &str) {
+    warning(address, from, what).into_iter().for_each(output::say);
 }
 
-/// The same of the kernel's RDS, which lets all in.
-pub fn warning_of_kernel(address: SocketAddr) -> Option<String> {
-    anyone(address, "send", "the kernel's RDS lets all in, our own engine takes --from")
+/// Says that anyone may send by RDS, where that is so.
+pub fn warn_of_rds(by_kernel: bool, address: SocketAddr, from: &[IpNet]) {
+    // The kernel's lets all in.
+    let of_kernel =
+        || anyone(address, "send", "the kernel's RDS lets all in, our own engine takes --from");
+    let line = if by_kernel { of_kernel() } else { warning(address, from, "send") };
+    line.into_iter().for_each(output::say);
+}
+
+fn warning(address: SocketAddr, from: &[IpNet], what: &str) -> Option<String> {
+    anyone(address, what, "--from ADDR/LEN lets fewer in").filter(|_| from.is_empty())
 }
 
 fn anyone(address: SocketAddr, what: &str, but: &str) -> Option<String> {
@@ -55,31 +62,33 @@ fn anyone(address: SocketAddr, what: &str, but: &str) -> Option<String> {
 
 /// The addresses that may connect. Clones, for other threads, say their lines together.
 #[derive(Clone, Debug)]
-pub struct Visitors {
+pub struct AllowList {
     /// None: all may.
     from: Option<Vec<IpNet>>,
     /// Why others may not.
     why: &'static str,
-    lines: Seldom,
+    lines: RateLimit,
     say: fn(String),
 }
 
-impl Visitors {
-    /// Those that `--from` names, or all where it names none. `say` prints a line.
-    pub fn new(from: &[IpNet], say: fn(String)) -> Self {
+impl AllowList {
+    /// Those that `--from` names, or all where it names none.
+    pub fn new(from: &[IpNet]) -> Self {
         let from = (!from.is_empty()).then(|| from.to_vec());
-        Self::with_reason(from, "it is none of those that --from lets in", say)
+        Self::with_reason(from, "it is none of those that --from lets in", output::say)
     }
 
-    /// Those that this side talks to, and nobody else.
-    pub fn only(peers: impl IntoIterator<Item = IpAddr>, say: fn(String)) -> Self {
+    /// Those that this side talks to, and nobody else. That others were turned away is for the log: they may be peers of
+    /// an earlier run.
+    pub fn only(peers: impl IntoIterator<Item = IpAddr>) -> Self {
         let peers = peers.into_iter().map(|peer| peer.to_canonical().into()).collect();
-        Self::with_reason(Some(peers), "only those that this side sends to may connect", say)
+        let log = |line| tracing::info!("{line}");
+        Self::with_reason(Some(peers), "only those that this side sends to may connect", log)
     }
 
     fn with_reason(from: Option<Vec<IpNet>>, why: &'static str, say: fn(String)) -> Self {
         let more = |count| format!("turned {count} more connections away");
-        Self { from, why, lines: Seldom::new(more, say), say }
+        Self { from, why, lines: RateLimit::new(more, say), say }
     }
 
     /// Whether this peer may connect, which is said where it may not.
@@ -115,7 +124,7 @@ mod tests {
 
     #[test]
     fn those_who_are_named_may_come() {
-        let who = |from: &[IpNet]| Visitors::new(from, |line| panic!("{line}"));
+        let who = |from: &[IpNet]| AllowList::new(from);
         let all = who(&[]);
         let some = who(&["192.0.2.0/24", "2001:db8::7"].map(|text| range(text).unwrap()));
         for (address, may) in [
@@ -144,7 +153,7 @@ mod tests {
 
         let peer: IpAddr = "::ffff:192.0.2.7".parse().unwrap();
         for (only, may) in [(vec![peer], true), (vec![], false)] {
-            let only = Visitors::only(only, |line| panic!("{line}"));
+            let only = AllowList::only(only);
             assert_eq!(only.may_come("192.0.2.7".parse().unwrap()), may);
             assert!(!only.may_come("192.0.2.8".parse().unwrap()));
         }

@@ -26,8 +26,7 @@ use rustix::net::SendFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level;
 
-use crate::Failure;
-use crate::failure::Failed;
+use crate::failure::{Failed, Failure};
 
 /// Whether the user or the system asked for the end. Clones see the same request.
 #[derive(Debug, Clone)]
@@ -86,12 +85,12 @@ impl Stop {
     }
 
     /// From here on a second SIGINT or SIGTERM does not end the process: [`insisted`](Self::insisted) tells of it.
-    pub(crate) fn be_patient(&self) {
+    pub fn be_patient(&self) {
         self.patient.store(true, Ordering::Release);
     }
 
     /// Whether a second signal has come to a process that is patient.
-    pub(crate) fn insisted(&self) -> bool {
+    pub fn insisted(&self) -> bool {
         self.insisted.load(Ordering::Acquire)
     }
 
@@ -126,7 +125,7 @@ impl Stop {
     }
 
     /// Waits for a signal on a driver; returns how the subcommand ends.
-    pub(crate) async fn wait(&self, driver: &Driver) -> Failure {
+    pub async fn wait(&self, driver: &Driver) -> Failure {
         let wait = async {
             let signal = self.fd().try_clone_to_owned().failed("watching for signals")?;
             let signal = driver.file(signal).failed("watching for signals")?;

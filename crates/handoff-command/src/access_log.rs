@@ -14,11 +14,11 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use handoff_bench::seldom::Seldom;
 use serde::Serialize;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::{self, Stdout};
+use crate::rate_limit::RateLimit;
 
 /// Lines that may wait to be written.
 const WAITING: usize = 8_192;
@@ -31,7 +31,7 @@ const LAST: Duration = Duration::from_secs(2);
 
 /// Where a log goes, as every command that serves takes it.
 #[derive(Debug, clap::Args)]
-pub(crate) struct LogArgs {
+pub struct LogArgs {
     /// Append a line for each request or connection to this file; - writes it to standard output
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
@@ -43,7 +43,7 @@ pub(crate) struct LogArgs {
 
 /// The form of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Form {
+pub enum Form {
     /// For people; of requests it is the combined format, which many programs read
     Text,
     /// One JSON value a line
@@ -51,16 +51,17 @@ pub(crate) enum Form {
 }
 
 /// What a line is of.
-pub(crate) trait Line: Serialize {
+pub trait Line: Serialize {
+    /// For people.
     fn text(&self) -> String;
 }
 
 /// The log. Clones write to the same one.
 #[derive(Clone, Debug)]
-pub(crate) struct AccessLog {
+pub struct AccessLog {
     form: Form,
     lines: SyncSender<Entry>,
-    left_out: Seldom,
+    left_out: RateLimit,
 }
 
 enum Entry {
@@ -75,7 +76,7 @@ impl LogArgs {
     /// # Errors
     ///
     /// When the file cannot be opened.
-    pub(crate) fn open(&self) -> Result<Option<AccessLog>, Failure> {
+    pub fn open(&self) -> Result<Option<AccessLog>, Failure> {
         let Some(path) = &self.access_log else { return Ok(None) };
         let sink = Sink::open(path).map_err(|error| {
             Failure::failed(format!("opening the access log {}: {error}", path.display()))
@@ -83,14 +84,14 @@ impl LogArgs {
         let (lines, written) = sync_channel(WAITING);
         thread::spawn(move || write_all(sink, &written));
         let more = |count| format!("{count} more lines of the access log were left out");
-        let left_out = Seldom::new(more, output::say);
+        let left_out = RateLimit::new(more, output::say);
         Ok(Some(AccessLog { form: self.access_log_format, lines, left_out }))
     }
 }
 
 impl AccessLog {
     /// Writes a line, soon.
-    pub(crate) fn write(&self, of: &impl Line) {
+    pub fn write(&self, of: &impl Line) {
         let line = match self.form {
             Form::Text => of.text(),
             // Texts and numbers always have one.
@@ -103,7 +104,7 @@ impl AccessLog {
     }
 
     /// Waits a moment for what is still to be written.
-    pub(crate) fn close(self) {
+    pub fn close(self) {
         let (tell, told) = channel();
         if self.lines.send(Entry::Last(tell)).is_ok() {
             // Whoever reads too slowly misses the rest.
@@ -158,7 +159,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 fn write_all(mut sink: Sink, lines: &Receiver<Entry>) {
     let more = |count| format!("{count} more times the access log could not be written");
-    let failed = Seldom::new(more, output::say);
+    let failed = RateLimit::new(more, output::say);
     let mut together = Vec::new();
     while let Ok(entry) = lines.recv() {
         let mut next = Some(entry);
@@ -188,7 +189,7 @@ fn write_all(mut sink: Sink, lines: &Receiver<Entry>) {
 }
 
 /// A time as in the combined format: `28/Nov/2026:19:23:28 +0000`.
-pub(crate) fn date(time: SystemTime) -> String {
+pub fn date(time: SystemTime) -> String {
     let http = httpdate::fmt_http_date(time);
     match http.split([' ', ',']).collect::<Vec<_>>()[..] {
         [_, _, day, month, year, clock, _] => format!("{day}/{month}/{year}:{clock} +0000"),
@@ -197,7 +198,7 @@ pub(crate) fn date(time: SystemTime) -> String {
 }
 
 /// A time for programs.
-pub(crate) fn time(time: SystemTime) -> String {
+pub fn time(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 

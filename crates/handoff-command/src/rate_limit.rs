@@ -10,7 +10,7 @@ const QUIET: Duration = Duration::from_secs(1);
 
 /// Limits such lines for all threads that have a clone. The last clone prints how many were left out.
 #[derive(Clone, Debug)]
-pub struct Seldom(Arc<Lines>);
+pub struct RateLimit(Arc<Lines>);
 
 #[derive(Debug)]
 struct Lines {
@@ -26,7 +26,7 @@ struct Said {
     unsaid: u64,
 }
 
-impl Seldom {
+impl RateLimit {
     /// `more` makes the line about those that were left out, and `say` prints it.
     pub fn new(more: fn(u64) -> String, say: fn(String)) -> Self {
         Self(Arc::new(Lines { more, say, said: Mutex::default() }))

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sd_notify::NotifyState;
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Reports that the service is ready, in words.
-pub(crate) fn ready(what: &str) {
+pub fn ready(what: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(what)]);
 }
 
 /// Reports what the service is doing.
-pub(crate) fn status(what: &str) {
+pub fn status(what: &str) {
     notify(&[NotifyState::Status(what)]);
 }
 
@@ -27,7 +27,7 @@ fn notify(state: &[NotifyState<'_>]) {
 }
 
 /// Whether systemd, which runs this process, ends the machine.
-pub(crate) fn machine_ends() -> bool {
+pub fn machine_ends() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
         && Command::new("systemctl")
             .arg("is-system-running")
@@ -40,7 +40,7 @@ pub(crate) fn machine_ends() -> bool {
 /// # Errors
 ///
 /// If there are several.
-pub(crate) fn socket() -> Result<Option<OwnedFd>, Failure> {
+pub fn socket() -> Result<Option<OwnedFd>, Failure> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::AcqRel) {
         return Ok(None);

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-use crate::Failure;
-use crate::failure::Failed as _;
+use crate::failure::{Failed as _, Failure};
 
 /// Standard input and output were closed when this process began.
 static CLOSED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
@@ -35,7 +34,7 @@ extern "C" fn look() {
 /// # Errors
 ///
 /// When it is closed.
-pub(crate) fn input() -> Result<OwnedFd, Failure> {
+pub fn input() -> Result<OwnedFd, Failure> {
     given(0, io::stdin().as_fd().try_clone_to_owned(), "standard input can't be used")
 }
 
@@ -44,7 +43,7 @@ pub(crate) fn input() -> Result<OwnedFd, Failure> {
 /// # Errors
 ///
 /// When it is closed.
-pub(crate) fn output() -> Result<OwnedFd, Failure> {
+pub fn output() -> Result<OwnedFd, Failure> {
     given(1, io::stdout().as_fd().try_clone_to_owned(), "standard output can't be used")
 }
 

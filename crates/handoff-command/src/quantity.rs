@@ -1,4 +1,6 @@
-//! Sizes and rates as people write them.
+//! Sizes, rates and times as people write them.
+
+use std::time::Duration;
 
 /// Reads a number of bytes, with an optional `k`, `m`, `g` or `t`, which are powers of 1,024.
 ///
@@ -94,8 +96,23 @@ fn prefix_exponent(prefix: &str) -> Option<i32> {
 }
 
 /// A share, for people.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
+}
+
+/// A time in seconds, 0 included.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|error| error.to_string())?;
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| "a time is a number of seconds that is not below 0".to_owned())
+}
+
+/// A time in seconds, above 0.
+pub fn seconds_above_0(text: &str) -> Result<Duration, String> {
+    match seconds(text) {
+        Ok(time) if time.is_zero() => Err("a time-out is a number of seconds above 0".to_owned()),
+        time => time,
+    }
 }
 
 #[cfg(test)]
@@ -147,5 +164,15 @@ mod tests {
         assert_eq!(bytes_per_unit("GBps"), Some(1e9));
         assert_eq!(bytes_per_unit("requests"), None);
         assert_eq!(bytes_per_unit("xB"), None);
+    }
+
+    #[test]
+    fn times_are_not_below_0() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        for wrong in ["-1", "nan", "inf", "x"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        assert!(seconds_above_0("0").is_err());
     }
 }
