@@ -10,7 +10,7 @@ const PRINTED: [(&str, &str, &[&str]); 14] = [
     ("doctor", "crates/handoff-report/src/availability.rs", &["Mechanism"]),
     ("cp", "crates/handoff-cli/src/cp/report.rs", &["Report", "Hop"]),
     ("cp", "crates/handoff-cli/src/net/arrived.rs", &["Arrived"]),
-    ("cp", "bench/src/report/row.rs", &["Growth"]),
+    ("cp", "crates/handoff-command/src/growth.rs", &["Growth"]),
     ("relay", "crates/handoff-cli/src/relay/report.rs", &["Report"]),
     ("rds", "crates/handoff-cli/src/rds/ping.rs", &["Report"]),
     ("rds", "crates/handoff-cli/src/rds/report.rs", &["Report", "Percentiles"]),

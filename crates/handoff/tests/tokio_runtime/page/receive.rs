@@ -13,7 +13,7 @@ pub async fn receive(driver: &Driver, stream: TcpStream, target: File) -> Result
     while let Some(span) = spans.next().await {
         let writing = target.write_at(span?, written).map_err(|refused| refused.error)?;
         // The span goes back to the pool when the write is over.
-        written += writing.await.unwrap().result? as u64;
+        written += writing.await?.result? as u64;
     }
     Ok(written)
 }
