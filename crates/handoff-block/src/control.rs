@@ -289,7 +289,7 @@ impl Control {
         }
     }
 
-    /// Removes a device. Its number is free ([`is_gone`](Self::is_gone)) when its server and all who had
+    /// Removes a device. Its number is free ([`wait_until_gone`](Self::wait_until_gone)) when its server and all who had
     /// the block device open have let go of it. A missing device is no error.
     ///
     /// # Errors
@@ -310,7 +310,7 @@ impl Control {
     /// # Errors
     ///
     /// The driver's errors.
-    pub fn is_gone(&mut self, id: u32, patience: Duration) -> Result<bool, Error> {
+    pub fn wait_until_gone(&mut self, id: u32, patience: Duration) -> Result<bool, Error> {
         let deadline = Instant::now() + patience;
         while self.find(id)?.is_some() {
             if Instant::now() > deadline {

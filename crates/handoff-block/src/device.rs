@@ -198,7 +198,7 @@ impl<'a> Patience<'a> {
                 if stop.load(Ordering::Acquire) {
                     return Err(Error::failed(format!("asked to end before it served: {cause}")));
                 }
-                is_the_same(&found(control, id)?, made)?;
+                check_same(&found(control, id)?, made)?;
                 if is_over && !self.is_told {
                     self.is_told = true;
                     tracing::warn!("the next server of device {id} waits: {cause}");
@@ -222,8 +222,8 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// Whether a device is still the same one: its number may have been given to another.
-pub(crate) fn is_the_same(found: &Found, made: u64) -> Result<(), Error> {
+/// Checks that a device is still the same one: its number may have been given to another.
+pub(crate) fn check_same(found: &Found, made: u64) -> Result<(), Error> {
     match found.made == made {
         true => Ok(()),
         false => {

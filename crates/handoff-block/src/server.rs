@@ -28,7 +28,7 @@ use crate::claims::Making;
 use crate::control::Found;
 use crate::crew::{Crew, Order, Step};
 use crate::device::{
-    self, Device, Following, add, is_the_same, parameters, recoverable, start_recovery,
+    self, Device, Following, add, check_same, parameters, recoverable, start_recovery,
 };
 use crate::engine::{self, Program};
 use crate::exchange::{Exchanges, Request};
@@ -227,7 +227,7 @@ impl Server {
             *found = now;
         }
         if let (Some(found), Some(following)) = (&found, following) {
-            is_the_same(found, following.made)?;
+            check_same(found, following.made)?;
         }
         let open = match (prepared.files, found) {
             (Some(files), _) => files,

@@ -123,7 +123,7 @@ impl Lease {
         let card = kernel.link(nic.index)?;
         let card = card.ok_or_else(|| Error::failed(format!("{name} is gone")))?;
         let pair = Pair::new(&card, queues, &self.to, &self.device, &self.addresses, routes);
-        pair.has_room(kernel)?;
+        pair.check_room(kernel)?;
         let redirect =
             Change::Redirect { to: pair.name.clone(), addresses: self.addresses.clone() };
         Ok([Change::Pair(pair), redirect])

@@ -290,7 +290,7 @@ pub(super) fn processes(id: u32) -> Vec<OwnedFd> {
 }
 
 /// Waits until a process has ended, so long at most.
-pub(super) fn has_ended(process: &OwnedFd, most: Duration) {
+pub(super) fn await_end(process: &OwnedFd, most: Duration) {
     let most = Timespec::try_from(most).ok();
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], most.as_ref());
 }

@@ -87,7 +87,7 @@ fn take_in(op: &mut AcceptOp, result: i32) {
         | libc::EHOSTUNREACH
         | libc::ENETUNREACH => {}
         errno @ (libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-            op.has_no_room(errno);
+            op.note_no_room(errno);
             op.wait_for(AcceptState::Resting);
         }
         errno => op.fail(Error::errno("accepting a connection", errno)),

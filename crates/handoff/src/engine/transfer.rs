@@ -323,7 +323,7 @@ pub(crate) fn take(core: &Core, key: Key) -> Option<(Loan, Result<usize>)> {
         let op = records.transfer(key);
         let result = op.tell()?;
         let mut loan = op.loan.take().expect("a buffer is taken once");
-        loan.is_filled(op.done);
+        loan.set_filled(op.done);
         (loan, result, op.holder.leave())
     };
     advance(core, key);
@@ -337,7 +337,7 @@ pub(crate) fn let_go(core: &Core, key: Key) {
         let op = records.transfer(key);
         let under_way = op.kernel_holds();
         if under_way {
-            op.is_leaving();
+            op.start_leaving();
         }
         (under_way, op.direction == Direction::Write, op.holder.leave())
     };
@@ -355,7 +355,7 @@ pub(crate) fn cancel(core: &Core, key: Key) {
         if op.is_over() {
             return;
         }
-        op.is_last();
+        op.make_last();
         let under_way = op.kernel_holds();
         if !under_way {
             let done = op.done;

@@ -114,7 +114,7 @@ pub(super) fn arrived(core: &Core, key: Key, op: &mut ReceiveOp, told: &[Place])
 /// Leaves the queue, for a pool, if the kernel copies what comes from it.
 fn weigh(core: &Core, key: Key, flow: &mut Flow) {
     if flow.left.is_none()
-        && let Some((copied, received)) = flow.is_copied()
+        && let Some((copied, received)) = flow.weigh()
     {
         flow.left = Some(format!(
             "the kernel copied {copied} of {received} bytes of the rx queue: their packets come by \

@@ -186,7 +186,7 @@ impl Lent {
     #[inline(always)]
     pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
         if let Some(bytes) = self.attempts.take(stage) {
-            self.lender.one_is_back();
+            self.lender.return_one();
             self.returned(u64::from(bytes), copied);
         }
     }

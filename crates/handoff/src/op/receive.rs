@@ -105,8 +105,8 @@ impl ReceiveOp {
         }
     }
 
-    /// Nobody can turn the driver.
-    pub(crate) fn is_last(&mut self) {
+    /// Ends it, because nobody can turn the driver.
+    pub(crate) fn end_without_driver(&mut self) {
         self.end(Err(Error::DriverGone));
     }
 

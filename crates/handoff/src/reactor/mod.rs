@@ -90,7 +90,7 @@ impl Reactor {
         if wakes {
             self.due.wake_all();
         }
-        self.is_driven();
+        self.mark_driven();
         let telling = self.due.telling();
         let events = self.turn_and_tell(until, parks);
         drop(telling);
@@ -177,7 +177,7 @@ impl Reactor {
                     match event {
                         Ready::Operation(token) => self.ready(*token),
                         Ready::Wake => self.unpark.clear(),
-                        Ready::Alarm => self.deadlines.alarm_is_over(),
+                        Ready::Alarm => self.deadlines.clear_alarm(),
                     }
                 }
                 Ok(ready.len())
@@ -328,7 +328,7 @@ impl Reactor {
                 return 1;
             }
             ALARM => {
-                self.deadlines.alarm_is_over();
+                self.deadlines.clear_alarm();
                 if !io_uring::cqueue::more(flags) {
                     self.watch_alarm_again();
                 }
@@ -420,7 +420,7 @@ impl Reactor {
         let sleeping = self.deadlines.take_wakers();
         let others = groups.into_iter().chain(lanes).chain(queues).chain(sleeping);
         self.due.wake_with_others(waiting.into_iter().chain(others));
-        self.due.has_ended();
+        self.due.finish();
     }
 
     /// Ends the waits that the ring has.
@@ -515,7 +515,7 @@ impl Drop for Reactor {
             );
         }
         // Others may wait for what came back last, or own it.
-        let woke = panic::catch_unwind(AssertUnwindSafe(|| self.due.has_ended()));
+        let woke = panic::catch_unwind(AssertUnwindSafe(|| self.due.finish()));
         if let (Err(panic), false) = (ended.and(woke), thread::panicking()) {
             panic::resume_unwind(panic);
         }
