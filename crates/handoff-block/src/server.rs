@@ -219,7 +219,7 @@ impl Server {
         if let Some(found) = &mut found {
             let now = recoverable(&mut control, found.id, following)?;
             if now.shape() != found.shape() {
-                return Err(Error::usage(format!(
+                return Err(Error::invalid(format!(
                     "device {} is another than when this server was prepared for it",
                     found.id
                 )));
@@ -240,7 +240,7 @@ impl Server {
         let existing = existing.transpose()?;
         let other = |existing: &&Existing| existing.record.spec.files != spec.files;
         if let Some(existing) = existing.as_ref().filter(other) {
-            return Err(Error::usage(format!("device {} was made of other files", existing.id)));
+            return Err(Error::invalid(format!("device {} was made of other files", existing.id)));
         }
         if let (Some(existing), Some(prepared)) = (&existing, &policy) {
             let kept = Directory::of(existing.id).policy_path();
@@ -467,14 +467,11 @@ impl Server {
                     running -= 1;
                     continue;
                 }
-                Some((queue, Step::Ended(Err(cause)))) => {
+                Some((queue, Step::Ended(Err(source)))) => {
                     // Stopping the device would wait for the requests that the queue had.
                     self.device.remove = false;
                     self.crew.leave();
-                    return Err(Error::failed(format!(
-                        "queue {queue} of device {} failed: {cause}",
-                        self.device.id
-                    )));
+                    return Err(Error::QueueFailed { id: self.device.id, queue, source });
                 }
                 None => {}
             }
@@ -508,11 +505,11 @@ impl Server {
     fn exchange(&mut self, Request { policy: path, object, .. }: &Request) -> Result<(), Error> {
         let id = self.id();
         let kept = |error: io::Error| {
-            Error::failed(format!("the policy of device {id} cannot be kept in /run: {error}"))
+            Error::doing(format!("the policy of device {id} cannot be kept in /run"))(error)
         };
         let mut next = Program::of_policy(policy::checked(path, object)?);
         engine::try_out(&next).map_err(|cause| {
-            Error::NotPossible(format!("a policy is not possible: {cause}")).caused_by(&cause)
+            Error::not_possible(format!("a policy is not possible: {cause}")).caused_by(cause)
         })?;
         let directory = Directory::of(id);
         directory.write_policy(object).map_err(kept)?;
@@ -522,7 +519,7 @@ impl Server {
             pins::keep(id, &before);
             directory.drop_policy();
             let what = format!("{} does not follow the policy: {cause}", path.display());
-            Error::usage(what).caused_by(&cause)
+            Error::unusable(what).caused_by(cause)
         })?;
         self.record.spec.policy = Some(path.to_owned());
         directory.keep_policy().and_then(|()| directory.write(&self.record)).map_err(kept)?;
@@ -534,29 +531,34 @@ impl Server {
 fn check(spec: &Spec) -> Result<(), Error> {
     target::check(spec)?;
     if let Some(id) = spec.id.filter(|id| !NUMBERS.contains(id)) {
-        return Err(Error::usage(format!("{id} is no number of a device: 0 to {}", NUMBERS.end())));
+        return Err(Error::invalid(format!(
+            "{id} is no number of a device: 0 to {}",
+            NUMBERS.end()
+        )));
     }
     if !QUEUES.contains(&spec.queues) {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "{} queues are not possible: 1 to {}",
             spec.queues,
             QUEUES.end()
         )));
     }
     if !(1..=ublk::MAX_QUEUE_DEPTH).contains(&spec.depth) {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "a depth of {} is not possible: 1 to {}",
             spec.depth,
             ublk::MAX_QUEUE_DEPTH
         )));
     }
     if spec.max_segments == 0 {
-        return Err(Error::usage("requests of 0 segments are not possible: 1 to 65535".to_owned()));
+        return Err(Error::invalid(
+            "requests of 0 segments are not possible: 1 to 65535".to_owned(),
+        ));
     }
     if !spec.max_request.is_multiple_of(4096)
         || !(4096..=ublk::MAX_REQUEST_BYTES).contains(&spec.max_request)
     {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "requests of at most {} bytes are not possible: a multiple of 4096, at most {}",
             spec.max_request,
             ublk::MAX_REQUEST_BYTES

@@ -155,9 +155,10 @@ impl Pair {
         let found =
             kernel.links()?.into_iter().find(|link| link.name == self.name || self.is(link));
         let Some(Link { name, .. }) = found else { return Ok(()) };
-        Err(Error::failed(format!(
+        let reason = format!(
             "{name} is in the way: somebody else's, or of a lease whose record was lost: ip link delete {name}"
-        )))
+        );
+        Err(Error::DeviceExists { device: name, reason })
     }
 
     fn is(&self, link: &Link) -> bool {

@@ -8,7 +8,7 @@
 //!   (`handoff_block::state`); they ask no server.
 
 use clap::Subcommand;
-use handoff_block::{Control, Error, Found};
+use handoff_block::{Control, Error, ErrorKind, Found};
 
 use crate::{Context, Failure};
 
@@ -84,10 +84,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        match error {
-            Error::Usage(cause) => Self::Usage(cause),
-            Error::NotPossible(cause) => Self::NotPossible(cause),
-            Error::Failed(cause) | Error::Starved(cause) => Self::Failed(cause),
+        let cause = error.to_string();
+        match error.kind() {
+            ErrorKind::Usage => Self::Usage(cause),
+            ErrorKind::NotPossible => Self::NotPossible(cause),
+            _ => Self::Failed(cause),
         }
     }
 }

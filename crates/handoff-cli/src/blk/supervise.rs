@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff_block::state::{Directory, Record};
-use handoff_block::{Control, Files, Inherited, Prepared, Spec, Start};
+use handoff_block::{Control, ErrorKind, Files, Inherited, Prepared, Spec, Start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
@@ -156,7 +156,7 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     let server = match served {
         Ok(server) => server,
         Err(error) => {
-            let starved = matches!(error, handoff_block::Error::Starved(_));
+            let starved = error.kind() == ErrorKind::Starved;
             return refuse(NoServer { failure: error.into(), starved });
         }
     };
@@ -400,7 +400,7 @@ pub(super) fn watch(
             // Its log stays.
             while let Err(error) = handoff_block::remove(&record) {
                 log.say(&error.to_string());
-                let starved = matches!(error, handoff_block::Error::Starved(_));
+                let starved = error.kind() == ErrorKind::Starved;
                 if !starved || context.stop.insisted() {
                     break;
                 }

@@ -7,7 +7,7 @@
 //! - `show` changes nothing and needs no privileges.
 
 use clap::Subcommand;
-use handoff_nic::Error;
+use handoff_nic::{Error, ErrorKind};
 
 use crate::{Context, Failure};
 
@@ -59,10 +59,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        match error {
-            Error::Usage(cause) => Self::Usage(cause),
-            Error::NotPossible(cause) => Self::NotPossible(cause),
-            Error::Failed(cause) => Self::Failed(cause),
+        let cause = error.to_string();
+        match error.kind() {
+            ErrorKind::Usage => Self::Usage(cause),
+            ErrorKind::NotPossible => Self::NotPossible(cause),
+            _ => Self::Failed(cause),
         }
     }
 }
