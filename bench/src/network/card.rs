@@ -17,7 +17,7 @@ use std::{
 
 use handoff_command::allow_list::{self, AllowList};
 use handoff_lab::{StopFlag, topology::Namespace};
-use handoff_nic::{Directory, Error, Flow, Nic, Plan, Prepared, Wanted};
+use handoff_nic::{Directory, Error, ErrorKind, Flow, Nic, Plan, Prepared, Wanted};
 use handoff_sys::hangup;
 use ipnet::IpNet;
 
@@ -81,7 +81,7 @@ impl Card {
         ports[1..].iter().try_for_each(|port| listen(port).map(drop))?;
         let (prepared, unfit) = match prepare(&nic, address, &ports[1..]) {
             Ok(prepared) => (Some(prepared), None),
-            Err(Error::NotPossible(cause)) => (None, Some(cause)),
+            Err(error) if error.kind() == ErrorKind::NotPossible => (None, Some(error.to_string())),
             Err(error) => return Err(of_nic(error)),
         };
         hangup::say(invitation(address, port));
@@ -181,10 +181,11 @@ fn invitation(address: IpAddr, port: u16) -> String {
 pub(crate) const DEFAULT_PORT: u16 = 4_000;
 
 fn of_nic(error: Error) -> BenchError {
-    match error {
-        Error::Usage(cause) => BenchError::Usage(cause),
-        Error::NotPossible(cause) => BenchError::NotPossible(cause),
-        Error::Failed(cause) => BenchError::Failed(cause),
+    let cause = error.to_string();
+    match error.kind() {
+        ErrorKind::Usage => BenchError::Usage(cause),
+        ErrorKind::NotPossible => BenchError::NotPossible(cause),
+        _ => BenchError::Failed(cause),
     }
 }
 

@@ -69,9 +69,13 @@ impl From<Error> for Refused {
 
 impl Refused {
     fn by(errno: Errno, error: Error) -> Self {
-        let error = error.caused_by(&errno.into());
+        let error = error.caused_by(errno.into());
         Self { error, number: errno.raw_os_error(), is_held: errno == Errno::BUSY }
     }
+}
+
+fn in_use(path: &Path, reason: String) -> Error {
+    Error::InUse { path: path.to_owned(), reason }
 }
 
 /// Opens the backings of a new device. None has bytes of another.
@@ -88,10 +92,10 @@ pub(crate) fn open_new(spec: &Spec, control: &mut Control) -> Result<Vec<Backing
             .find(|(_, other)| Bytes::of(&other.facts.part).meet(&bytes));
         match other {
             Some((other, _)) if other == path => {
-                return Err(Error::usage(format!("{name} is given twice")));
+                return Err(Error::invalid(format!("{name} is given twice")));
             }
             Some((other, _)) => {
-                return Err(Error::usage(format!(
+                return Err(Error::invalid(format!(
                     "{name} is given twice: it has bytes of {}, too",
                     other.display()
                 )));
@@ -107,13 +111,14 @@ pub(crate) fn open_new(spec: &Spec, control: &mut Control) -> Result<Vec<Backing
         };
         if !found.is_disk {
             image_lock::take(&backing, spec.read_only).map_err(|cause| {
-                Error::usage(format!("{name} is in use: {cause}; end that first"))
+                in_use(path, format!("{name} is in use: {cause}; end that first"))
             })?;
         }
         if let Some(disk) = bytes.loop_device(spec.read_only) {
-            return Err(Error::usage(format!(
-                "{name} is in use by {disk}: losetup -d {disk} first"
-            )));
+            return Err(in_use(
+                path,
+                format!("{name} is in use by {disk}: losetup -d {disk} first"),
+            ));
         }
         if identity::is_veiled(backing.as_fd(), &found.part) {
             tracing::warn!(
@@ -149,7 +154,7 @@ pub(crate) fn open_known(
             Ok(backing) => backings.push(backing),
             Err(_) if map.is_out(leg) => backings.push(stand_in(known)?),
             Err(refused) => {
-                let is_lack = matches!(refused.error, Error::Starved(_));
+                let is_lack = matches!(refused.error, Error::Starved { .. });
                 if spec.target != Kind::Mirror || is_lack || (refused.is_held && waits) {
                     return Err(refused);
                 }
@@ -185,14 +190,16 @@ struct Candidate {
 /// Does not open something that is neither a file nor a disk, since that can have effects.
 fn find(path: &Path) -> Result<Candidate, Refused> {
     let name = path.display();
-    let refused = |errno: Errno| Refused::by(errno, Error::usage(format!("{name}: {errno}")));
+    let refused = |errno: Errno| Refused::by(errno, Error::unusable(format!("{name}: {errno}")));
     let file =
         rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(refused)?;
     let file = File::from(file);
-    let metadata = file.metadata().map_err(|error| Error::usage(format!("{name}: {error}")))?;
+    let metadata = file
+        .metadata()
+        .map_err(|error| Error::unusable(format!("{name}: {error}")).caused_by(error))?;
     let kind = metadata.file_type();
     if !kind.is_file() && !kind.is_block_device() {
-        return Err(Error::usage(format!("{name} is neither a file nor a block device")).into());
+        return Err(Error::unusable(format!("{name} is neither a file nor a block device")).into());
     }
     let is_disk = kind.is_block_device();
     let part = match is_disk {
@@ -218,16 +225,16 @@ impl Candidate {
         }
         let again = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         rustix::fs::open(again, flags, Mode::empty()).map_err(|errno| {
-            Refused::by(
-                errno,
-                Error::usage(match errno {
-                    Errno::BUSY => format!("{name} is in use: unmount it, or end what holds it"),
-                    Errno::INVAL if spec.direct => format!(
-                        "{name} cannot be opened with O_DIRECT: its file system does not have it (--buffered)"
-                    ),
-                    errno => format!("{name} cannot be opened: {errno}"),
-                }),
-            )
+            let error = match errno {
+                Errno::BUSY => {
+                    in_use(path, format!("{name} is in use: unmount it, or end what holds it"))
+                }
+                Errno::INVAL if spec.direct => Error::unusable(format!(
+                    "{name} cannot be opened with O_DIRECT: its file system does not have it (--buffered)"
+                )),
+                errno => Error::unusable(format!("{name} cannot be opened: {errno}")),
+            };
+            Refused::by(errno, error)
         })
     }
 
@@ -237,20 +244,20 @@ impl Candidate {
         let Self { metadata, is_disk, mut part, .. } = self;
         let (len, ranges) = if is_disk {
             if !spec.read_only && is_read_only(&file)? {
-                return Err(Error::usage(format!(
+                return Err(Error::unusable(format!(
                     "{name} is set to be only read: let it be written (blockdev --setrw), or make the device \
                      --read-only"
                 )));
             }
             let len = block_device(&file, spec)
-                .map_err(|cause| Error::usage(format!("{name}{cause}")))?;
+                .map_err(|cause| Error::unusable(format!("{name}{cause}")))?;
             (len, Ranges::of_disk(&file, part.device))
         } else {
             (metadata.len(), Ranges::of_file(&file, metadata.len()))
         };
         part.size = len - len % u64::from(spec.block_size);
         if part.size == 0 {
-            return Err(Error::usage(format!(
+            return Err(Error::unusable(format!(
                 "{name} has {len} bytes, less than a block of {}",
                 spec.block_size
             )));
@@ -279,11 +286,11 @@ impl Candidate {
         let own = fs::metadata(format!("/dev/ublkb{id}")).ok();
         if own.is_some_and(|own| own.rdev() == self.part.device) {
             return Err(
-                Error::usage(format!("{name} lies on the device that it is to carry")).into()
+                Error::unusable(format!("{name} lies on the device that it is to carry")).into()
             );
         }
         if !self.part.is_same(known) {
-            return Err(Error::usage(format!(
+            return Err(Error::unusable(format!(
                 "{name} is another file or disk than the one that the device was made of: put that back"
             ))
             .into());
@@ -293,7 +300,7 @@ impl Candidate {
             && let Err(cause) = image_lock::take(&file, spec.read_only)
         {
             if waits {
-                let error = Error::usage(format!("{name} is in use: {cause}"));
+                let error = in_use(path, format!("{name} is in use: {cause}"));
                 return Err(Refused::by(Errno::BUSY, error));
             }
             // Whoever may read it can lock it.
@@ -301,12 +308,15 @@ impl Candidate {
         }
         let len = match self.is_disk {
             true => rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|errno| {
-                Refused::by(errno, Error::usage(format!("{name} does not tell its size: {errno}")))
+                Refused::by(
+                    errno,
+                    Error::unusable(format!("{name} does not tell its size: {errno}")),
+                )
             })?,
             false => self.metadata.len(),
         };
         if len < known.size {
-            return Err(Error::usage(format!(
+            return Err(Error::unusable(format!(
                 "{name} has {len} bytes, and had {} when the device was made of it: give it back its length",
                 known.size
             ))
@@ -360,7 +370,7 @@ fn direct_alignment(file: &OwnedFd, path: &Path, spec: &Spec) -> Result<u32, Err
         return Ok(512);
     }
     if told.stx_dio_offset_align > spec.block_size || told.stx_dio_offset_align == 0 {
-        return Err(Error::usage(format!(
+        return Err(Error::unusable(format!(
             "{} takes O_DIRECT in blocks of {} bytes, not of {}: use --block-size 4096 or --buffered",
             path.display(),
             told.stx_dio_offset_align,
@@ -368,7 +378,7 @@ fn direct_alignment(file: &OwnedFd, path: &Path, spec: &Spec) -> Result<u32, Err
         )));
     }
     if told.stx_dio_mem_align > spec.block_size {
-        return Err(Error::usage(format!(
+        return Err(Error::unusable(format!(
             "{} takes O_DIRECT of memory aligned to {} bytes, more than a block of {}: use --block-size \
              4096 or --buffered",
             path.display(),

@@ -47,13 +47,14 @@ impl Holder {
             true => String::new(),
             false => format!(" as {}", self.file.display()),
         };
-        Error::usage(match self.waits {
+        let reason = match self.waits {
             true => format!(
                 "{name} belongs{by} to device {id}, which waits for a server: handoff blk recover {id}, or \
                  handoff blk del {id}"
             ),
             false => format!("{name} is in use{by} by device {id}: handoff blk del {id} first"),
-        })
+        };
+        Error::InUse { path: path.to_owned(), reason }
     }
 }
 

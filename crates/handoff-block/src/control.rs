@@ -119,7 +119,7 @@ impl Control {
     pub fn open() -> Result<Self, Error> {
         let file = rustix::fs::open(CONTROL, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| {
-                let refused = Error::NotPossible(match error {
+                let refused = Error::not_possible(match error {
                     Errno::NOENT | Errno::NXIO | Errno::NODEV => format!(
                         "{CONTROL} is not there: load the module (modprobe ublk_drv); \
                          `handoff doctor` says whether this kernel has it"
@@ -129,7 +129,7 @@ impl Control {
                     }
                     error => format!("{CONTROL} cannot be opened: {error}"),
                 });
-                refused.caused_by(&error.into())
+                refused.caused_by(error.into())
             })?;
         Self::of(file)
     }
@@ -137,10 +137,10 @@ impl Control {
     /// The driver, which somebody has opened.
     pub(crate) fn of(file: OwnedFd) -> Result<Self, Error> {
         let ring = IoUring::builder().build(2).map_err(|error| {
-            Error::NotPossible(format!(
+            Error::not_possible(format!(
                 "io_uring is refused: {error}; `handoff doctor` says by what"
             ))
-            .caused_by(&error)
+            .caused_by(error)
         })?;
         Ok(Self { ring, file })
     }
@@ -207,9 +207,10 @@ impl Control {
         let mut features = 0u64;
         self.with(ublk::U_CMD_GET_FEATURES, u32::MAX, u16::MAX, &mut features).map_err(
             |error| {
-                Error::NotPossible(format!(
+                Error::not_possible(format!(
                     "the driver does not tell its features ({error}): it takes Linux 6.5 or newer"
                 ))
+                .caused_by(error)
             },
         )?;
         Ok(features)
@@ -289,7 +290,7 @@ impl Control {
         }
     }
 
-    /// Removes a device. Its number is free ([`is_gone`](Self::is_gone)) when its server and all who had
+    /// Removes a device. Its number is free ([`wait_until_gone`](Self::wait_until_gone)) when its server and all who had
     /// the block device open have let go of it. A missing device is no error.
     ///
     /// # Errors
@@ -310,7 +311,7 @@ impl Control {
     /// # Errors
     ///
     /// The driver's errors.
-    pub fn is_gone(&mut self, id: u32, patience: Duration) -> Result<bool, Error> {
+    pub fn wait_until_gone(&mut self, id: u32, patience: Duration) -> Result<bool, Error> {
         let deadline = Instant::now() + patience;
         while self.find(id)?.is_some() {
             if Instant::now() > deadline {

@@ -100,7 +100,7 @@ impl Crew {
                 Err(Error::doing(format!("queue {queue} cannot be served"))(cause))
             }
             Ok((_, step)) => Ok(step),
-            Err(_) => Err(Error::failed("the threads of the queues ended")),
+            Err(ended) => Err(Error::doing("the queues cannot be served")(io::Error::other(ended))),
         }
     }
 
@@ -178,7 +178,8 @@ impl Thread {
             .map_err(|error| match error.raw_os_error() {
                 // The limit of threads is reached.
                 Some(libc::EAGAIN) => {
-                    Error::Starved(format!("a thread cannot be started: {error}"))
+                    let reason = format!("a thread cannot be started: {error}");
+                    Error::Starved { reason, source: error }
                 }
                 _ => Error::doing("a thread cannot be started")(error),
             })

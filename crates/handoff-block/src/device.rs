@@ -95,7 +95,8 @@ impl Drop for Device {
 ///
 /// The driver's errors.
 pub fn remove(record: &Record) -> Result<(), Error> {
-    let id = record.spec.id.ok_or_else(|| Error::usage("this is no device's record".to_owned()))?;
+    let id =
+        record.spec.id.ok_or_else(|| Error::invalid("this is no device's record".to_owned()))?;
     Device { control: Control::open()?, id, made: record.made, remove: false }.remove()
 }
 
@@ -121,25 +122,23 @@ pub(crate) fn add(
         ..DeviceInfo::default()
     };
     control.add(&mut info).map_err(|error| match (error.raw_os_error(), spec.id) {
-        (Some(libc::EEXIST), Some(id)) => Error::usage(format!(
-            "there is a device {id} already: remove it, or take another number"
-        )),
-        (Some(libc::EACCES | libc::EPERM), _) => Error::NotPossible(
+        (Some(libc::EEXIST), Some(id)) => Error::DeviceExists { id },
+        (Some(libc::EACCES | libc::EPERM), _) => Error::not_possible(
             "the driver refuses a device: run as root (module parameter ublks_max is the most \
-             that others may have)"
-                .to_owned(),
-        ),
+             that others may have)",
+        )
+        .caused_by(error),
         _ => Error::doing("the driver does not make a device")(error),
     })?;
     let device = Device { control, id: info.dev_id, made, remove: true };
     if info.nr_hw_queues != spec.queues || info.queue_depth != spec.depth {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "the driver has {} queues of depth {} at most here",
             info.nr_hw_queues, info.queue_depth
         )));
     }
     if info.max_io_buf_bytes != spec.max_request {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "the driver has requests of at most {} bytes here",
             info.max_io_buf_bytes
         )));
@@ -156,7 +155,7 @@ fn token() -> io::Result<u64> {
 
 /// What is known about a device.
 pub(crate) fn found(control: &mut Control, id: u32) -> Result<Found, Error> {
-    control.find(id)?.ok_or_else(|| Error::usage(format!("there is no device {id}")))
+    control.find(id)?.ok_or_else(|| Error::NoDevice { id })
 }
 
 /// What a server knows that takes over a device whose last server is known to be gone.
@@ -196,9 +195,9 @@ impl<'a> Patience<'a> {
             None => {}
             Some(Following { made, stop }) => {
                 if stop.load(Ordering::Acquire) {
-                    return Err(Error::failed(format!("asked to end before it served: {cause}")));
+                    return Err(Error::Stopped { waited_for: Box::new(cause) });
                 }
-                is_the_same(&found(control, id)?, made)?;
+                check_same(&found(control, id)?, made)?;
                 if is_over && !self.is_told {
                     self.is_told = true;
                     tracing::warn!("the next server of device {id} waits: {cause}");
@@ -213,22 +212,20 @@ impl<'a> Patience<'a> {
     pub(crate) fn wait_or_go_on(
         &mut self,
         control: &mut Control,
-        cause: &Error,
+        cause: Error,
     ) -> Result<bool, Error> {
         if Instant::now() > self.over {
             return Ok(false);
         }
-        self.wait(control, Error::failed(cause.to_string())).map(|()| true)
+        self.wait(control, cause).map(|()| true)
     }
 }
 
-/// Whether a device is still the same one: its number may have been given to another.
-pub(crate) fn is_the_same(found: &Found, made: u64) -> Result<(), Error> {
+/// Checks that a device is still the same one: its number may have been given to another.
+pub(crate) fn check_same(found: &Found, made: u64) -> Result<(), Error> {
     match found.made == made {
         true => Ok(()),
-        false => {
-            Err(Error::usage(format!("device {} was removed, and perhaps made anew", found.id)))
-        }
+        false => Err(Error::DeviceGone { id: found.id }),
     }
 }
 
@@ -243,12 +240,12 @@ pub(crate) fn recoverable(
     loop {
         let found = found(control, id)?;
         if found.flags & ublk::F_USER_RECOVERY == 0 {
-            return Err(Error::usage(format!("device {id} was made without recovery")));
+            return Err(Error::invalid(format!("device {id} was made without recovery")));
         }
         if found.state != DeviceState::Live {
             return Ok(found);
         }
-        patience.wait(control, Error::usage(format!("device {id} has a server that lives")))?;
+        patience.wait(control, Error::HasServer { id })?;
     }
 }
 

@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::inotify;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::object_file;
 use crate::state::{Directory, POLICY};
+use crate::{Error, ErrorKind};
 
 /// How long the server waits for the whole request of a connected client. It does nothing else meanwhile.
 const REQUEST: Duration = Duration::from_secs(1);
@@ -53,25 +53,50 @@ struct Line {
 /// A device without a policy or a server, and everything refused when making a device; the old policy then
 /// goes on.
 pub fn exchange(id: u32, policy: &Path) -> Result<(), Error> {
-    let record = Directory::of(id).read().map_err(|error| {
-        Error::usage(format!("what device {id} was made of is not known here: {error}"))
-    })?;
+    let record = Directory::of(id).known()?;
     if record.spec.policy.is_none() {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "device {id} has no policy: its target is {}",
             record.spec.target
         )));
     }
     let (_, object) = object_file::read(policy)?;
-    let stream = UnixStream::connect(Directory::of(id).exchange_path()).map_err(|error| {
-        Error::failed(format!("device {id} has no server at the moment ({error}): try again"))
-    })?;
-    ask(&stream, policy, &object).unwrap_or_else(|error| {
-        Err(Error::failed(format!(
-            "the server of device {id} does not answer ({error}): `handoff blk show {id}` tells the \
-             policy that it has"
-        )))
-    })
+    let stream = UnixStream::connect(Directory::of(id).exchange_path())
+        .map_err(|source| Error::NoServer { id, source })?;
+    ask(&stream, policy, &object).unwrap_or_else(|source| Err(Error::NoAnswer { id, source }))
+}
+
+/// An error as it goes over the socket: in words, by its kind.
+#[derive(Serialize, Deserialize)]
+enum Told {
+    Usage(String),
+    NotPossible(String),
+    Failed(String),
+    Starved(String),
+}
+
+impl From<&Error> for Told {
+    fn from(error: &Error) -> Self {
+        let told = match error.kind() {
+            ErrorKind::Usage => Self::Usage,
+            ErrorKind::NotPossible => Self::NotPossible,
+            ErrorKind::Failed => Self::Failed,
+            ErrorKind::Starved => Self::Starved,
+        };
+        told(error.to_string())
+    }
+}
+
+impl From<Told> for Error {
+    fn from(told: Told) -> Self {
+        let (kind, reason) = match told {
+            Told::Usage(reason) => (ErrorKind::Usage, reason),
+            Told::NotPossible(reason) => (ErrorKind::NotPossible, reason),
+            Told::Failed(reason) => (ErrorKind::Failed, reason),
+            Told::Starved(reason) => (ErrorKind::Starved, reason),
+        };
+        Self::Refused { kind, reason }
+    }
 }
 
 fn ask(mut stream: &UnixStream, policy: &Path, object: &[u8]) -> io::Result<Result<(), Error>> {
@@ -82,7 +107,8 @@ fn ask(mut stream: &UnixStream, policy: &Path, object: &[u8]) -> io::Result<Resu
     stream.write_all(object)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    Ok(serde_json::from_str(&answer)?)
+    let told: Result<(), Told> = serde_json::from_str(&answer)?;
+    Ok(told.map_err(Error::from))
 }
 
 /// What was exchanged in a device's directory.
@@ -214,7 +240,8 @@ impl Request {
     }
 
     pub(crate) fn answer(mut self, result: &Result<(), Error>) {
-        let answer = serde_json::to_string(result).expect("a line of text");
+        let told = result.as_ref().map_err(Told::from);
+        let answer = serde_json::to_string(&told).expect("a line of text");
         // A client that has gone does not want to know.
         let _ = self.stream.write_all(answer.as_bytes());
     }

@@ -27,11 +27,14 @@ pub(crate) fn existing(record: Record, state: &File, id: u32) -> Result<Existing
     };
     match laid_out(&record).map(|(laid, size)| (is_laid(laid), size)) {
         Ok((Some(map), size)) if size == record.size => Ok(Existing { id, map, record }),
-        _ => Err(Error::failed(format!(
-            "the state of device {id} is damaged: {} and what lies beside it do not agree; remove the \
-             device and make it anew",
-            Directory::of(id).record_path().display()
-        ))),
+        _ => {
+            let record = Directory::of(id).record_path();
+            let damage = format!(
+                "is damaged: {} and what lies beside it do not agree; remove the device and make it anew",
+                record.display()
+            );
+            Err(Error::Damaged { id, damage })
+        }
     }
 }
 
@@ -39,7 +42,7 @@ pub(crate) fn existing(record: Record, state: &File, id: u32) -> Result<Existing
 pub(crate) fn laid_out(record: &Record) -> Result<(Map, u64), Error> {
     let Record { spec, parts, .. } = record;
     if parts.len() != spec.files.len() {
-        return Err(Error::usage("not all of its files"));
+        return Err(Error::invalid("not all of its files"));
     }
     let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
     target::check(spec).and_then(|()| target::lay_out(spec, &sizes))

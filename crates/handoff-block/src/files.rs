@@ -80,7 +80,7 @@ impl Files {
         let record = directory.known()?;
         let found = device::found(control, id)?;
         if found.made != record.made {
-            return Err(Error::usage(format!(
+            return Err(Error::invalid(format!(
                 "device {id} is another than the one that is known here: what it was made of is not known"
             )));
         }
@@ -95,10 +95,9 @@ impl Files {
                     .into()
             }
             Err(error) if is_missing(&error) => {
-                return Err(Error::failed(format!(
-                    "the state of device {id} is gone, and so it is not known which legs of the mirror are \
-                     good: remove the device, and make it anew of the good ones"
-                )));
+                let damage = "is gone, and so it is not known which legs of the mirror are good: remove the \
+                              device, and make it anew of the good ones";
+                return Err(Error::Damaged { id, damage: damage.to_owned() });
             }
             opened => opened.map_err(stateful())?,
         };
@@ -109,7 +108,7 @@ impl Files {
         let (backings, taken_out) = loop {
             match backing::open_known(&existing, waits) {
                 Err(refused) if refused.is_held && waits => {
-                    waits = patience.wait_or_go_on(control, &refused.error)?;
+                    waits = patience.wait_or_go_on(control, refused.error)?;
                 }
                 opened => break opened.map_err(|refused| refused.error)?,
             }

@@ -65,7 +65,7 @@ pub mod target;
 
 pub use control::{CONTROL, Control, DeviceState, Found};
 pub use device::remove;
-pub use error::Error;
+pub use error::{Error, ErrorKind};
 pub use files::{Files, Inherited};
 pub use limits::Limits;
 pub use own_device::OwnDevice;

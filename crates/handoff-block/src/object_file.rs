@@ -17,7 +17,7 @@ pub(crate) const MOST: u64 = 4 << 20;
 /// Opens an object, and reads it whole.
 pub(crate) fn read(path: &Path) -> Result<(File, Vec<u8>), Error> {
     let name = path.display();
-    let failed = |error: io::Error| Error::usage(format!("{name}: {error}")).caused_by(&error);
+    let failed = |error: io::Error| Error::unusable(format!("{name}: {error}")).caused_by(error);
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -25,7 +25,7 @@ pub(crate) fn read(path: &Path) -> Result<(File, Vec<u8>), Error> {
         .map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(Error::usage(format!(
+        return Err(Error::unusable(format!(
             "{name} is no regular file: name the object that clang -target bpf has written"
         )));
     }
@@ -33,7 +33,7 @@ pub(crate) fn read(path: &Path) -> Result<(File, Vec<u8>), Error> {
     // One more than may be: then it is too long, whatever it said of its length.
     (&file).take(MOST + 1).read_to_end(&mut object).map_err(failed)?;
     if object.len() as u64 > MOST {
-        return Err(Error::usage(format!(
+        return Err(Error::unusable(format!(
             "{name} has more than {MOST} bytes: take away what only debuggers read (llvm-strip -g)"
         )));
     }

@@ -57,10 +57,10 @@ impl OwnDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] if the driver lends no memory, [`Error::Usage`] for what it refuses.
+    /// [`Error::NotPossible`] if the driver lends no memory, [`Error::Invalid`] for what it refuses.
     pub fn new(size: u64, spec: &Spec) -> Result<Self, Error> {
         if size == 0 || size > MOST || !size.is_multiple_of(ublk::SECTOR) {
-            return Err(Error::usage(format!(
+            return Err(Error::invalid(format!(
                 "a device of {size} bytes is not possible: a multiple of {}, at most {MOST}",
                 ublk::SECTOR
             )));
@@ -68,8 +68,8 @@ impl OwnDevice {
         let mut control = Control::open()?;
         let features = control.features()?;
         if features & ublk::F_AUTO_BUF_REG == 0 {
-            return Err(Error::NotPossible(
-                "the driver has no UBLK_F_AUTO_BUF_REG, which came with Linux 6.16".to_owned(),
+            return Err(Error::not_possible(
+                "the driver has no UBLK_F_AUTO_BUF_REG, which came with Linux 6.16",
             ));
         }
         let spec = Spec { queues: 1, ..spec.clone() };
@@ -142,7 +142,7 @@ mod tests {
     fn a_size_that_no_device_has_is_refused() {
         for size in [0, 511, MOST + 512, MOST + 1024] {
             let refused = OwnDevice::new(size, &Spec::default());
-            assert!(matches!(refused, Err(Error::Usage(_))), "{size}");
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{size}");
         }
     }
 }

@@ -20,14 +20,14 @@ pub fn pins(id: u32) -> PathBuf {
 
 /// Prepares a directory of our own for pinned maps. Maps of a new device start anew.
 pub(crate) fn make(id: u32, is_new: bool) -> Result<PathBuf, Error> {
-    let failed = |cause: String| Error::failed(format!("maps cannot be kept in {BPF_FS}: {cause}"));
+    let failed = || Error::doing(format!("maps cannot be kept in {BPF_FS}"));
     let is_bpf = statfs(BPF_FS).is_ok_and(|fs| fs.f_type as u64 == BPF_FS_MAGIC);
     if !is_bpf {
         mount("bpf", BPF_FS, "bpf", MountFlags::empty(), Some(c"mode=0700"))
-            .map_err(|error| failed(error.to_string()))?;
+            .map_err(|error| failed()(error.into()))?;
     }
     let directory = pins(id);
-    make_private(&directory).map_err(|error| failed(error.to_string()))?;
+    make_private(&directory).map_err(failed())?;
     if is_new {
         keep(id, &[]);
     }

@@ -75,7 +75,7 @@ impl Policy {
 /// What was read from `path`, joined with the loop's.
 pub(crate) fn checked(path: &Path, object: &[u8]) -> Result<Vec<u8>, Error> {
     joined(object)
-        .map_err(|cause| Error::usage(format!("{} {cause}", path.display())).caused_by(&cause))
+        .map_err(|cause| Error::unusable(format!("{} {cause}", path.display())).caused_by(cause))
 }
 
 /// An object joined with the loop's, if nothing is wrong with it.
@@ -231,13 +231,13 @@ fn join_into(file: RawFd, objects: &[&[u8]]) -> io::Result<()> {
 /// A device without such a map, and values that do not fit into it.
 pub fn set(id: u32, map: &str, pairs: &[(String, String)]) -> Result<(), Error> {
     if !map.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-        return Err(Error::usage(format!("{map} is no name of a map")));
+        return Err(Error::invalid(format!("{map} is no name of a map")));
     }
     let path = pins(id).join(map);
     let handle = MapHandle::from_pinned_path(&path).map_err(|error| {
         let known: Vec<_> =
             pinned(id).iter().map(|map| map.to_string_lossy().into_owned()).collect();
-        Error::usage(format!(
+        Error::invalid(format!(
             "device {id} has no map {map} ({error}): it has {}",
             if known.is_empty() { "none".to_owned() } else { known.join(", ") }
         ))
@@ -249,7 +249,7 @@ pub fn set(id: u32, map: &str, pairs: &[(String, String)]) -> Result<(), Error> 
     }
     for (key, value) in updates {
         handle.update(&key, &value, MapFlags::ANY).map_err(|error| {
-            Error::failed(format!("the map {map} does not take a value: {error}"))
+            Error::doing(format!("the map {map} does not take a value"))(io::Error::other(error))
         })?;
     }
     Ok(())
@@ -258,7 +258,7 @@ pub fn set(id: u32, map: &str, pairs: &[(String, String)]) -> Result<(), Error> 
 /// A key or value of so many bytes.
 fn bytes(text: &str, size: usize) -> Result<Vec<u8>, Error> {
     let wrong = || {
-        Error::usage(format!(
+        Error::invalid(format!(
             "{text} is not {size} bytes: write a number, or hex: and {} digits",
             2 * size
         ))

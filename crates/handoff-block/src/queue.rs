@@ -171,8 +171,8 @@ impl Queue {
         Ok(())
     }
 
-    /// A tag's command has come back for good. `Ok(true)` when all have.
-    pub(crate) fn is_gone(&mut self, result: i32) -> io::Result<bool> {
+    /// Counts a tag's command that has come back for good. `Ok(true)` when all have.
+    pub(crate) fn count_gone(&mut self, result: i32) -> io::Result<bool> {
         self.gone += 1;
         if result != -libc::ENODEV {
             return Err(io::Error::from_raw_os_error(-result));
@@ -180,8 +180,8 @@ impl Queue {
         Ok(self.gone == self.config.depth)
     }
 
-    /// All commands have come back, as the loop in the kernel reports.
-    pub(crate) fn all_gone(&mut self) {
+    /// Notes that all commands have come back, as the loop in the kernel reports.
+    pub(crate) fn set_all_gone(&mut self) {
         self.gone = self.config.depth;
     }
 }

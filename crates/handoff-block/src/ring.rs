@@ -116,7 +116,7 @@ pub(crate) fn make(shape: Shape, commands_beside: u32) -> io::Result<IoUring> {
         opcode::UringCmd16::new(file, 0).build(),
     ] {
         // SAFETY: both read nothing, and the file is open until all have completed.
-        unsafe { have_done(&mut ring, &entry, requests)? };
+        unsafe { run_times(&mut ring, &entry, requests)? };
     }
     let buffers = if engine.lends() { tags(depth).min(KEPT) } else { 0 };
     fill_tables(&ring, &null, buffers as usize)?;
@@ -124,7 +124,7 @@ pub(crate) fn make(shape: Shape, commands_beside: u32) -> io::Result<IoUring> {
         ring.submitter().register_iowq_max_workers(&mut [1, 1])?;
         let nop = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);
         // SAFETY: it refers to nothing.
-        unsafe { have_done(&mut ring, &nop, 1)? };
+        unsafe { run_times(&mut ring, &nop, 1)? };
     }
     Ok(ring)
 }
@@ -134,7 +134,7 @@ pub(crate) fn make(shape: Shape, commands_beside: u32) -> io::Result<IoUring> {
 /// # Safety
 ///
 /// Everything that the entry refers to must stay until this returns.
-unsafe fn have_done(ring: &mut IoUring, entry: &squeue::Entry, times: u32) -> io::Result<()> {
+unsafe fn run_times(ring: &mut IoUring, entry: &squeue::Entry, times: u32) -> io::Result<()> {
     for left in (0..times).rev() {
         let entry = entry.clone();
         let entry = if left > 0 { entry.flags(squeue::Flags::IO_LINK) } else { entry };

@@ -28,7 +28,7 @@ use crate::claims::Making;
 use crate::control::Found;
 use crate::crew::{Crew, Order, Step};
 use crate::device::{
-    self, Device, Following, add, is_the_same, parameters, recoverable, start_recovery,
+    self, Device, Following, add, check_same, parameters, recoverable, start_recovery,
 };
 use crate::engine::{self, Program};
 use crate::exchange::{Exchanges, Request};
@@ -188,7 +188,10 @@ impl Prepared {
     ///
     /// Errors in the device's files, and what the driver refuses.
     pub fn serve(self) -> Result<Server, Error> {
-        Server::of(self, None)
+        match self.found {
+            None => Server::make(self),
+            Some(found) => Server::take_over(self, found, None),
+        }
     }
 
     /// Takes over the same device ([`Record::made`]), whose last server is known to be gone, and serves it.
@@ -198,7 +201,10 @@ impl Prepared {
     ///
     /// As of [`serve`](Self::serve).
     pub fn follow(self, made: u64, stop: &AtomicBool) -> Result<Server, Error> {
-        Server::of(self, Some(Following { made, stop }))
+        match self.found {
+            None => Server::make(self),
+            Some(found) => Server::take_over(self, found, Some(Following { made, stop })),
+        }
     }
 }
 
@@ -213,37 +219,103 @@ impl Server {
         Prepared::new(spec, start)?.serve()
     }
 
-    fn of(prepared: Prepared, following: Option<Following<'_>>) -> Result<Self, Error> {
-        let Prepared { spec, mut control, features, mut found, mut program, policy, .. } = prepared;
-        let (engine, passed_over, spec) = (prepared.engine, prepared.passed_over, &spec);
-        if let Some(found) = &mut found {
-            let now = recoverable(&mut control, found.id, following)?;
-            if now.shape() != found.shape() {
-                return Err(Error::usage(format!(
-                    "device {} is another than when this server was prepared for it",
-                    found.id
-                )));
-            }
-            *found = now;
-        }
-        if let (Some(found), Some(following)) = (&found, following) {
-            is_the_same(found, following.made)?;
-        }
-        let open = match (prepared.files, found) {
-            (Some(files), _) => files,
-            (None, Some(found)) => Files::of_known(&mut control, found.id, following)?,
-            (None, None) => Files::of_new(spec, &mut control)?,
+    /// Makes a device and serves it.
+    fn make(prepared: Prepared) -> Result<Self, Error> {
+        let Prepared { spec, mut control, features, program, policy, engine, .. } = prepared;
+        let open = match prepared.files {
+            Some(files) => files,
+            None => Files::of_new(&spec, &mut control)?,
         };
         let of_disks = open.are_disks();
-        let Files { state, backings, record: known, .. } = open;
-        let existing = found.zip(known).map(|(found, known)| existing(known, &state, found.id));
-        let existing = existing.transpose()?;
-        let other = |existing: &&Existing| existing.record.spec.files != spec.files;
-        if let Some(existing) = existing.as_ref().filter(other) {
-            return Err(Error::usage(format!("device {} was made of other files", existing.id)));
+        let Files { state, backings, .. } = open;
+        let parts: Vec<_> = backings.iter().map(|backing| backing.facts.part.clone()).collect();
+        let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
+        let (mut map, size) = target::lay_out(&spec, &sizes)?;
+        map.one_store = Part::have_one_store(&parts).into();
+        map.by_command = by_command(&backings);
+        let mut limits = device::limits(engine, &backings);
+        if engine.lends() {
+            limits.max_segments = limits.max_segments.min(spec.max_segments);
         }
-        if let (Some(existing), Some(prepared)) = (&existing, &policy) {
-            let kept = Directory::of(existing.id).policy_path();
+        let files = spec.files.iter().map(PathBuf::as_path).zip(&parts);
+        let making = Making::begin(&mut control, files)?;
+
+        let mut device = add(control, &spec, engine, features)?;
+        let id = device.id;
+        let mut parameters = parameters(&spec, size, &backings);
+        if engine.lends() {
+            limits.announce(&mut parameters);
+        }
+        device
+            .control
+            .set_parameters(id, &parameters)
+            .map_err(Error::doing("the driver does not take the device's parameters"))?;
+        let (directory, stateful) = (Directory::of(id), stateful(id));
+        directory.make().map_err(stateful)?;
+        let exchanges = match policy {
+            Some(policy) => {
+                directory
+                    .write_policy(&policy.object)
+                    .and_then(|()| directory.keep_policy())
+                    .map_err(stateful)?;
+                Some(exchanges(id, &program, true)?)
+            }
+            None => None,
+        };
+        let state = State::begin(state, &map, spec.queues, spec.depth).map_err(stateful)?;
+        directory.name_state(state.file()).map_err(stateful)?;
+        let record = Record {
+            version: VERSION,
+            made: device.made,
+            engine,
+            passed_over: prepared.passed_over,
+            size,
+            memory: memory(engine, &spec),
+            limits,
+            by_command: map.by_command,
+            parts,
+            spec: Spec { id: Some(id), ..spec },
+        };
+        directory.write(&record).map_err(stateful)?;
+        drop(making);
+
+        let cpus = |queue| device.control.affinity(id, queue).unwrap_or_default();
+        let shape = Shape::of(engine, &record.spec, of_disks);
+        let crew = Crew::gather(record.spec.queues, shape, &program, cpus)?;
+        tracing::debug!(?map, "device {id}");
+        Self { device, crew, record, program, exchanges }.started(&state, backings, false)
+    }
+
+    /// Takes over a device whose server is gone, and serves it.
+    fn take_over(
+        prepared: Prepared,
+        found: Found,
+        following: Option<Following<'_>>,
+    ) -> Result<Self, Error> {
+        let Prepared { spec, mut control, mut program, policy, engine, .. } = prepared;
+        let id = found.id;
+        let now = recoverable(&mut control, id, following)?;
+        if now.shape() != found.shape() {
+            return Err(Error::invalid(format!(
+                "device {id} is another than when this server was prepared for it"
+            )));
+        }
+        if let Some(following) = following {
+            check_same(&now, following.made)?;
+        }
+        let open = match prepared.files {
+            Some(files) => files,
+            None => Files::of_known(&mut control, id, following)?,
+        };
+        let Files { state, backings, record: known, .. } = open;
+        let directory = Directory::of(id);
+        let known = known.map_or_else(|| directory.known(), Ok)?;
+        let Existing { map, record: known, .. } = existing(known, &state, id)?;
+        if known.spec.files != spec.files {
+            return Err(Error::invalid(format!("device {id} was made of other files")));
+        }
+        if let Some(prepared) = &policy {
+            let kept = directory.policy_path();
             let lies_there = prepared
                 .lies_at(&kept)
                 .map_err(Error::doing(format!("{} is not there", kept.display())))?;
@@ -253,127 +325,50 @@ impl Server {
                 program = Arc::new(Program::of_policy(joined));
             }
         }
-        let (limits, map, size, parts) = match &existing {
-            None => {
-                let parts: Vec<_> =
-                    backings.iter().map(|backing| backing.facts.part.clone()).collect();
-                let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
-                let (mut map, size) = target::lay_out(spec, &sizes)?;
-                map.one_store = Part::have_one_store(&parts).into();
-                map.by_command = by_command(&backings);
-                let mut limits = device::limits(engine, &backings);
-                if engine.lends() {
-                    limits.max_segments = limits.max_segments.min(spec.max_segments);
-                }
-                (limits, map, size, parts)
-            }
-            Some(Existing { map, record: known, .. }) => {
-                (known.limits, *map, known.size, known.parts.clone())
-            }
-        };
-        let making = match &existing {
-            None => {
-                let files = spec.files.iter().map(PathBuf::as_path).zip(&parts);
-                Some(Making::begin(&mut control, files)?)
-            }
-            Some(_) => None,
-        };
 
-        let mut device = match found {
-            None => add(control, spec, engine, features)?,
-            Some(found) => Device { control, id: found.id, made: found.made, remove: false },
-        };
-        let (queues, depth, max_request) = match found {
-            Some(found) => (found.queues, found.depth, found.max_request),
-            None => (spec.queues, spec.depth, spec.max_request),
-        };
-        let id = device.id;
-        if found.is_none() {
-            let mut parameters = parameters(spec, size, &backings);
-            if engine.lends() {
-                limits.announce(&mut parameters);
-            }
-            device
-                .control
-                .set_parameters(id, &parameters)
-                .map_err(Error::doing("the driver does not take the device's parameters"))?;
-        } else {
-            start_recovery(&mut device.control, id, following)?;
-        }
-        let directory = Directory::of(id);
-        let stateful = |error: io::Error| {
-            Error::doing(format!("the state of device {id} cannot be kept in /run"))(error)
-        };
+        let mut device = Device { control, id, made: now.made, remove: false };
+        start_recovery(&mut device.control, id, following)?;
+        let stateful = stateful(id);
         directory.make().map_err(stateful)?;
-        let mut exchanges = None;
-        if let Some(policy) = policy {
-            // The state of an existing device lies there.
-            if existing.is_none() {
-                directory
-                    .write_policy(&policy.object)
-                    .and_then(|()| directory.keep_policy())
-                    .map_err(stateful)?;
-            }
-            let pins = pins::make(id, found.is_none())?;
-            // A prepared server has them.
-            program.pins.get_or_init(|| pins);
-            exchanges = Some(Exchanges::listen(&directory).map_err(stateful)?);
+        let exchanges = policy.map(|_| exchanges(id, &program, false)).transpose()?;
+        let state = State::take_over(state, &map, spec.queues, spec.depth).map_err(stateful)?;
+        // It serves as well without a name.
+        if let Err(error) = directory.name_state(state.file()) {
+            tracing::warn!("{}", stateful(error));
         }
-        let state = match found {
-            None => State::begin(state, &map, queues, depth),
-            Some(_) => State::take_over(state, &map, queues, depth),
-        };
-        let state = state.map_err(stateful)?;
-        match directory.name_state(state.file()) {
-            // It serves as well without a name.
-            Err(error) if existing.is_some() => tracing::warn!("{}", stateful(error)),
-            named => named.map_err(stateful)?,
-        }
-        let memory = u64::from(queues) * engine::memory(engine, depth, max_request)
-            + state::bytes(queues, depth) as u64;
-        let mut spec = Spec { id: Some(id), queues, depth, max_request, ..spec.clone() };
-        let made = match &existing {
-            Some(existing) => {
-                // It may have been exchanged since.
-                let now = directory.read().ok().filter(|now| now.made == existing.record.made);
-                let known = now.map_or_else(|| existing.record.spec.clone(), |now| now.spec);
-                spec.policy = known.policy;
-                spec.max_segments = existing.record.spec.max_segments;
-                existing.record.made
-            }
-            None => device.made,
-        };
-        let (version, by_command) = (VERSION, map.by_command);
+        let memory = memory(engine, &spec);
+        // It may have been exchanged since.
+        let now = directory.read().ok().filter(|now| now.made == known.made);
+        let policy = now.map_or_else(|| known.spec.policy.clone(), |now| now.spec.policy);
+        let max_segments = known.spec.max_segments;
         let record = Record {
-            version,
-            spec,
-            made,
+            version: VERSION,
             engine,
-            passed_over,
-            size,
+            passed_over: prepared.passed_over,
             memory,
-            limits,
-            by_command,
-            parts,
+            by_command: map.by_command,
+            spec: Spec { id: Some(id), policy, max_segments, ..spec },
+            ..known
         };
         directory.write(&record).map_err(stateful)?;
-        drop(making);
 
-        let files = Arc::new(files(id, backings)?);
-        let cpus = |queue| device.control.affinity(id, queue).unwrap_or_default();
-        let crew = match prepared.crew {
-            Some(crew) => crew,
-            None => {
-                let shape = Shape::of(engine, &record.spec, of_disks);
-                Crew::gather(queues, shape, &program, cpus)?
-            }
-        };
+        let crew = prepared.crew.expect("it was gathered for the device that was found");
         tracing::debug!(?map, "device {id}");
-        let mut server = Self { device, crew, record, program, exchanges };
-        match server.begin(&state, &files, found.is_some()) {
-            Ok(()) => Ok(server),
+        Self { device, crew, record, program, exchanges }.started(&state, backings, true)
+    }
+
+    /// Starts the queues and the device.
+    fn started(
+        mut self,
+        state: &State,
+        backings: Vec<Backing>,
+        recovers: bool,
+    ) -> Result<Self, Error> {
+        let files = Arc::new(files(self.id(), backings)?);
+        match self.begin(state, &files, recovers) {
+            Ok(()) => Ok(self),
             Err(error) => {
-                server.abandon();
+                self.abandon();
                 Err(error)
             }
         }
@@ -467,14 +462,11 @@ impl Server {
                     running -= 1;
                     continue;
                 }
-                Some((queue, Step::Ended(Err(cause)))) => {
+                Some((queue, Step::Ended(Err(source)))) => {
                     // Stopping the device would wait for the requests that the queue had.
                     self.device.remove = false;
                     self.crew.leave();
-                    return Err(Error::failed(format!(
-                        "queue {queue} of device {} failed: {cause}",
-                        self.device.id
-                    )));
+                    return Err(Error::QueueFailed { id: self.device.id, queue, source });
                 }
                 None => {}
             }
@@ -508,11 +500,11 @@ impl Server {
     fn exchange(&mut self, Request { policy: path, object, .. }: &Request) -> Result<(), Error> {
         let id = self.id();
         let kept = |error: io::Error| {
-            Error::failed(format!("the policy of device {id} cannot be kept in /run: {error}"))
+            Error::doing(format!("the policy of device {id} cannot be kept in /run"))(error)
         };
         let mut next = Program::of_policy(policy::checked(path, object)?);
         engine::try_out(&next).map_err(|cause| {
-            Error::NotPossible(format!("a policy is not possible: {cause}")).caused_by(&cause)
+            Error::not_possible(format!("a policy is not possible: {cause}")).caused_by(cause)
         })?;
         let directory = Directory::of(id);
         directory.write_policy(object).map_err(kept)?;
@@ -522,7 +514,7 @@ impl Server {
             pins::keep(id, &before);
             directory.drop_policy();
             let what = format!("{} does not follow the policy: {cause}", path.display());
-            Error::usage(what).caused_by(&cause)
+            Error::unusable(what).caused_by(cause)
         })?;
         self.record.spec.policy = Some(path.to_owned());
         directory.keep_policy().and_then(|()| directory.write(&self.record)).map_err(kept)?;
@@ -531,32 +523,55 @@ impl Server {
     }
 }
 
+/// Why the state of a device cannot be kept.
+fn stateful(id: u32) -> impl Fn(io::Error) -> Error + Copy {
+    move |error| Error::doing(format!("the state of device {id} cannot be kept in /run"))(error)
+}
+
+/// Where clients ask for another policy of a device, whose maps are kept. A prepared server has them.
+fn exchanges(id: u32, program: &Program, is_new: bool) -> Result<Exchanges, Error> {
+    let pins = pins::make(id, is_new)?;
+    program.pins.get_or_init(|| pins);
+    Exchanges::listen(&Directory::of(id)).map_err(stateful(id))
+}
+
+/// Bytes that a server of such a device needs.
+fn memory(engine: Engine, spec: &Spec) -> u64 {
+    u64::from(spec.queues) * engine::memory(engine, spec.depth, spec.max_request)
+        + state::bytes(spec.queues, spec.depth) as u64
+}
+
 fn check(spec: &Spec) -> Result<(), Error> {
     target::check(spec)?;
     if let Some(id) = spec.id.filter(|id| !NUMBERS.contains(id)) {
-        return Err(Error::usage(format!("{id} is no number of a device: 0 to {}", NUMBERS.end())));
+        return Err(Error::invalid(format!(
+            "{id} is no number of a device: 0 to {}",
+            NUMBERS.end()
+        )));
     }
     if !QUEUES.contains(&spec.queues) {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "{} queues are not possible: 1 to {}",
             spec.queues,
             QUEUES.end()
         )));
     }
     if !(1..=ublk::MAX_QUEUE_DEPTH).contains(&spec.depth) {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "a depth of {} is not possible: 1 to {}",
             spec.depth,
             ublk::MAX_QUEUE_DEPTH
         )));
     }
     if spec.max_segments == 0 {
-        return Err(Error::usage("requests of 0 segments are not possible: 1 to 65535".to_owned()));
+        return Err(Error::invalid(
+            "requests of 0 segments are not possible: 1 to 65535".to_owned(),
+        ));
     }
     if !spec.max_request.is_multiple_of(4096)
         || !(4096..=ublk::MAX_REQUEST_BYTES).contains(&spec.max_request)
     {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "requests of at most {} bytes are not possible: a multiple of 4096, at most {}",
             spec.max_request,
             ublk::MAX_REQUEST_BYTES

@@ -259,11 +259,7 @@ impl Directory {
 
     /// The record of a device that must have one.
     pub(crate) fn known(&self) -> Result<Record, Error> {
-        self.read().map_err(|error| {
-            let id = self.id;
-            Error::usage(format!("what device {id} was made of is not known here: {error}"))
-                .caused_by(&error)
-        })
+        self.read().map_err(|error| Error::unknown_device(self.id, error))
     }
 
     /// Forgets the device. Forgetting an unknown one is no error.

@@ -298,7 +298,7 @@ impl Connection<'_> {
             self.input.received.advance(2);
         }
         if self.input.received.is_empty() {
-            self.place.waits(self.idle.wind_up());
+            self.place.mark_idle(self.idle.wind_up());
             let Self { input, idle, stopping, place, .. } = self;
             let mut first = pin!(input.more());
             let has_more = poll_fn(|context| {
@@ -313,7 +313,7 @@ impl Connection<'_> {
                 }
             });
             let has_more = has_more.await;
-            place.goes_on();
+            place.mark_busy();
             if place.is_ended() {
                 return Next::Displaced;
             }

@@ -70,13 +70,13 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// It waits for a request from now on.
-    pub(crate) fn waits(&self, since: Instant) {
+    /// Notes since when it waits for a request.
+    pub(crate) fn mark_idle(&self, since: Instant) {
         self.seat.idle_since.set(Some(since));
     }
 
-    /// It has one.
-    pub(crate) fn goes_on(&self) {
+    /// Notes that it has one.
+    pub(crate) fn mark_busy(&self) {
         self.seat.idle_since.set(None);
     }
 
@@ -114,11 +114,11 @@ mod tests {
         let Some(early) = Instant::now().checked_sub(2 * RIPE) else { return };
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(seats.end_longest(), None);
-        places[0].waits(Instant::now());
+        places[0].mark_idle(Instant::now());
         assert!(!seats.has_ripe(), "its request may be on its way");
-        places[1].waits(early);
-        places[2].waits(early - RIPE);
-        places[2].goes_on();
+        places[1].mark_idle(early);
+        places[2].mark_idle(early - RIPE);
+        places[2].mark_busy();
         assert_eq!(seats.end_longest().map(|peer| peer.port()), Some(2));
         assert_eq!(seats.end_longest(), None);
         let ended = places.each_ref().map(|place| place.poll_ended(&mut context).is_ready());

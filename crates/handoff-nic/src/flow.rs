@@ -77,12 +77,12 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] if the addresses are of different versions.
+    /// [`Error::Invalid`] if the addresses are of different versions.
     pub fn connection(local: SocketAddr, remote: SocketAddr) -> Result<Self, Error> {
         let ip: Ip = local.ip().to_canonical().into();
         if ip != Ip::from(remote.ip().to_canonical()) {
             let cause = format!("{local} and {remote} are of different versions of IP");
-            return Err(Error::usage(cause));
+            return Err(Error::invalid(cause));
         }
         Ok(Self { ip, local: End::of(local), remote: End::of(remote) })
     }

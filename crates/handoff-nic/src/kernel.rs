@@ -41,7 +41,8 @@ impl Kernel {
     pub(crate) fn open() -> Result<Self, Error> {
         let mut generic = Netlink::generic().map_err(Error::doing("opening a netlink socket"))?;
         let ethtool = generic.family(abi::GENL_NAME).map_err(|refusal| {
-            Error::not_possible(format!("the kernel has no ethtool over netlink: {refusal}"))
+            let reason = format!("the kernel has no ethtool over netlink: {refusal}");
+            Error::NotPossible { reason, source: Some(refusal.error) }
         })?;
         let netdev = match generic.family(netdev::FAMILY) {
             Err(refusal) if refusal.is(Errno::NOENT.raw_os_error()) => None,

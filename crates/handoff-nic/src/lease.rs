@@ -62,7 +62,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for a lease that makes no sense.
+    /// [`Error::Invalid`] for a lease that makes no sense.
     pub fn changes(&self, nic: &Nic, queues: &[u32]) -> Result<[Change; 2], Error> {
         self.on(&Kernel::open()?, nic, queues)
     }
@@ -76,15 +76,15 @@ impl Lease {
         let name = &nic.name;
         if self.to.inode == kernel.namespace.inode {
             let cause = format!("{name} is in that network namespace itself: no lease is needed");
-            return Err(Error::usage(cause));
+            return Err(Error::invalid(cause));
         }
         if self.addresses.is_empty() || self.addresses.len() > ADDRESSES {
             let cause =
                 format!("a lease has 1 to {ADDRESSES} addresses, not {}", self.addresses.len());
-            return Err(Error::usage(cause));
+            return Err(Error::invalid(cause));
         }
         if !is_a_name(&self.device) {
-            return Err(Error::usage(format!(
+            return Err(Error::invalid(format!(
                 "a device cannot be named \"{}\": choose 1 to 15 letters or digits",
                 self.device
             )));
@@ -93,15 +93,15 @@ impl Lease {
         let all = kernel.addresses().map_err(Error::doing("listing the addresses"))?;
         for (at, address) in self.addresses.iter().enumerate() {
             if all.iter().any(|(_, net)| net.addr() == *address) {
-                return Err(Error::usage(format!(
+                return Err(Error::invalid(format!(
                     "{address} is an address of this host, which would lose it: choose another"
                 )));
             }
             if !is_of_one_host(address) {
-                return Err(Error::usage(format!("{address} is no address of one host")));
+                return Err(Error::invalid(format!("{address} is no address of one host")));
             }
             if self.addresses[..at].contains(address) {
-                return Err(Error::usage(format!("{address} is there twice")));
+                return Err(Error::invalid(format!("{address} is there twice")));
             }
         }
         let routes = match &self.routes[..] {
@@ -121,9 +121,9 @@ impl Lease {
             routes => routes.iter().map(IpNet::trunc).collect(),
         };
         let card = kernel.link(nic.index)?;
-        let card = card.ok_or_else(|| Error::failed(format!("{name} is gone")))?;
+        let card = card.ok_or_else(|| Error::Gone { name: name.clone() })?;
         let pair = Pair::new(&card, queues, &self.to, &self.device, &self.addresses, routes);
-        pair.has_room(kernel)?;
+        pair.check_room(kernel)?;
         let redirect =
             Change::Redirect { to: pair.name.clone(), addresses: self.addresses.clone() };
         Ok([Change::Pair(pair), redirect])

@@ -47,7 +47,7 @@ mod state;
 mod undo;
 
 pub use change::Change;
-pub use error::Error;
+pub use error::{Error, ErrorKind};
 pub use fitness::{Obstacle, Weight};
 pub use flow::{Flow, Ip};
 pub use lease::Lease;

@@ -43,7 +43,7 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] if there is no such namespace.
+    /// [`Error::NoNamespace`] if there is none.
     pub fn find(of: &str) -> Result<Self, Error> {
         let (path, what) = match of {
             _ if of.parse::<u32>().is_ok() => {
@@ -58,13 +58,13 @@ impl Namespace {
             ),
         };
         let found = Self::open(path.into()).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::usage(what),
+            io::ErrorKind::NotFound => Error::NoNamespace { reason: what },
             _ => file(format!("opening the network namespace of {of}"))(error),
         })?;
         // A file that is no network namespace is not entered.
         found.run(|| ()).map_err(|error| match error.raw_os_error() {
             Some(code) if code == rustix::io::Errno::INVAL.raw_os_error() => {
-                Error::usage(format!("{of} is no network namespace"))
+                Error::NoNamespace { reason: format!("{of} is no network namespace") }
             }
             _ => file(format!("entering the network namespace of {of}"))(error),
         })?;

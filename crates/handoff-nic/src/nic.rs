@@ -97,14 +97,14 @@ impl Nic {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] if no interface has this name.
+    /// [`Error::NoInterface`] if no interface has this name.
     pub fn look(name: &str) -> Result<Self, Error> {
         let kernel = Kernel::open()?;
         let links = kernel.links()?;
         let Some(link) = links.iter().find(|link| link.name == name) else {
             let names: Vec<_> = links.iter().map(|link| link.name.as_str()).collect();
             let here = names.join(", ");
-            return Err(Error::usage(format!("no network interface \"{name}\"; here are: {here}")));
+            return Err(Error::NoInterface { name: name.to_owned(), here });
         };
         Self::read(&kernel, link, &links)
     }

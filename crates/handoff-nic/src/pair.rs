@@ -151,13 +151,14 @@ impl Pair {
     }
 
     /// Refuses to make it if something else has its name, or its hardware address.
-    pub(crate) fn has_room(&self, kernel: &Kernel) -> Result<(), Error> {
+    pub(crate) fn check_room(&self, kernel: &Kernel) -> Result<(), Error> {
         let found =
             kernel.links()?.into_iter().find(|link| link.name == self.name || self.is(link));
         let Some(Link { name, .. }) = found else { return Ok(()) };
-        Err(Error::failed(format!(
+        let reason = format!(
             "{name} is in the way: somebody else's, or of a lease whose record was lost: ip link delete {name}"
-        )))
+        );
+        Err(Error::DeviceExists { device: name, reason })
     }
 
     fn is(&self, link: &Link) -> bool {

@@ -96,7 +96,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] with what stands in the way; [`Error::Usage`] for a plan that makes no
+    /// [`Error::NotPossible`] with what stands in the way; [`Error::Invalid`] for a plan that makes no
     /// sense.
     pub fn steps(&self, nic: &Nic) -> Result<Vec<Step>, Error> {
         self.on(nic)?.steps(nic)
@@ -150,7 +150,7 @@ impl Plan {
 /// The highest queues that nobody uses, with more channels where there are not enough.
 fn choose(nic: &Nic, count: u32, now: u32, max: u32) -> Result<(Vec<u32>, u32), Error> {
     if count == 0 {
-        return Err(Error::usage("at least one queue must be wanted"));
+        return Err(Error::invalid("at least one queue must be wanted"));
     }
     let (mut queues, mut passed_over) = (Vec::new(), Vec::new());
     for queue in (1..now).rev() {
@@ -182,13 +182,13 @@ fn choose(nic: &Nic, count: u32, now: u32, max: u32) -> Result<(Vec<u32>, u32), 
 /// Checks whether the named queues can be set aside.
 fn check(nic: &Nic, queues: &[u32], max: u32) -> Result<(), Error> {
     if queues.is_empty() {
-        return Err(Error::usage("at least one queue must be wanted"));
+        return Err(Error::invalid("at least one queue must be wanted"));
     }
     for queue in queues {
         if *queue >= max {
             let name = &nic.name;
             let cause = format!("{name} has no queue {queue}: it can have {max}, counted from 0");
-            return Err(Error::usage(cause));
+            return Err(Error::invalid(cause));
         }
         if let Some(why) = nic.use_of(*queue) {
             let cause = format!("queue {queue} of {} {why}: choose another", nic.name);
@@ -326,18 +326,18 @@ pub(crate) fn leading(
     match rules.covering(flow) {
         None => Ok(Some(change)),
         Some(rule) if rule.target == target => Ok(None),
-        Some(rule) => Err(Error::failed(format!(
-            "rule {} of {} decides about {flow} already, and does not lead to {}: \
-             ethtool -N {} delete {}",
-            rule.location,
-            nic.name,
-            match context {
+        Some(rule) => {
+            let (location, name) = (rule.location, &nic.name);
+            let to = match context {
                 Some(context) => format!("RSS context {context}"),
                 None => format!("queue {queue}"),
-            },
-            nic.name,
-            rule.location
-        ))),
+            };
+            let reason = format!(
+                "rule {location} of {name} decides about {flow} already, and does not lead to {to}: \
+                 ethtool -N {name} delete {location}"
+            );
+            Err(Error::OtherRule { location, reason })
+        }
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(chosen(&nic, 3).expect("free"), [4, 5, 6]);
         let error = chosen(&nic, 7).expect_err("six are free").to_string();
         assert!(error.contains("can set aside 6") && error.contains("io_uring"), "{error}");
-        assert!(matches!(chosen(&nic, 0), Err(Error::Usage(_))));
+        assert!(matches!(chosen(&nic, 0), Err(Error::Invalid(_))));
     }
 
     #[test]
@@ -389,11 +389,11 @@ mod tests {
     fn named_queues_are_checked() {
         let mut nic = card(4, 8);
         nic.queues.as_mut().expect("told")[2].bound = Some(Bound::DmaBuf);
-        assert!(matches!(check(&nic, &[8], 8), Err(Error::Usage(_))));
-        assert!(matches!(check(&nic, &[], 8), Err(Error::Usage(_))));
+        assert!(matches!(check(&nic, &[8], 8), Err(Error::Invalid(_))));
+        assert!(matches!(check(&nic, &[], 8), Err(Error::Invalid(_))));
         for queues in [&[0][..], &[2], &[3, 2]] {
             let error = check(&nic, queues, 8).expect_err("used");
-            assert!(matches!(error, Error::NotPossible(_)), "{error}");
+            assert!(matches!(error, Error::NotPossible { .. }), "{error}");
         }
         check(&nic, &[3, 5], 8).expect("free");
     }

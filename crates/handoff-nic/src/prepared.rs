@@ -75,8 +75,8 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPossible`] with all that stands in the way; [`Error::Usage`] for a plan that makes no
-    /// sense; [`Error::Failed`] if the interface is prepared already, or the kernel refuses.
+    /// [`Error::NotPossible`] with all that stands in the way; [`Error::Invalid`] for a plan that makes no
+    /// sense; [`Error::Held`] if the interface is prepared already; what the kernel refuses.
     pub fn new(name: &str, plan: &Plan, directory: &Directory) -> Result<Self, Error> {
         Self::made(name, plan, None, directory)
     }
@@ -110,8 +110,9 @@ impl Prepared {
         if let Some(record) = directory.read(key)?.filter(|record| !record.is_of_the_past()) {
             return Err(taken(&record, name, held.is_some()));
         }
-        let lock = held.ok_or_else(|| {
-            Error::failed(format!("{name} is being prepared or restored by another process"))
+        let lock = held.ok_or_else(|| Error::Held {
+            name: name.to_owned(),
+            holder: "is being prepared or restored by another process".to_owned(),
         })?;
         // Read it again: a previous holder has put things back meanwhile.
         let nic = Nic::again(&kernel, key.index)?.ok_or_else(|| gone(name))?;
@@ -155,8 +156,10 @@ impl Prepared {
             Ok(()) => Ok(prepared),
             Err(error) => Err(match prepared.undo() {
                 Ok(undone) if undone.put_back.is_empty() => error,
-                Ok(undone) => error.and(&format!("; put back: {}", undone.put_back.join(", "))),
-                Err(worse) => error.and(&format!("; and putting back failed: {worse}")),
+                Ok(undone) => {
+                    error.after_undoing(format!("put back: {}", undone.put_back.join(", ")))
+                }
+                Err(worse) => error.after_undoing(format!("and putting back failed: {worse}")),
             }),
         }
     }
@@ -190,12 +193,12 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for a queue that is not set aside; [`Error::Failed`] if another rule steers the
-    /// flow elsewhere, or the table is full.
+    /// [`Error::Invalid`] for a queue that is not set aside; [`Error::OtherRule`] if another rule steers
+    /// the flow elsewhere, [`Error::RulesFull`] if the table is full.
     pub fn steer(&self, flow: Flow, queue: u32) -> Result<Steered, Error> {
         if !self.queues.contains(&queue) {
             let cause = format!("queue {queue} of {} was not set aside", self.name());
-            return Err(Error::usage(cause));
+            return Err(Error::invalid(cause));
         }
         let mut ledger = self.shared.ledger();
         let ledger = self.shared.open(&mut ledger)?;
@@ -257,11 +260,11 @@ fn taken(record: &Record, name: &str, may_be_restored: bool) -> Error {
         true => format!(": handoff nic restore {name}"),
         false => String::new(),
     };
-    Error::failed(format!("{name} {}{remedy}", record.whose()))
+    Error::Held { name: name.to_owned(), holder: format!("{}{remedy}", record.whose()) }
 }
 
 fn gone(name: &str) -> Error {
-    Error::failed(format!("{name} is gone"))
+    Error::Gone { name: name.to_owned() }
 }
 
 impl Steered {
@@ -292,7 +295,7 @@ impl Shared {
     }
 
     fn open<'a>(&self, ledger: &'a mut Option<Ledger>) -> Result<&'a mut Ledger, Error> {
-        let closed = || Error::failed(format!("{} is not prepared any more", self.name));
+        let closed = || Error::NoLongerPrepared { name: self.name.clone() };
         ledger.as_mut().ok_or_else(closed)
     }
 
@@ -318,34 +321,35 @@ impl Shared {
     fn refused(&self, change: &Change, refusal: Refusal) -> Error {
         let name = &self.name;
         if matches!(change, Change::Rule { .. }) && refusal.is(Errno::NOSPC.raw_os_error()) {
-            let cause = format!("{name}: {change}: the table of rules is full: ethtool -n {name}");
-            return Error::failed(cause);
+            let (interface, change) = (name.clone(), change.to_string());
+            return Error::RulesFull { interface, change, source: refusal.error };
         }
         if let Change::Pair(pair) = change
             && refusal.is(Errno::EXIST.raw_os_error())
         {
-            return Error::failed(format!(
-                "{name}: {}: {refusal}: {} exists there: choose another name (--device)",
-                change.subject(),
-                pair.device
-            ));
+            let device = pair.device.clone();
+            let reason = format!(
+                "{name}: {}: {refusal}: {device} exists there: choose another name (--device)",
+                change.subject()
+            );
+            return Error::DeviceExists { device, reason };
         }
         if matches!(change, Change::Pair(_)) && refusal.is(Errno::OPNOTSUPP.raw_os_error()) {
-            return Error::not_possible(format!(
+            let reason = format!(
                 "{name}: {}: {refusal}: it takes a kernel that leases queues to netkit devices \
                  (Linux 7.1, CONFIG_NETKIT)",
                 change.subject()
-            ));
+            );
+            return Error::NotPossible { reason, source: Some(refusal.error) };
         }
         Error::doing(format!("{name}: {change}"))(refusal)
     }
 
     fn not_set(&self, change: &Change, how: &str) -> Error {
         let name = &self.name;
-        Error::failed(format!(
-            "{name}: {change}: the driver took it, but the {} {how}",
-            change.subject()
-        ))
+        let reason =
+            format!("{name}: {change}: the driver took it, but the {} {how}", change.subject());
+        Error::NotSet { reason }
     }
 
     /// Undoes one change.

@@ -9,7 +9,7 @@ use crate::{Error, Nic};
 ///
 /// # Errors
 ///
-/// [`Error::Usage`] if it is not prepared; [`Error::Failed`] while the process that prepared it lives,
+/// [`Error::NotPrepared`] if it is not prepared; [`Error::Held`] while the process that prepared it lives,
 /// or if something cannot be put back.
 pub fn restore(name: &str, directory: &Directory) -> Result<Undone, Error> {
     let kernel = Kernel::open()?;
@@ -21,11 +21,11 @@ pub fn restore(name: &str, directory: &Directory) -> Result<Undone, Error> {
         .find(|record| link.as_ref().is_some_and(|link| link.index == record.key.index))
         .or_else(|| records.iter().find(|record| record.name == name));
     let Some(record) = record else {
-        let cause = match link {
+        let reason = match link {
             Some(_) => format!("{name} is not prepared: there is nothing to restore"),
             None => format!("no network interface \"{name}\", and none was prepared"),
         };
-        return Err(Error::usage(cause));
+        return Err(Error::NotPrepared { reason });
     };
     put_back(&kernel, record, directory)
 }
@@ -63,7 +63,8 @@ impl Nic {
 fn put_back(kernel: &Kernel, record: &Record, directory: &Directory) -> Result<Undone, Error> {
     let name = &record.name;
     let Some(lock) = directory.lock(record.key)? else {
-        return Err(Error::failed(format!("{name} {}: end it first", record.whose())));
+        let holder = format!("{}: end it first", record.whose());
+        return Err(Error::Held { name: name.clone(), holder });
     };
     // Read it again, under the lock.
     let Some(record) = directory.read(record.key)? else {

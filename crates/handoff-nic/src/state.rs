@@ -218,7 +218,7 @@ fn read(path: &Path) -> Result<Option<Record>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(file(format!("reading {}", path.display())))?,
     };
-    let wrong = |what: &str| Error::failed(format!("{} {what}", path.display()));
+    let wrong = |fault: &str| Error::Record { path: path.to_owned(), fault: fault.to_owned() };
     let value: serde_json::Value = serde_json::from_slice(&text)
         .map_err(|error| wrong(&format!("cannot be read: {error}")))?;
     if value["version"] != VERSION {

@@ -94,13 +94,11 @@ pub(crate) fn all(kernel: &Kernel, journal: &mut Journal) -> Result<Undone, Erro
     if failed.is_empty() {
         return Ok(undone);
     }
-    Err(Error::failed(format!(
-        "{}: {}; what is left to put back is in {}: handoff nic restore {}",
-        undone.interface,
-        failed.join("; "),
-        journal.path().display(),
-        undone.interface
-    )))
+    Err(Error::NotPutBack {
+        interface: undone.interface,
+        failed: failed.join("; "),
+        record: journal.path(),
+    })
 }
 
 /// What happened to one change.
@@ -128,7 +126,10 @@ pub(crate) fn one(kernel: &Kernel, index: u32, change: &Change) -> Result<Outcom
     change.undo(kernel, index).map_err(doing())?;
     match change.standing(kernel, index).map_err(doing())? {
         Standing::Before => Ok(Outcome::PutBack(subject)),
-        _ => Err(Error::failed(format!("the driver took the old {subject}, but did not set it"))),
+        _ => {
+            let reason = format!("the driver took the old {subject}, but did not set it");
+            Err(Error::NotSet { reason })
+        }
     }
 }
 
@@ -144,9 +145,10 @@ fn wait_until_unbound(kernel: &Kernel, record: &Record, name: &str) -> Result<()
             .queues(record.key.index)
             .map_err(Error::doing(format!("reading the queues of {name}")))?;
         if queues.as_ref().is_some_and(Vec::is_empty) {
-            return Err(Error::failed(format!(
+            let reason = format!(
                 "it is down, and nobody can tell who has bound its queues: ip link set {name} up"
-            )));
+            );
+            return Err(Error::Bound { reason });
         }
         let bound: Vec<u32> = queues
             .iter()
@@ -158,10 +160,9 @@ fn wait_until_unbound(kernel: &Kernel, record: &Record, name: &str) -> Result<()
             return Ok(());
         }
         if is_last {
-            return Err(Error::failed(format!(
-                "still bound by a program or a lease is {}: end that",
-                list(&bound)
-            )));
+            let reason =
+                format!("still bound by a program or a lease is {}: end that", list(&bound));
+            return Err(Error::Bound { reason });
         }
         thread::sleep(PAUSE);
     }

@@ -219,7 +219,7 @@ pub(super) fn run(
         }
     }
     drop(seated);
-    queue.all_gone();
+    queue.set_all_gone();
     Ok(())
 }
 

@@ -111,20 +111,20 @@ pub(crate) fn choose(
             // That does not show what is possible.
             Err(reason) if is_lack(&reason) => {
                 let what = format!("the engine {engine} cannot be tried: {reason}");
-                return Err(Error::Starved(what));
+                return Err(Error::Starved { reason: what, source: reason });
             }
             Err(reason) if program.is_policy() => {
-                return Err(Error::NotPossible(format!("a policy is not possible: {reason}")));
+                let what = format!("a policy is not possible: {reason}");
+                return Err(Error::not_possible(what).caused_by(reason));
             }
             Err(reason) if spec.engine.is_some() => {
-                return Err(Error::NotPossible(format!(
-                    "the engine {engine} is not possible: {reason}"
-                )));
+                let what = format!("the engine {engine} is not possible: {reason}");
+                return Err(Error::not_possible(what).caused_by(reason));
             }
             Err(reason) => {
                 passed_over.push(PassedOver { engine, reason: reason.to_string() });
             }
         }
     }
-    Err(Error::NotPossible("no engine goes with this device".to_owned()))
+    Err(Error::not_possible("no engine goes with this device"))
 }

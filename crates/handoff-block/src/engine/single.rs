@@ -36,7 +36,7 @@ impl Carrier for Single {
         arrived: &mut Vec<u32>,
     ) -> io::Result<bool> {
         if completion.result() != 0 {
-            return queue.is_gone(completion.result());
+            return queue.count_gone(completion.result());
         }
         arrived.push(command);
         Ok(false)

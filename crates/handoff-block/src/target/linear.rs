@@ -17,7 +17,7 @@ impl Target for Linear {
         for (size, place) in sizes.iter().zip(&mut map.end) {
             end = end
                 .checked_add(*size)
-                .ok_or_else(|| Error::usage("the files are too large together"))?;
+                .ok_or_else(|| Error::invalid("the files are too large together"))?;
             *place = end;
         }
         Ok(end)

@@ -45,19 +45,19 @@ pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
             (1, 1) => "one file".to_owned(),
             (least, most) => format!("{least} to {most} files"),
         };
-        return Err(Error::usage(format!("{name} takes {wants}, not {given}")));
+        return Err(Error::invalid(format!("{name} takes {wants}, not {given}")));
     }
     if (spec.target == Kind::Policy) != spec.policy.is_some() {
-        return Err(Error::usage("a policy's object (--policy) goes with the target policy"));
+        return Err(Error::invalid("a policy's object (--policy) goes with the target policy"));
     }
     match spec.size {
         Some(_) if !matches!(spec.target, Kind::Null | Kind::Policy) => {
-            return Err(Error::usage(format!(
+            return Err(Error::invalid(format!(
                 "a size (--size) goes with the targets null and policy: {name} is as large as its files"
             )));
         }
         Some(size) if !size.is_multiple_of(spec.block_size.into()) => {
-            return Err(Error::usage(format!(
+            return Err(Error::invalid(format!(
                 "{size} bytes are not possible: a multiple of a block of {}",
                 spec.block_size
             )));
@@ -65,16 +65,16 @@ pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
         _ => {}
     }
     if !(1..=4).contains(&spec.copies) {
-        return Err(Error::usage(format!("{} copies are not possible: 1 to 4", spec.copies)));
+        return Err(Error::invalid(format!("{} copies are not possible: 1 to 4", spec.copies)));
     }
     if ![512, 4096].contains(&spec.block_size) {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "a block has 512 or 4096 bytes, not {}",
             spec.block_size
         )));
     }
     if !spec.chunk.is_power_of_two() || spec.chunk < u64::from(spec.block_size).max(4096) {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "a chunk of {} bytes is not possible: it is a power of two, at least 4096",
             spec.chunk
         )));
@@ -94,11 +94,11 @@ pub(crate) fn lay_out(spec: &Spec, sizes: &[u64]) -> Result<(Map, u64), Error> {
     map.size[..sizes.len()].copy_from_slice(sizes);
     let size = of(spec.target).lay_out(spec, sizes, &mut map)?;
     if size < u64::from(spec.block_size) {
-        return Err(Error::usage(format!("{} of {size} bytes is too small", spec.target)));
+        return Err(Error::invalid(format!("{} of {size} bytes is too small", spec.target)));
     }
     // The kernel's file offsets are signed numbers.
     if size > MOST {
-        return Err(Error::usage(format!(
+        return Err(Error::invalid(format!(
             "{} of {size} bytes is too large: the kernel has devices of at most {MOST}",
             spec.target
         )));

@@ -17,12 +17,12 @@ impl Target for Stripe {
         let smallest = sizes.iter().min().copied().unwrap_or_default();
         let used = smallest - smallest % spec.chunk;
         if used == 0 {
-            return Err(Error::usage(format!(
+            return Err(Error::invalid(format!(
                 "a file of {smallest} bytes is less than a chunk of {}",
                 spec.chunk
             )));
         }
         used.checked_mul(sizes.len() as u64)
-            .ok_or_else(|| Error::usage("the files are too large together"))
+            .ok_or_else(|| Error::invalid("the files are too large together"))
     }
 }

@@ -29,7 +29,7 @@ fn stranger(server: SocketAddr) -> TcpStream {
 }
 
 /// Asks until all is back: a busy machine may be slower than the server's patience.
-fn is_served(server: SocketAddr, number: usize) {
+fn assert_served(server: SocketAddr, number: usize) {
     let sent: Vec<_> = (0..100_000).map(|at| (at / 7 + number) as u8).collect();
     loop {
         let mut sender = TcpStream::connect(server).expect("connects");
@@ -65,9 +65,9 @@ fn the_echo_server_serves_others_among_peers_that_take_nothing() {
     let server = SocketAddr::from((right.v4(), port));
     let peers = move || {
         let crowd: Vec<_> = (0..CROWD).map(|_| stranger(server)).collect();
-        (0..HONEST).for_each(|number| is_served(server, number));
+        (0..HONEST).for_each(|number| assert_served(server, number));
         drop(crowd);
-        is_served(server, HONEST);
+        assert_served(server, HONEST);
     };
     left.namespace().spawn("peers", peers).expect("starts").join().expect("are served");
 }

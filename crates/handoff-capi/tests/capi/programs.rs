@@ -351,7 +351,7 @@ fn a_sender_that_is_interrupted_says_how_far_it_came() {
 }
 
 /// A program that was run with options it can't follow: it ends at once, with one line that says why.
-fn is_refused(program: &Path, options: &str, why: &str) {
+fn assert_refused(program: &Path, options: &str, why: &str) {
     let output = Command::new(program).args(options.split(' ')).output().expect("runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{options}: {said}");
@@ -393,7 +393,7 @@ fn a_sender_refuses_what_it_cannot_follow() {
         ("-4 -R -y tcp", "-y"),
         ("-4 -s 65436 udp", "65435"),
     ] {
-        is_refused(&program, options, why);
+        assert_refused(&program, options, why);
     }
 }
 
@@ -436,7 +436,7 @@ fn the_example_of_rx_queues_says_why_it_has_none() {
         ("-i lo -q 0 -r 1", "take -r 0"),
         ("-i lo -q 0 -R 4096", "-S instead"),
     ] {
-        is_refused(&program, options, why);
+        assert_refused(&program, options, why);
     }
     // What can be had without a card is accepted, up to the queue.
     let accepted = "-i lo -q 0 -S 1048576 -s 5 -A 1 -C 100 -c 1 -r 0 -v";

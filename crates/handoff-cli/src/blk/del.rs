@@ -85,7 +85,7 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
             ending::forget(&mut control, *id)?;
         }
         let deadline = Instant::now() + PATIENCE;
-        while !control.is_gone(*id, PAUSE).map_err(failure)? {
+        while !control.wait_until_gone(*id, PAUSE).map_err(failure)? {
             context.stop.check()?;
             // Whoever still has it open keeps its number in use.
             if Instant::now() > deadline {
@@ -97,7 +97,7 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
             }
         }
         // Until then the device's files are in use.
-        processes.iter().for_each(|process| supervise::has_ended(process, LETTING_GO));
+        processes.iter().for_each(|process| supervise::await_end(process, LETTING_GO));
     }
     let removed = if args.dry_run { Vec::new() } else { ids };
     if context.json { output::json(&serde_json::json!({ "removed": removed })) } else { Ok(()) }

@@ -8,7 +8,7 @@
 //!   (`handoff_block::state`); they ask no server.
 
 use clap::Subcommand;
-use handoff_block::{Control, Error, Found};
+use handoff_block::{Control, Error, ErrorKind, Found};
 
 use handoff_command::{Context, Failure};
 
@@ -84,10 +84,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 
 /// The failure of a subcommand by an error of the library.
 pub(crate) fn failure(error: Error) -> Failure {
-    match error {
-        Error::Usage(cause) => Failure::Usage(cause),
-        Error::NotPossible(cause) => Failure::NotPossible(cause),
-        Error::Failed(cause) | Error::Starved(cause) => Failure::Failed(cause),
+    let cause = error.to_string();
+    match error.kind() {
+        ErrorKind::Usage => Failure::Usage(cause),
+        ErrorKind::NotPossible => Failure::NotPossible(cause),
+        _ => Failure::Failed(cause),
     }
 }
 

@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Duration;
 
 use handoff_block::state::{Directory, Record};
-use handoff_block::{Control, Files, Inherited, Prepared, Spec, Start};
+use handoff_block::{Control, ErrorKind, Files, Inherited, Prepared, Spec, Start};
 use handoff_command::stop::Stop;
 use handoff_command::{Context, Failure, output};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -157,7 +157,7 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     let server = match served {
         Ok(server) => server,
         Err(error) => {
-            let starved = matches!(error, handoff_block::Error::Starved(_));
+            let starved = error.kind() == ErrorKind::Starved;
             return refuse(NoServer { failure: failure(error), starved });
         }
     };
@@ -291,7 +291,7 @@ pub(super) fn processes(id: u32) -> Vec<OwnedFd> {
 }
 
 /// Waits until a process has ended, so long at most.
-pub(super) fn has_ended(process: &OwnedFd, most: Duration) {
+pub(super) fn await_end(process: &OwnedFd, most: Duration) {
     let most = Timespec::try_from(most).ok();
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], most.as_ref());
 }
@@ -401,7 +401,7 @@ pub(super) fn watch(
             // Its log stays.
             while let Err(error) = handoff_block::remove(&record) {
                 log.say(&error.to_string());
-                let starved = matches!(error, handoff_block::Error::Starved(_));
+                let starved = error.kind() == ErrorKind::Starved;
                 if !starved || context.stop.insisted() {
                     break;
                 }

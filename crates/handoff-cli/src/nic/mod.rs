@@ -7,7 +7,7 @@
 //! - `show` changes nothing and needs no privileges.
 
 use clap::Subcommand;
-use handoff_nic::Error;
+use handoff_nic::{Error, ErrorKind};
 
 use handoff_command::{Context, Failure};
 
@@ -59,10 +59,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 
 /// The failure of a subcommand by an error of the library.
 pub(crate) fn failure(error: Error) -> Failure {
-    match error {
-        Error::Usage(cause) => Failure::Usage(cause),
-        Error::NotPossible(cause) => Failure::NotPossible(cause),
-        Error::Failed(cause) => Failure::Failed(cause),
+    let cause = error.to_string();
+    match error.kind() {
+        ErrorKind::Usage => Failure::Usage(cause),
+        ErrorKind::NotPossible => Failure::NotPossible(cause),
+        _ => Failure::Failed(cause),
     }
 }
 

@@ -128,7 +128,7 @@ async fn accept(
                     continue;
                 };
                 let Some(left) = door.let_one_in() else {
-                    counted.was_one_too_many();
+                    counted.uncount();
                     break;
                 };
                 if left == 0 || relay.ledger.open() >= most_open {

@@ -242,8 +242,8 @@ impl Counted {
         counts.given += route.given();
     }
 
-    /// It is not served, and none of those that came.
-    pub(super) fn was_one_too_many(mut self) {
+    /// Takes it out of the count of those that came: it is not served.
+    pub(super) fn uncount(mut self) {
         self.end = End::None;
         self.ledger.0.counts.borrow_mut().connections -= 1;
     }

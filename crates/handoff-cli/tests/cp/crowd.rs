@@ -69,7 +69,7 @@ fn a_receiver_serves_its_sender_among_strangers() {
         // It listens no more, so strangers have nothing of it; each stream has two descriptors, and each thread
         // that receives some of its own.
         visited.gives_back_descriptors(Some(&mut crowd), 16);
-        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_TRANSFER);
+        visited.assert_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_TRANSFER);
         drop(input);
         let (sent, received) = (sender.end(), receiver.end());
         assert_eq!(
@@ -80,7 +80,7 @@ fn a_receiver_serves_its_sender_among_strangers() {
         assert!(fs::read(&copy).unwrap() == bytes, "{kind:?}");
         assert_eq!(names(directory.path()), ["copy"]);
         // It listens, and at the end it tells of those of whom nothing was said.
-        visited.has_said_little(&received.stderr, 2);
+        visited.assert_said_little(&received.stderr, 2);
     }
 }
 

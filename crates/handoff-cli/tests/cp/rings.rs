@@ -261,7 +261,7 @@ mod guest {
         }
 
         /// Nothing is left behind.
-        fn is_as_before(&self) {
+        fn assert_as_before(&self) {
             assert_eq!(settings(&self.pair.right), self.before);
             assert!(names(self.directory.path()).is_empty());
         }
@@ -379,7 +379,7 @@ mod guest {
         drop(peer);
         let ended = receiver.end();
         assert_eq!(ended.stderr.matches("may run dry").count(), 1, "{ended:?}");
-        bed.is_as_before();
+        bed.assert_as_before();
     }
 
     /// As before Linux 7.2.
@@ -452,7 +452,7 @@ mod guest {
         let bed = Bed::new(1_500);
         for options in [&["--threads", "2"][..], &["--threads", "4", "--queues", "2"]] {
             cut(bed.receiver(options), |address| bed.peer(address));
-            bed.is_as_before();
+            bed.assert_as_before();
         }
     }
 
@@ -461,13 +461,13 @@ mod guest {
         let bed = Bed::new(1_500);
         let options = ["--threads", "4", "--queues", "2"];
         stopped(bed.receiver(&options), |address| bed.peer(address));
-        bed.is_as_before();
+        bed.assert_as_before();
         // Before there is a sender.
         let receiver = bed.receiver(&options);
         receiver.address();
         receiver.signal(Signal::TERM);
         receiver.end().says(143, "stopped by SIGTERM");
-        bed.is_as_before();
+        bed.assert_as_before();
     }
 
     /// A sender that has sent something and waits for more, and what keeps it so.
@@ -490,7 +490,7 @@ mod guest {
         assert_eq!(sender.end().code, None);
         let ended = receiver.end();
         ended.says(1, "the sender ended the connection midway, after");
-        bed.is_as_before();
+        bed.assert_as_before();
     }
 
     #[test]
@@ -506,7 +506,7 @@ mod guest {
         restore.args(["nic", "restore", bed.pair.right.device()]);
         let restored = bed.pair.right.namespace().attach(&mut restore).output().expect("starts");
         assert!(restored.status.success(), "{restored:?}");
-        bed.is_as_before();
+        bed.assert_as_before();
         // And it can be done again.
         let source = bed.directory.path().join("source");
         fs::write(&source, pattern(1_000_000)).expect("writes");

@@ -32,7 +32,7 @@ impl Gate {
     }
 
     /// Waits until somebody waits.
-    pub(crate) fn holds_somebody(&self) {
+    pub(crate) fn await_somebody(&self) {
         let mut events = [PollFd::new(&self.0, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         assert_eq!(poll(&mut events, Some(&patience)).expect("poll works"), 1, "nobody comes");

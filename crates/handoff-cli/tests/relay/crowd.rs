@@ -26,7 +26,7 @@ fn flood(_: usize) -> Vec<u8> {
 
 fn strangers(kind: Kind, relay: &Listening) -> Crowd {
     let crowd = Crowd::new(kind, TONGUE, |_| relay.connect_from([127, 0, 0, 2]));
-    relay.has_all();
+    relay.await_all();
     crowd
 }
 
@@ -41,7 +41,7 @@ fn a_peer_is_served_among_strangers() {
         crowd.go_on_beside(|| {
             (0..2).for_each(|number| there_and_back(relay.connect(), number, 1_000_000));
         });
-        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_PEER);
+        visited.assert_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_PEER);
         drop(crowd);
         visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);
         relay.signal(Signal::TERM);
@@ -54,7 +54,7 @@ fn a_peer_is_served_among_strangers() {
             assert_eq!(count("most_open"), most as u64 + 1, "{report}");
         }
         // It listens, has no module to lend with, tells of the last that were turned away, and is stopped.
-        visited.has_said_little(&ended.stderr, 4);
+        visited.assert_said_little(&ended.stderr, 4);
     }
 }
 
@@ -79,7 +79,7 @@ fn threads_say_no_more_than_one() {
     visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);
     drop(crowd);
     relay.signal(Signal::TERM);
-    visited.has_said_little(&relay.end().stderr, 4);
+    visited.assert_said_little(&relay.end().stderr, 4);
 }
 
 #[test]
@@ -88,10 +88,10 @@ fn strangers_who_take_all_descriptors_give_them_back() {
     // From then on it has all that it needs itself.
     despite_idle(|| there_and_back(relay.connect(), 0, 1_000));
     let visited = Visited::new(relay.pid());
-    visited.may_open(64);
+    visited.limit_descriptors(64);
     strangers(Kind::Silent, &relay).all_end();
     despite_idle(|| there_and_back(relay.connect(), 0, 1_000));
     relay.signal(Signal::TERM);
     // Three of what it lacks, each once.
-    visited.has_said_little(&relay.end().stderr, 4 + 3);
+    visited.assert_said_little(&relay.end().stderr, 4 + 3);
 }

@@ -37,7 +37,7 @@ fn the_end_of_one_direction_leaves_the_other_open() {
 
 /// What is cut off is reset.
 #[track_caller]
-fn is_reset(mut stream: TcpStream, what: &str) {
+fn assert_reset(mut stream: TcpStream, what: &str) {
     let end = stream.read_to_end(&mut Vec::new());
     let error = end.expect_err(&format!("{what}: it looks whole"));
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{what}: {error}");
@@ -54,7 +54,7 @@ fn a_reset_resets_the_other_side() {
             sink.read_exact(&mut vec![0; len]).expect("receives");
             SockRef::from(&source).set_linger(Some(Duration::ZERO)).expect("sets");
             drop(source);
-            is_reset(sink, &what);
+            assert_reset(sink, &what);
             let report = relay.end().report();
             let counts = (&report["connections"], &report["failed"]);
             assert_eq!(counts, (&1.into(), &1.into()), "{what}: {report}");
@@ -108,8 +108,8 @@ fn a_relay_that_is_killed_resets_what_it_cuts() {
     source.write_all(&bytes_at(0, 0, 5_000)).expect("sends");
     sink.read_exact(&mut [0; 5_000]).expect("receives");
     relay.signal(Signal::KILL);
-    is_reset(sink, "killed");
-    is_reset(source, "killed");
+    assert_reset(sink, "killed");
+    assert_reset(source, "killed");
 }
 
 /// A port that nobody listens on. It is nobody else's as long as the socket lives.
@@ -125,7 +125,7 @@ fn a_target_that_is_not_there_ends_the_connection() {
     let (_held, nobody) = nobody();
     let relay = Listening::start(nobody, &["--connections", "1"]);
     let stream = relay.connect();
-    is_reset(stream, "nobody answers");
+    assert_reset(stream, "nobody answers");
     let report = relay.end().report();
     assert_eq!(report["failed"], 1, "{report}");
     assert!(report["failures"].to_string().contains("can't be reached"), "{report}");
@@ -135,7 +135,7 @@ fn a_target_that_is_not_there_ends_the_connection() {
 fn what_stands_still_is_closed() {
     let relay = Listening::start(echo(), &["--idle", "1"]);
     despite_idle(|| there_and_back(relay.connect(), 0, 1_000));
-    is_reset(relay.connect(), "idle");
+    assert_reset(relay.connect(), "idle");
     relay.signal(Signal::TERM);
     let report = relay.end().json();
     let idle = &report["failures"]["nothing moved for too long (--idle)"];
@@ -173,7 +173,7 @@ fn what_does_not_end_in_time_is_ended() {
     stream.write_all(b"before").expect("sends");
     stream.read_exact(&mut [0; 6]).expect("receives");
     relay.signal(Signal::INT);
-    is_reset(stream, "--grace was over");
+    assert_reset(stream, "--grace was over");
     let ended = relay.end();
     assert_eq!(ended.code, Some(130), "{ended:?}");
     assert_eq!(
@@ -203,7 +203,7 @@ fn sum(report: &Value, way: &str) -> u64 {
 const DIRECTIONS: [(&str, bool); 2] = [("bytes_up", true), ("bytes_down", false)];
 
 /// Each byte is in the tally, in both directions, when one side cuts the connection off.
-pub(crate) fn are_in_the_tally_when_cut_off(engine: &str) {
+pub(crate) fn assert_tally_when_cut_off(engine: &str) {
     const FIRST: usize = 300;
     const LEN: usize = 5 << 20;
     let by = |cut| DIRECTIONS.map(|(bytes, upwards)| (bytes, upwards, cut));
@@ -236,7 +236,7 @@ pub(crate) fn are_in_the_tally_when_cut_off(engine: &str) {
 
 #[test]
 fn bytes_are_in_the_tally_when_the_connection_is_cut_off() {
-    ENGINES.into_iter().chain(["auto"]).for_each(are_in_the_tally_when_cut_off);
+    ENGINES.into_iter().chain(["auto"]).for_each(assert_tally_when_cut_off);
 }
 
 #[test]

@@ -219,7 +219,7 @@ impl Listening {
     }
 
     /// Waits until all connections so far are in its queue: a client is connected a moment before.
-    pub(crate) fn has_all(&self) {
+    pub(crate) fn await_all(&self) {
         const SYN_RECV: &str = "03";
         let port = format!(":{:04X}", self.address.port());
         eventually("all connections have arrived", || {

@@ -42,11 +42,11 @@ fn huge(number: usize) -> Vec<u8> {
 
 fn strangers(kind: Kind, serving: &Listening) -> Crowd {
     let crowd = Crowd::new(kind, TONGUE, |_| serving.connect_from([127, 0, 0, 2]));
-    serving.has_all();
+    serving.await_all();
     crowd
 }
 
-pub(crate) fn is_answered(serving: &Listening) {
+pub(crate) fn assert_answered(serving: &Listening) {
     let answer = serving.ask("GET /large", "");
     assert!(answer.status == 200 && answer.body == content(LARGE), "{}", answer.status);
 }
@@ -60,8 +60,8 @@ fn a_client_is_answered_among_strangers() {
         let serving = Listening::start(place.path(), &limits);
         let visited = Visited::new(serving.pid());
         let mut crowd = strangers(kind, &serving);
-        crowd.go_on_beside(|| (0..2).for_each(|_| is_answered(&serving)));
-        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT);
+        crowd.go_on_beside(|| (0..2).for_each(|_| assert_answered(&serving)));
+        visited.assert_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT);
         drop(crowd);
         visited.gives_back_descriptors(None, KEPT_DESCRIPTORS);
         serving.signal(Signal::TERM);
@@ -69,7 +69,7 @@ fn a_client_is_answered_among_strangers() {
         let count = |key| ended.json()[key].as_u64().expect("a number");
         assert_eq!(count("connections") + count("turned_away"), CROWD as u64 + 2, "{ended:?}");
         // It listens, has no module to lend with, and is stopped.
-        visited.has_said_little(&ended.stderr, 3);
+        visited.assert_said_little(&ended.stderr, 3);
     }
 }
 
@@ -91,13 +91,13 @@ fn strangers_who_take_all_descriptors_give_them_back() {
     let place = directory(&[("large", LARGE)]);
     let serving = Listening::start(place.path(), &["--idle", "1"]);
     // From then on it has all that it needs itself.
-    despite_idle(|| is_answered(&serving));
+    despite_idle(|| assert_answered(&serving));
     let visited = Visited::new(serving.pid());
-    visited.may_open(64);
+    visited.limit_descriptors(64);
     strangers(Kind::Silent, &serving).all_end();
-    despite_idle(|| is_answered(&serving));
+    despite_idle(|| assert_answered(&serving));
     serving.signal(Signal::TERM);
-    visited.has_said_little(&serving.end().stderr, 3);
+    visited.assert_said_little(&serving.end().stderr, 3);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn idle_strangers_leave_their_places() {
     let limits = ["--max-connections", "4", "--max-per-client", "4", "--idle", "600"];
     let serving = Listening::start(place.path(), &limits);
     let _idle = [(); 4].map(|()| serving.connect_from([127, 0, 0, 2]));
-    is_answered(&serving);
+    assert_answered(&serving);
     serving.signal(Signal::TERM);
     let ended = serving.end();
     assert!(ended.stderr.contains("the longest idle connection is ended"), "{ended:?}");
@@ -183,10 +183,10 @@ fn threads_say_no_more_than_one() {
     let serving = Listening::start(place.path(), &["--threads", "4", "--from", "127.0.0.1"]);
     let visited = Visited::new(serving.pid());
     let _crowd = strangers(Kind::Silent, &serving);
-    is_answered(&serving);
+    assert_answered(&serving);
     visited.gives_back_descriptors(None, 4 * KEPT_DESCRIPTORS);
     serving.signal(Signal::TERM);
-    visited.has_said_little(&serving.end().stderr, 4);
+    visited.assert_said_little(&serving.end().stderr, 4);
 }
 
 #[test]
@@ -204,10 +204,10 @@ fn files_that_cannot_be_opened_are_told_of_once_a_second() {
         status
     };
     assert!(ask().contains("200"));
-    visited.may_open(0);
+    visited.limit_descriptors(0);
     for _ in 0..CROWD {
         assert!(ask().contains("503"));
     }
     serving.signal(Signal::TERM);
-    visited.has_said_little(&serving.end().stderr, 4);
+    visited.assert_said_little(&serving.end().stderr, 4);
 }

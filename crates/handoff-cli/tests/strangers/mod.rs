@@ -173,22 +173,22 @@ impl Visited {
     }
 
     /// From now on it can open descriptors below this number only.
-    pub(crate) fn may_open(&self, below: u64) {
+    pub(crate) fn limit_descriptors(&self, below: u64) {
         // It could not be raised again.
         let most = Rlimit { current: Some(below), ..getrlimit(Resource::Nofile) };
         prlimit(Pid::from_raw(self.pid as i32), Resource::Nofile, most).expect("is ours");
     }
 
     /// From now on it can open so many descriptors more.
-    pub(crate) fn has_left(&self, more: usize) {
+    pub(crate) fn leave_descriptors(&self, more: usize) {
         let taken = |number: &u64| Path::new(&format!("/proc/{}/fd/{number}", self.pid)).exists();
         let last = (0..).filter(|number| !taken(number)).nth(more).expect("are many");
-        self.may_open(last);
+        self.limit_descriptors(last);
     }
 
     /// Strangers of such a kind have cost it no more than `each` KiB of memory, used or set aside, and the good peer no
     /// more than `good`.
-    pub(crate) fn has_kept_memory(&self, kind: impl Debug, each: u64, good: u64) {
+    pub(crate) fn assert_kept_memory(&self, kind: impl Debug, each: u64, good: u64) {
         for (before, now) in self.memory.into_iter().zip(memory(self.pid)) {
             let most = before.kib + CROWD as u64 * each + good;
             assert!(now.kib <= most, "{kind:?}: {now:?}, after {before:?}; at most {most}");
@@ -211,7 +211,7 @@ impl Visited {
     }
 
     /// Its lines on stderr, but for so many that strangers have no part in, are no more than one a second.
-    pub(crate) fn has_said_little(&self, stderr: &str, others: usize) {
+    pub(crate) fn assert_said_little(&self, stderr: &str, others: usize) {
         let most = others as u64 + self.begin.elapsed().as_secs() + 1;
         let lines = stderr.lines().count();
         assert!(lines as u64 <= most, "{lines} lines, at most {most}: {stderr}");

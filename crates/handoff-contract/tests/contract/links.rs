@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the tree").to_owned()
 }
 
 /// The files below a directory with one of these endings; built or fetched files do not belong to the tree.
-fn files(directory: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
+pub(crate) fn files(directory: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry"))
     {
         let (path, kind) = (entry.path(), entry.file_type().expect("a type"));

@@ -4,6 +4,7 @@ mod commands;
 mod engines;
 mod layers;
 mod links;
+mod names;
 mod ownership;
 mod packages;
 mod public_api;

@@ -114,7 +114,7 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
             false => reader.take_in(&shared).await,
         };
         woken_by_tcp = false;
-        if reader.has_caught_up(&pause) {
+        if reader.take_caught_up(&pause) {
             shared.host().caught_up(link.id);
         }
         shared.look(&link);
@@ -209,7 +209,7 @@ impl Reader {
                 }
                 match self.read(shared) {
                     Ok(0) => return Some(Pause::End),
-                    Ok(len) => self.has_taken(len),
+                    Ok(len) => self.count_taken(len),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         return Some(Pause::Empty);
                     }
@@ -252,7 +252,8 @@ impl Reader {
         !self.is_pressed() && under_way < shared.driver.in_flight_limit()
     }
 
-    fn has_taken(&mut self, len: usize) {
+    /// Counts bytes that were read.
+    fn count_taken(&mut self, len: usize) {
         self.taken += len;
         self.behind = self.behind.map(|bytes| bytes.saturating_sub(len));
     }
@@ -289,14 +290,14 @@ impl Reader {
         };
         self.payload = Some(received.buffer.into_vec());
         match received.result {
-            Ok(len @ 1..) | Err(Error::Canceled { done: len }) => self.has_taken(len),
+            Ok(len @ 1..) | Err(Error::Canceled { done: len }) => self.count_taken(len),
             _ => return false,
         }
         true
     }
 
-    /// Whether nobody waits any more for what was read.
-    fn has_caught_up(&mut self, pause: &Pause) -> bool {
+    /// Ends the wait for what was read once all of it is; returns whether it did.
+    fn take_caught_up(&mut self, pause: &Pause) -> bool {
         let taken_in = match pause {
             Pause::Empty => self.behind.is_some(),
             Pause::Turn => self.behind == Some(0),

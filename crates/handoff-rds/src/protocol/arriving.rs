@@ -93,8 +93,8 @@ impl<B, R> Host<B, R> {
         }
     }
 
-    /// Whether a payload must wait for room. If so, it is noted, and continues when there is some.
-    pub(super) fn is_crowded_out(&mut self, id: ConnectionId) -> bool {
+    /// Makes a payload wait for room if there is none: it continues when there is some. Returns whether it waits.
+    pub(super) fn wait_if_crowded(&mut self, id: ConnectionId) -> bool {
         if !self.is_crowded(id) {
             return false;
         }

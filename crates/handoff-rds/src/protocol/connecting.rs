@@ -201,7 +201,7 @@ impl<B, R> Host<B, R> {
                 }
                 if let Link::Up(it) = &mut lane.link
                     && it.silent_at(at, spoke, self.limits.patience).is_some_and(|at| at <= now)
-                    && !it.has_unread(now, waiting(it.id))
+                    && !it.note_unread(now, waiting(it.id))
                 {
                     late.push((it.id, Reason::Silent));
                     continue;
@@ -212,7 +212,7 @@ impl<B, R> Host<B, R> {
                             && unknown
                             && it.answer_due(self.limits.patience).is_some_and(|at| at <= now) =>
                     {
-                        unanswered |= !it.has_unread(now, waiting(it.id));
+                        unanswered |= !it.note_unread(now, waiting(it.id));
                     }
                     Link::Connecting(id, since)
                         if role == Role::Server && *since + ASKING <= now =>

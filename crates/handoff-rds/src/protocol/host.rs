@@ -186,7 +186,7 @@ impl<B, R> Host<B, R> {
     /// With the payload: the message is too long, the destination congested, too much queued for the peer,
     /// or there is one peer too many.
     pub fn send(&mut self, message: Message<B>) -> Result<MessageId, Refused<B>> {
-        if let Err(error) = self.may_send(&message) {
+        if let Err(error) = self.prepare_send(&message) {
             match &error {
                 Error::Congested(_) => self.statistics.refused_congested += 1,
                 Error::Full { .. } => self.statistics.refused_full += 1,
@@ -223,7 +223,8 @@ impl<B, R> Host<B, R> {
         Ok(id)
     }
 
-    fn may_send(&mut self, message: &Message<B>) -> Result<()> {
+    /// Checks that the message can be sent now. Its peer is known from here on.
+    fn prepare_send(&mut self, message: &Message<B>) -> Result<()> {
         let to = SocketAddr::from((message.to, message.port));
         if !self.ports.contains_key(&message.from) {
             return Err(Error::NotBound(message.from));

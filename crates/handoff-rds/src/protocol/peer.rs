@@ -184,9 +184,9 @@ impl Connection {
         }
     }
 
-    /// So many bytes wait to be read: returns whether there is a header among them. If so, it has been neither silent nor
-    /// without an answer until now.
-    pub(super) fn has_unread(&mut self, now: Duration, waiting: usize) -> bool {
+    /// Notes that so many bytes wait to be read; returns whether there is a header among them. If so, it has been neither
+    /// silent nor without an answer until now.
+    pub(super) fn note_unread(&mut self, now: Duration, waiting: usize) -> bool {
         let unread = waiting >= HEADER_LEN;
         if unread {
             self.since = now;

@@ -52,7 +52,7 @@ impl Connection {
 impl<B, R> Host<B, R> {
     /// What to read next from the connection.
     pub fn expect(&mut self, id: ConnectionId) -> Expect {
-        if self.is_crowded_out(id) {
+        if self.wait_if_crowded(id) {
             return Expect::Nothing;
         }
         let Some(connection) = self.connection(id) else { return Expect::Nothing };
@@ -126,10 +126,10 @@ impl<B, R> Host<B, R> {
             Kind::Pong if header.destination == PROBE_PORT => told.paths = told.paths.or(Some(1)),
             _ => {}
         }
-        if !self.may_learn(address, id, told)? {
+        if !self.judge_report(address, id, told)? {
             return Ok(Reading::Paused(*header));
         }
-        if matches!(kind, Kind::Message) && lane > 0 && self.is_behind(address, lane) {
+        if matches!(kind, Kind::Message) && lane > 0 && self.wait_for_first_lane(address, lane) {
             return Ok(Reading::Paused(*header));
         }
         let now = self.now;
@@ -193,8 +193,9 @@ impl<B, R> Host<B, R> {
         Ok(reading)
     }
 
-    /// Whether lane 0 may still hold what the peer sent before it used another lane.
-    fn is_behind(&mut self, address: IpAddr, lane: u8) -> bool {
+    /// Returns whether lane 0 may still hold what the peer sent before it used another lane. If so, lane 0 is to catch up
+    /// first.
+    fn wait_for_first_lane(&mut self, address: IpAddr, lane: u8) -> bool {
         let peer = self.peers.get_mut(&address).expect("has connections");
         // Frames of the peer's former life come before all of this one.
         if peer.fan_out == FanOut::Over || peer.lane[usize::from(lane)].is_former() {

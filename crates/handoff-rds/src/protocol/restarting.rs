@@ -35,13 +35,13 @@ impl Told {
 }
 
 impl<B, R> Host<B, R> {
-    /// Whether to act on the report. A new life may not begin while there are connections to the one
+    /// Returns whether to act on the report, and drains what stands against it. A new life may not begin while there are connections to the one
     /// before: what it had sent by them was delivered as far as it knew, and is read first.
     ///
     /// # Errors
     ///
     /// Here the connection is to a life before the known one, since it is older.
-    pub(super) fn may_learn(
+    pub(super) fn judge_report(
         &mut self,
         address: IpAddr,
         noticed_by: ConnectionId,

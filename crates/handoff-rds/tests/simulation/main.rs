@@ -33,7 +33,7 @@ fn run(first: u64, count: u64) -> world::Seen {
 }
 
 /// A simulation in which nothing goes wrong would show nothing.
-fn is_telling(seen: &world::Seen, runs: u64) {
+fn assert_telling(seen: &world::Seen, runs: u64) {
     println!("{seen:?} in {runs} runs");
     for happened in [
         seen.delivered / 20,
@@ -53,7 +53,7 @@ fn is_telling(seen: &world::Seen, runs: u64) {
 
 #[test]
 fn nothing_is_lost_doubled_or_out_of_order() {
-    is_telling(&run(0, 1000), 1000);
+    assert_telling(&run(0, 1000), 1000);
 }
 
 mod fixture {
@@ -68,6 +68,6 @@ mod fixture {
 mod soak {
     #[test]
     fn hundred_thousand_seeds() {
-        super::is_telling(&super::run(1_000_000, 100_000), 100_000);
+        super::assert_telling(&super::run(1_000_000, 100_000), 100_000);
     }
 }

@@ -111,10 +111,10 @@ impl Deadlines {
         }
     }
 
-    /// The alarm has gone off.
-    pub(crate) fn alarm_is_over(&self) {
+    /// Clears the alarm, which has gone off.
+    pub(crate) fn clear_alarm(&self) {
         if let Some(alarm) = &*self.alarm.borrow() {
-            alarm.is_over();
+            alarm.clear();
         }
     }
 }

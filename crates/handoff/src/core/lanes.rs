@@ -88,7 +88,7 @@ impl Lanes {
     pub(crate) fn abandon(&self, time: Duration) -> usize {
         let abandon = |lane: &Rc<LaneShared>| {
             if let Some(socket) = lane.socket_if_needed() {
-                socket.is_left_to_the_kernel(time);
+                socket.leave_to_the_kernel(time);
             }
             lane.state.borrow_mut().abandon()
         };

@@ -206,9 +206,9 @@ impl Core {
         }
     }
 
-    /// Somebody is about to turn the driver.
+    /// Notes that somebody turns the driver.
     #[inline]
-    pub(crate) fn is_driven(&self) {
+    pub(crate) fn mark_driven(&self) {
         self.driven.set(true);
     }
 

@@ -17,7 +17,7 @@ use super::deadlines::Then;
 use crate::error::{Error, Result};
 use crate::op::SocketShared;
 use crate::ring::endpoint::with_target;
-use crate::ring::token::{ALARM, STAGE_LANE_READY, WAKE};
+use crate::ring::token::{ALARM, Stage, WAKE};
 use crate::ring::{Backend, Endpoint, Ready, Token};
 
 /// How long to leave a socket alone that looks ready but is not.
@@ -127,7 +127,7 @@ impl Core {
         for then in self.deadlines.take_all() {
             match then {
                 // A lane is told nothing any more.
-                Then::Tell(token) | Then::Await(_, token) if token.stage != STAGE_LANE_READY => {
+                Then::Tell(token) | Then::Await(_, token) if token.stage != Stage::LaneReady => {
                     self.records.borrow_mut().end_wait(token);
                 }
                 _ => {}

@@ -361,7 +361,7 @@ impl Driver {
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         let reactor = &*self.reactor;
         reactor.check_here()?;
-        reactor.is_driven();
+        reactor.mark_driven();
         let mut future = pin!(future);
         let unpark = &reactor.unpark;
         let waker = Waker::from(Arc::clone(unpark));

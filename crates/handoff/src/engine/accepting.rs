@@ -20,7 +20,7 @@ use crate::core::{Core, Then};
 use crate::error::{Error, Result};
 use crate::op::{AcceptOp, AcceptState};
 use crate::ring::endpoint::with_target;
-use crate::ring::token::{STAGE_ACCEPT, STAGE_READY};
+use crate::ring::token::Stage;
 use crate::ring::{Backend, Key, Ring, Token};
 
 /// How long to wait before asking again a kernel that has no room for a connection.
@@ -49,7 +49,7 @@ fn submit(ring: &mut Ring, key: Key, op: &mut AcceptOp) {
     }
     let flags = libc::SOCK_CLOEXEC;
     let entry = with_target!(op.listener, |fd| opcode::AcceptMulti::new(fd).flags(flags).build());
-    let token = Token { key, stage: STAGE_ACCEPT };
+    let token = Token { key, stage: Stage::Accept };
     // SAFETY: the entry names no memory.
     unsafe { ring.push(&entry.user_data(token.to_user_data())) };
     op.state = AcceptState::Accepting;
@@ -87,7 +87,7 @@ fn take_in(op: &mut AcceptOp, result: i32) {
         | libc::EHOSTUNREACH
         | libc::ENETUNREACH => {}
         errno @ (libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-            op.has_no_room(errno);
+            op.note_no_room(errno);
             op.wait_for(AcceptState::Resting);
         }
         errno => op.fail(Error::errno("accepting a connection", errno)),
@@ -96,7 +96,7 @@ fn take_in(op: &mut AcceptOp, result: i32) {
 
 /// Makes the driver wait for what the state says, if that is new.
 fn wait(core: &Core, key: Key) {
-    let token = Token { key, stage: STAGE_READY };
+    let token = Token { key, stage: Stage::Ready };
     let (waits, listener) = {
         let mut records = core.records.borrow_mut();
         let op = records.accept(key);
@@ -159,9 +159,9 @@ pub(crate) fn pause(core: &Core, key: Key) -> bool {
         match op.state {
             AcceptState::Accepting => {
                 op.state = AcceptState::Stopping;
-                STAGE_ACCEPT
+                Stage::Accept
             }
-            AcceptState::Watching => STAGE_READY,
+            AcceptState::Watching => Stage::Ready,
             AcceptState::Idle | AcceptState::Stopping | AcceptState::Resting => return false,
         }
     };
@@ -178,8 +178,8 @@ pub(crate) fn cancel_again(core: &Core, key: Key) {
         let mut records = core.records.borrow_mut();
         let op = records.accept(key);
         match op.state {
-            AcceptState::Stopping => STAGE_ACCEPT,
-            AcceptState::Watching if op.paused => STAGE_READY,
+            AcceptState::Stopping => Stage::Accept,
+            AcceptState::Watching if op.paused => Stage::Ready,
             _ => return,
         }
     };

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::lease::Bytes;
 use crate::lease::kernel::{Binding, GetBufShared, Held};
 use crate::op::{GetOp, GetState};
-use crate::ring::token::{DETACHED, STAGE_GET};
+use crate::ring::token::{DETACHED, Stage};
 use crate::ring::{Endpoint, Key, Target, Token, memlock_or};
 
 pub(crate) fn of_source(source: &Rc<Binding>, core: &Core, offset: u64, len: u32) -> Result<GetOp> {
@@ -96,7 +96,7 @@ fn entry(command: Command, device: &Endpoint) -> squeue::Entry {
 
 /// Asks the kernel for the lend.
 pub(crate) fn start(core: &Core, key: Key) {
-    let token = Token { key, stage: STAGE_GET };
+    let token = Token { key, stage: Stage::Get };
     let mut full = None;
     let asked = {
         let mut records = core.records.borrow_mut();
@@ -177,7 +177,7 @@ pub(crate) fn let_go(core: &Core, key: Key) {
 
 /// Asks for a lend to end early. The kernel's own cancellation does not reach commands of devices.
 pub(crate) fn cancel(core: &Core, key: Key) {
-    let token = Token { key, stage: STAGE_GET };
+    let token = Token { key, stage: Stage::Get };
     let asked = {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);

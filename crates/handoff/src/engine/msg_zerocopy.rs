@@ -24,7 +24,7 @@ use super::sending;
 use crate::core::Core;
 use crate::mechanism::Engine;
 use crate::op::SocketShared;
-use crate::ring::token::STAGE_RETURN;
+use crate::ring::token::Stage;
 use crate::ring::{Key, Token};
 
 /// Switches the mechanism on for a socket, unless somebody else may have used it there.
@@ -140,7 +140,7 @@ fn watch(core: &Core, socket: &Rc<SocketShared>, later: bool) {
         let key = oldest.key;
         outstanding.watched = true;
         core.records.borrow_mut().send(key).in_kernel += 1;
-        Token { key, stage: STAGE_RETURN }
+        Token { key, stage: Stage::Return }
     };
     // No event is asked for: errors are always told.
     if later {

@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::mechanism::Engine;
 use crate::op::{InChain, Records, SocketShared};
-use crate::ring::token::STAGE_READY;
+use crate::ring::token::Stage;
 use crate::ring::{Backend, Key, Ring, Token};
 
 /// The most requests chained at once.
@@ -88,7 +88,7 @@ pub(crate) fn wait_for_room(core: &Core, key: Key) {
         op.waits_for_room = true;
         Rc::clone(op.socket())
     };
-    core.await_readiness(&endpoint.endpoint, libc::POLLOUT, Token { key, stage: STAGE_READY });
+    core.await_readiness(&endpoint.endpoint, libc::POLLOUT, Token { key, stage: Stage::Ready });
 }
 
 /// The socket of a send has room, or failed: the next attempt tells which.

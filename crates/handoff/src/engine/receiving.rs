@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::lease::Arrivals;
 use crate::op::{End, ReceiveState, ReceivesFrom};
-use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
+use crate::ring::token::Stage;
 use crate::ring::{Completion, Key, Place, Token};
 
 /// Makes the kernel receive, unless it already does or there is a reason not to.
@@ -36,7 +36,7 @@ pub(crate) fn arm(core: &Core, key: Key) {
                 drop((ring, records));
                 return advance(core, key);
             }
-            let token = Token { key, stage: STAGE_RECEIVE };
+            let token = Token { key, stage: Stage::Receive };
             // SAFETY: the chunks belong to the pool, which the record keeps until the last
             // completion, or to the area, which the driver keeps until the ring is closed.
             unsafe { ring.push(&entry.user_data(token.to_user_data())) };
@@ -46,7 +46,7 @@ pub(crate) fn arm(core: &Core, key: Key) {
         op.state = ReceiveState::Watching;
         Rc::clone(&op.socket)
     };
-    core.await_readiness(&socket.endpoint, libc::POLLIN, Token { key, stage: STAGE_READY });
+    core.await_readiness(&socket.endpoint, libc::POLLIN, Token { key, stage: Stage::Ready });
 }
 
 /// A completion of the request, or a run of completions of spans, which are among these places.

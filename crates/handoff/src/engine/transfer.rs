@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::memory::AddressRange;
 use crate::op::{Attached, Direction, Layout, Loan, TransferOp, TransferState};
 use crate::ring::endpoint::with_target;
-use crate::ring::token::{STAGE_READY, STAGE_TRANSFER};
+use crate::ring::token::Stage;
 use crate::ring::{Backend, Key, Ring, Token};
 
 /// Bytes that a pipe which is ready for writing takes without blocking (`PIPE_BUF`).
@@ -235,7 +235,7 @@ fn start(core: &Core, key: Key) {
                 match ring.make_room(1) {
                     Ok(()) => {
                         let entry = entry(op, layout, &ring)
-                            .user_data(Token { key, stage: STAGE_TRANSFER }.to_user_data());
+                            .user_data(Token { key, stage: Stage::Transfer }.to_user_data());
                         // SAFETY: range, pieces and address belong to the record, which keeps them in place until
                         // the completion.
                         unsafe { ring.push(&entry) };
@@ -278,7 +278,7 @@ fn wait_for_file(core: &Core, key: Key) {
         (op.state, op.waits) = (TransferState::InKernel, true);
         (op.file.clone(), op.direction.events())
     };
-    core.await_readiness(&file, events, Token { key, stage: STAGE_READY });
+    core.await_readiness(&file, events, Token { key, stage: Stage::Ready });
 }
 
 /// The file is ready, or failed: the next request tells which.
@@ -323,7 +323,7 @@ pub(crate) fn take(core: &Core, key: Key) -> Option<(Loan, Result<usize>)> {
         let op = records.transfer(key);
         let result = op.tell()?;
         let mut loan = op.loan.take().expect("a buffer is taken once");
-        loan.is_filled(op.done);
+        loan.set_filled(op.done);
         (loan, result, op.holder.leave())
     };
     advance(core, key);
@@ -337,7 +337,7 @@ pub(crate) fn let_go(core: &Core, key: Key) {
         let op = records.transfer(key);
         let under_way = op.kernel_holds();
         if under_way {
-            op.is_leaving();
+            op.start_leaving();
         }
         (under_way, op.direction == Direction::Write, op.holder.leave())
     };
@@ -355,7 +355,7 @@ pub(crate) fn cancel(core: &Core, key: Key) {
         if op.is_over() {
             return;
         }
-        op.is_last();
+        op.make_last();
         let under_way = op.kernel_holds();
         if !under_way {
             let done = op.done;
@@ -372,8 +372,8 @@ pub(crate) fn cancel(core: &Core, key: Key) {
 /// Asks the kernel to end its part of an operation: a wait, and a request if the caller wants that.
 fn stop(core: &Core, key: Key, request: bool) {
     let stage = match core.records.borrow_mut().transfer(key).waits {
-        true => STAGE_READY,
-        false if request => STAGE_TRANSFER,
+        true => Stage::Ready,
+        false if request => Stage::Transfer,
         false => return,
     };
     // Without a ring the operation may be over, and its record gone, when this returns.

@@ -24,7 +24,7 @@ use crate::memory::{AddressRange, Backing, Piece};
 use crate::op::layout::MAX_PIECES;
 use crate::op::{InChain, Layout, SendOp, SendState};
 use crate::ring::endpoint::with_target;
-use crate::ring::token::STAGE_HEADER;
+use crate::ring::token::Stage;
 use crate::ring::{Completion, Key, MAX_REQUEST, Ring, Token};
 
 /// Requests that a send needs now.
@@ -60,7 +60,7 @@ pub(crate) fn queue(
     if op.header_goes_apart() {
         let mut entry = header(op, layout).flags(squeue::Flags::IO_LINK);
         sqe::add_send_flags(&mut entry, std::mem::take(&mut poll_first));
-        entry.set_user_data(Token { key, stage: STAGE_HEADER }.to_user_data());
+        entry.set_user_data(Token { key, stage: Stage::Header }.to_user_data());
         // SAFETY: the header lies in the record, which stays until the completion.
         unsafe { ring.push(&entry) };
         op.in_kernel += 1;
@@ -237,7 +237,7 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
 }
 
 #[inline(always)]
-fn tell(core: &Core, op: &mut SendOp, stage: u8, completion: &Completion) -> Next {
+fn tell(core: &Core, op: &mut SendOp, stage: Stage, completion: &Completion) -> Next {
     let Completion { result, flags, .. } = *completion;
     let next = |op: &mut SendOp| match sending::note_progress(core, op) {
         true => Next::SettleUp,
@@ -255,7 +255,7 @@ fn tell(core: &Core, op: &mut SendOp, stage: u8, completion: &Completion) -> Nex
     }
     let taken = result.max(0) as usize;
     op.done += taken;
-    if stage == STAGE_HEADER {
+    if stage == Stage::Header {
         op.lent.account(taken as u64, Some(true));
     } else {
         op.lent.attempted(cqueue::more(flags).then_some(taken));
@@ -355,11 +355,11 @@ mod tests {
             };
             if taken > 0 {
                 let payload = submit();
-                tell(STAGE_HEADER, taken);
+                tell(Stage::Header, taken);
                 tell(payload, -libc::ECANCELED);
             }
             let payload = submit();
-            tell(STAGE_HEADER, -libc::ECONNRESET);
+            tell(Stage::Header, -libc::ECONNRESET);
             assert!(sending::take_sent(&core, key).is_none(), "the kernel has the payload");
             tell(payload, -libc::ECANCELED);
             let error = sending::take_sent(&core, key).unwrap().unwrap_err();

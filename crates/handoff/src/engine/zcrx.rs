@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::mechanism::ReceiveEngine;
 use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
 use crate::ring::endpoint::with_target;
-use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
+use crate::ring::token::Stage;
 use crate::ring::{Completion, Key, Place, Token};
 
 /// Tries of a receive that finds no chunk while none is held, a millisecond apart.
@@ -114,7 +114,7 @@ pub(super) fn arrived(core: &Core, key: Key, op: &mut ReceiveOp, told: &[Place])
 /// Leaves the queue, for a pool, if the kernel copies what comes from it.
 fn weigh(core: &Core, key: Key, flow: &mut Flow) {
     if flow.left.is_none()
-        && let Some((copied, received)) = flow.is_copied()
+        && let Some((copied, received)) = flow.weigh()
     {
         flow.left = Some(format!(
             "the kernel copied {copied} of {received} bytes of the rx queue: their packets come by \
@@ -122,7 +122,7 @@ fn weigh(core: &Core, key: Key, flow: &mut Flow) {
         ));
         tracing::info!(reason = flow.left, "plain receive instead of the rx queue");
         // Only a ring receives this way.
-        let _ = core.cancel(Token { key, stage: STAGE_RECEIVE });
+        let _ = core.cancel(Token { key, stage: Stage::Receive });
     }
 }
 
@@ -154,7 +154,7 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
         // Another ring gives chunks back without telling us, and may have more to give than it holds now.
         flow.dry += u32::from(!any_held);
         op.state = ReceiveState::Resting;
-        core.tell_later(Token { key, stage: STAGE_READY });
+        core.tell_later(Token { key, stage: Stage::Ready });
     } else {
         let reason = format!(
             "all {} chunks of the area are in the NIC's ring or in sockets' queues: make it larger",

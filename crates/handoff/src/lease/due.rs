@@ -137,8 +137,8 @@ impl Due {
         self.ending.set(true);
     }
 
-    /// Operations that were under way have ended.
-    pub(crate) fn has_ended(&self) {
+    /// Ends the ending: operations that were under way are over.
+    pub(crate) fn finish(&self) {
         self.ending.set(false);
         self.wake_all();
     }

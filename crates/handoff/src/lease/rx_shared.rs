@@ -519,7 +519,7 @@ mod tests {
         let mut flow = crate::op::Flow::open(Rc::clone(&queue), None);
         flow.bytes = 1 << 20;
         count(4_096);
-        assert_eq!(flow.is_copied(), None);
+        assert_eq!(flow.weigh(), None);
         assert_eq!(flow.tally(), Tally { unknown: 1 << 20, ..Tally::default() });
         // It has not come farther than before, but may have been set back.
         count(1 << 20);

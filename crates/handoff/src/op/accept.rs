@@ -98,8 +98,8 @@ impl AcceptOp {
         self.failure = Some(error);
     }
 
-    /// The kernel has no room for a connection; this is told once until there is room.
-    pub(crate) fn has_no_room(&mut self, errno: i32) {
+    /// Notes that the kernel has no room for a connection. This is told once until there is room.
+    pub(crate) fn note_no_room(&mut self, errno: i32) {
         if !std::mem::replace(&mut self.told_of_no_room, true) {
             self.failure = Some(Error::descriptor("accepting a connection", errno));
         }

@@ -103,8 +103,9 @@ impl Flow {
         self.left.take().is_some()
     }
 
-    /// Whether most of the latest bytes were copied, if there were enough to tell.
-    pub(crate) fn is_copied(&mut self) -> Option<(u64, u64)> {
+    /// Weighs the latest bytes if there are enough, and begins anew. If most were copied, returns how many, and of how
+    /// many.
+    pub(crate) fn weigh(&mut self) -> Option<(u64, u64)> {
         let (began, copied_then) = self.window;
         let received = self.bytes - began;
         if received < WINDOW || self.stays {

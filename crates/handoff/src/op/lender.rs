@@ -92,15 +92,15 @@ impl Lender {
         self.kept.replace(kept);
     }
 
-    /// A loan of the ring is back.
+    /// Takes back a loan of the ring.
     #[inline(always)]
-    pub(crate) fn one_is_back(&self) {
-        self.are_lent(self.lent_by_ring.get() - 1);
+    pub(crate) fn return_one(&self) {
+        self.set_lent(self.lent_by_ring.get() - 1);
     }
 
-    /// So many loans of the ring are out now. With the last one a stream whose socket is gone closes.
+    /// Sets how many loans of the ring are out. With the last one a stream whose socket is gone closes.
     #[inline(always)]
-    pub(crate) fn are_lent(&self, lent: u32) {
+    pub(crate) fn set_lent(&self, lent: u32) {
         self.lent_by_ring.set(lent);
         if lent == 0 && self.kept.borrow().is_some() {
             self.close();

@@ -12,7 +12,7 @@ use super::lender::Lender;
 use super::loan::Loan;
 use super::waiter::Waiter;
 use crate::receipt::Receipt;
-use crate::ring::token::STAGE_ATTEMPTS;
+use crate::ring::token::Stage;
 
 /// What the kernel has on loan of a send, or may get.
 pub(crate) struct Lent {
@@ -62,8 +62,8 @@ struct Attempts {
 impl Attempts {
     /// The stage of the next attempt; its return signal will name it.
     #[inline]
-    fn next_stage(&self) -> u8 {
-        (self.made % u32::from(STAGE_ATTEMPTS)) as u8
+    fn next_stage(&self) -> Stage {
+        Stage::Attempt((self.made % u32::from(Stage::ATTEMPTS)) as u8)
     }
 
     /// An attempt is over: the bytes that the kernel took if it announced a return signal, otherwise
@@ -80,17 +80,18 @@ impl Attempts {
     /// A return signal: of the oldest attempt that has this stage and has not returned, since stages repeat.
     /// Returns its bytes.
     #[inline]
-    fn take(&mut self, stage: u8) -> Option<u32> {
-        if stage == 0 && self.first.is_some() {
+    fn take(&mut self, stage: Stage) -> Option<u32> {
+        if stage == Stage::Attempt(0) && self.first.is_some() {
             return self.first.take();
         }
         self.take_later(stage)
     }
 
     #[cold]
-    fn take_later(&mut self, stage: u8) -> Option<u32> {
-        let stages = usize::from(STAGE_ATTEMPTS);
-        let oldest = (usize::from(stage) + stages - 1) % stages;
+    fn take_later(&mut self, stage: Stage) -> Option<u32> {
+        let Stage::Attempt(number) = stage else { return None };
+        let stages = usize::from(Stage::ATTEMPTS);
+        let oldest = (usize::from(number) + stages - 1) % stages;
         self.later.iter_mut().skip(oldest).step_by(stages).find_map(Option::take)
     }
 }
@@ -161,7 +162,7 @@ impl Lent {
 
     /// The stage of the next zero-copy attempt; its return signal will name it.
     #[inline]
-    pub(crate) fn next_attempt(&self) -> u8 {
+    pub(crate) fn next_attempt(&self) -> Stage {
         self.attempts.next_stage()
     }
 
@@ -184,9 +185,9 @@ impl Lent {
 
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     #[inline(always)]
-    pub(crate) fn attempt_returned(&mut self, stage: u8, copied: Option<bool>) {
+    pub(crate) fn attempt_returned(&mut self, stage: Stage, copied: Option<bool>) {
         if let Some(bytes) = self.attempts.take(stage) {
-            self.lender.one_is_back();
+            self.lender.return_one();
             self.returned(u64::from(bytes), copied);
         }
     }
@@ -214,20 +215,22 @@ mod tests {
 
     #[test]
     fn a_return_signal_is_of_the_oldest_attempt_that_has_its_stage() {
-        let stages = u32::from(STAGE_ATTEMPTS);
+        let stages = u32::from(Stage::ATTEMPTS);
         let is_lent = |number: &u32| number % 7 != 3;
         for begin in [0, 3] {
             let mut attempts = Attempts::default();
             for number in begin..3 * stages {
-                assert_eq!(u32::from(attempts.next_stage()), (number - begin) % stages);
+                let stage = Stage::Attempt(((number - begin) % stages) as u8);
+                assert_eq!(attempts.next_stage(), stage);
                 attempts.push(is_lent(&number).then_some(number));
             }
             for number in (begin..3 * stages).filter(is_lent) {
-                let stage = ((number - begin) % stages) as u8;
+                let stage = Stage::Attempt(((number - begin) % stages) as u8);
                 assert_eq!(attempts.take(stage), Some(number));
             }
             // Signals that nothing announced.
-            assert!((0..STAGE_ATTEMPTS).all(|stage| attempts.take(stage).is_none()));
+            let mut all = (0..Stage::ATTEMPTS).map(Stage::Attempt);
+            assert!(all.all(|stage| attempts.take(stage).is_none()));
         }
     }
 }

@@ -123,8 +123,8 @@ impl Loan {
         self.of_kernel().is_some()
     }
 
-    /// The kernel has written this many bytes at its beginning.
-    pub(crate) fn is_filled(&mut self, bytes: usize) {
+    /// Notes that the kernel has written this many bytes at its beginning.
+    pub(crate) fn set_filled(&mut self, bytes: usize) {
         if let Self::Append(_, filled) = self {
             *filled = bytes;
         }

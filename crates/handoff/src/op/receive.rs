@@ -10,7 +10,7 @@ use crate::lease::pool::PoolShared;
 use crate::lease::{Arrivals, Intake, Span, Window};
 use crate::mechanism::ReceiveEngine;
 use crate::outcome::Tally;
-use crate::ring::token::{STAGE_READY, STAGE_RECEIVE};
+use crate::ring::token::Stage;
 
 /// Where a receive gets its bytes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +105,8 @@ impl ReceiveOp {
         }
     }
 
-    /// Nobody can turn the driver.
-    pub(crate) fn is_last(&mut self) {
+    /// Ends it, because nobody can turn the driver.
+    pub(crate) fn end_without_driver(&mut self) {
         self.end(Err(Error::DriverGone));
     }
 
@@ -145,10 +145,10 @@ impl ReceiveOp {
     }
 
     /// What the kernel does, if anything, and can be asked to end: it receives, or reports readiness.
-    pub(crate) fn stage(&self) -> Option<u8> {
+    pub(crate) fn stage(&self) -> Option<Stage> {
         match self.state {
-            ReceiveState::Receiving => Some(STAGE_RECEIVE),
-            ReceiveState::Watching => Some(STAGE_READY),
+            ReceiveState::Receiving => Some(Stage::Receive),
+            ReceiveState::Watching => Some(Stage::Ready),
             ReceiveState::Idle
             | ReceiveState::Paused
             | ReceiveState::Blocked

@@ -105,8 +105,8 @@ impl Reception {
         at_once
     }
 
-    /// The receiver was dropped, and the kernel still has its request.
-    pub(crate) fn is_leaving(&self) {
+    /// Notes that the receiver was dropped while the kernel has its request.
+    pub(crate) fn start_leaving(&self) {
         if let Receiver::Somebody = self.receiver.get() {
             self.receiver.set(Receiver::Leaving { next: None });
         }

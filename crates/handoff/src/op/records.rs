@@ -321,8 +321,8 @@ impl Records {
         for (index, record) in self.records.iter_mut().enumerate() {
             match &mut record.op {
                 Op::Send(op) => drop(op.ask_to_end()),
-                Op::Transfer(op) => op.is_last(),
-                Op::Receive(op) => op.is_last(),
+                Op::Transfer(op) => op.make_last(),
+                Op::Receive(op) => op.end_without_driver(),
                 Op::Accept(_) | Op::Get(_) => {}
                 Op::Vacant => continue,
             }
@@ -379,7 +379,7 @@ impl Records {
             {
                 loan.keep_from_nic();
                 if let Some(socket) = op.socket_if_needed() {
-                    socket.is_left_to_the_kernel(time);
+                    socket.leave_to_the_kernel(time);
                 }
             }
         }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::memory::AddressRange;
 use crate::receipt::Receipt;
-use crate::ring::token::{STAGE_HEADER, STAGE_READY};
+use crate::ring::token::Stage;
 
 /// Place of a send in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,14 +300,14 @@ impl SendOp {
     }
 
     /// The stage of the request that holds the send up, if one does.
-    pub(crate) fn under_way(&self) -> Option<u8> {
+    pub(crate) fn under_way(&self) -> Option<Stage> {
         match self.in_kernel {
             0 => None,
-            _ if self.waits_for_room => Some(STAGE_READY),
+            _ if self.waits_for_room => Some(Stage::Ready),
             _ if !self.goes_by_ring() => None,
             1 => Some(self.lent.next_attempt()),
             // The payload follows its header.
-            _ => Some(STAGE_HEADER),
+            _ => Some(Stage::Header),
         }
     }
 

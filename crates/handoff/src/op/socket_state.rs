@@ -161,9 +161,9 @@ impl SocketShared {
         reset(&self.endpoint.fd);
     }
 
-    /// The driver goes, and leaves the rest of a stream to the kernel: it gives up on a peer that takes nothing for that
-    /// long.
-    pub(crate) fn is_left_to_the_kernel(&self, time: Duration) {
+    /// Leaves the rest of a stream to the kernel when the driver goes: the kernel gives up on a peer that takes nothing
+    /// for that long.
+    pub(crate) fn leave_to_the_kernel(&self, time: Duration) {
         if self.stream && self.has_undelivered() {
             let millis = time.as_millis().clamp(1, i32::MAX as u128) as u32;
             // Other streams than TCP deliver at once.

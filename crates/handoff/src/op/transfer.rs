@@ -152,8 +152,8 @@ impl TransferOp {
         matches!(self.state, TransferState::Over(_) | TransferState::Told)
     }
 
-    /// Nobody can turn the driver: the request under way is the last.
-    pub(crate) fn is_last(&mut self) {
+    /// Makes the request under way the last: the operation is to end, or nobody can turn the driver.
+    pub(crate) fn make_last(&mut self) {
         if self.kernel_holds() {
             self.state = TransferState::Last;
         }
@@ -205,10 +205,10 @@ impl TransferOp {
         }
     }
 
-    /// The holder goes, and the kernel has the buffer.
-    pub(crate) fn is_leaving(&self) {
+    /// Notes that the holder goes while the kernel has the buffer.
+    pub(crate) fn start_leaving(&self) {
         if let (Attached::Socket(socket), true) = (&self.file, self.is_receiver) {
-            socket.reception.is_leaving();
+            socket.reception.start_leaving();
         }
     }
 

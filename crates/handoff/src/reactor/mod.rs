@@ -25,11 +25,7 @@ use crate::engine::{
 use crate::error::{Error, Result};
 use crate::lease::Mark;
 use crate::op::Kind;
-use crate::ring::token::{
-    ALARM, DETACHED, STAGE_ACCEPT, STAGE_CANCEL, STAGE_CLEAR, STAGE_GET, STAGE_LANE,
-    STAGE_LANE_CANCEL, STAGE_LANE_READY, STAGE_LOOK, STAGE_READY, STAGE_RECEIVE, STAGE_REQUEST,
-    STAGE_RETURN, STAGE_RX_EVENT, STAGE_TRANSFER, WAKE,
-};
+use crate::ring::token::{ALARM, DETACHED, Stage, WAKE};
 use crate::ring::{
     BATCH, Backend, Batch, Completion, Io, Key, Place, Ready, Ring, Token, Until, teardown,
 };
@@ -90,7 +86,7 @@ impl Reactor {
         if wakes {
             self.due.wake_all();
         }
-        self.is_driven();
+        self.mark_driven();
         let telling = self.due.telling();
         let events = self.turn_and_tell(until, parks);
         drop(telling);
@@ -177,7 +173,7 @@ impl Reactor {
                     match event {
                         Ready::Operation(token) => self.ready(*token),
                         Ready::Wake => self.unpark.clear(),
-                        Ready::Alarm => self.deadlines.alarm_is_over(),
+                        Ready::Alarm => self.deadlines.clear_alarm(),
                     }
                 }
                 Ok(ready.len())
@@ -312,7 +308,7 @@ impl Reactor {
     }
 
     /// Handles the first of these completions, and those behind it that belong together; returns their
-    /// number.
+    /// number, at least 1.
     #[inline]
     fn dispatch(&self, first: &Completion, all: &[Completion], places: &[Place]) -> usize {
         let Completion { data, result, flags, .. } = *first;
@@ -328,7 +324,7 @@ impl Reactor {
                 return 1;
             }
             ALARM => {
-                self.deadlines.alarm_is_over();
+                self.deadlines.clear_alarm();
                 if !io_uring::cqueue::more(flags) {
                     self.watch_alarm_again();
                 }
@@ -338,25 +334,25 @@ impl Reactor {
         }
         let token = Token::from_user_data(data);
         match token.stage {
-            STAGE_LANE => return lane::completed(self, all),
-            STAGE_CANCEL | STAGE_LANE_CANCEL if result != -libc::ENOENT => {}
-            STAGE_CANCEL | STAGE_LANE_CANCEL => self.cancel_again(token, false),
-            STAGE_READY | STAGE_RETURN | STAGE_LANE_READY => self.ready(token),
-            STAGE_TRANSFER => transfer::completed(self, token.key, result),
-            STAGE_ACCEPT => accepting::completed(self, token.key, result, flags),
-            STAGE_GET => get_buf::completed(self, token.key, result),
-            STAGE_CLEAR => get_buf::cleared(self, token.slot(), result),
-            STAGE_LOOK => self.looked(token, result),
-            STAGE_REQUEST => {
+            Stage::Lane => return lane::completed(self, all),
+            Stage::Cancel | Stage::LaneCancel if result != -libc::ENOENT => {}
+            Stage::Cancel | Stage::LaneCancel => self.cancel_again(token, false),
+            Stage::Ready | Stage::Return | Stage::LaneReady => self.ready(token),
+            Stage::Transfer => transfer::completed(self, token.key, result),
+            Stage::Accept => accepting::completed(self, token.key, result, flags),
+            Stage::Get => get_buf::completed(self, token.key, result),
+            Stage::Clear => get_buf::cleared(self, token.slot(), result),
+            Stage::Look => self.looked(token, result),
+            Stage::Request => {
                 let (queue, tag) = token.request();
                 requests::completed(self, queue, tag, result);
             }
-            STAGE_RECEIVE => receiving::completed(self, token.key, first, places),
-            STAGE_RX_EVENT => {
+            Stage::Receive => receiving::completed(self, token.key, first, places),
+            Stage::RxEvent => {
                 let ring = self.io.ring_raw();
                 self.rx_queues.borrow()[token.rx_queue()].fell_short(ring);
             }
-            _ => return uring_zc::completed(self, all),
+            Stage::Attempt(_) | Stage::Header => return uring_zc::completed(self, all),
         }
         1
     }
@@ -364,7 +360,7 @@ impl Reactor {
     /// The kernel did not find what an operation asked it to end, or the question was `lost` on its way.
     #[cold]
     fn cancel_again(&self, token: Token, lost: bool) {
-        if token.stage == STAGE_LANE_CANCEL {
+        if token.stage == Stage::LaneCancel {
             return lane::cancel_again(self, token);
         }
         let key = token.key;
@@ -380,12 +376,12 @@ impl Reactor {
     }
 
     pub(crate) fn ready(&self, token: Token) {
-        if token.stage == STAGE_LANE_READY {
+        if token.stage == Stage::LaneReady {
             return lane::ready(self, token);
         }
         let kind = self.records.borrow().kind(token.key);
         match (kind, token.stage) {
-            (Some(Kind::Send), STAGE_RETURN) => msg_zerocopy::ready(self, token.key),
+            (Some(Kind::Send), Stage::Return) => msg_zerocopy::ready(self, token.key),
             (Some(Kind::Send), _) => order::ready(self, token.key),
             (Some(Kind::Receive), _) => receiving::ready(self, token.key),
             (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
@@ -420,7 +416,7 @@ impl Reactor {
         let sleeping = self.deadlines.take_wakers();
         let others = groups.into_iter().chain(lanes).chain(queues).chain(sleeping);
         self.due.wake_with_others(waiting.into_iter().chain(others));
-        self.due.has_ended();
+        self.due.finish();
     }
 
     /// Ends the waits that the ring has.
@@ -439,7 +435,7 @@ impl Reactor {
             Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
             Backend::Readiness(_) => {
                 for &key in &ending {
-                    let token = Token { key, stage: STAGE_READY };
+                    let token = Token { key, stage: Stage::Ready };
                     if self.cancel(token) {
                         self.ready(token);
                     }
@@ -515,7 +511,7 @@ impl Drop for Reactor {
             );
         }
         // Others may wait for what came back last, or own it.
-        let woke = panic::catch_unwind(AssertUnwindSafe(|| self.due.has_ended()));
+        let woke = panic::catch_unwind(AssertUnwindSafe(|| self.due.finish()));
         if let (Err(panic), false) = (ended.and(woke), thread::panicking()) {
             panic::resume_unwind(panic);
         }

@@ -50,8 +50,8 @@ impl Alarm {
         }
     }
 
-    /// It has gone off: clears the descriptor.
-    pub(crate) fn is_over(&self) {
+    /// Clears the descriptor after it has gone off.
+    pub(crate) fn clear(&self) {
         // EAGAIN: it was set anew meanwhile.
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         self.set.set(None);

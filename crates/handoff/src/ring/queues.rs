@@ -17,7 +17,7 @@ use handoff_sys::ring_setup::{self, CQE_F_BUFFER, CQE_F_MORE};
 use handoff_sys::workers;
 use io_uring::{IoUring, Parameters, SubmissionQueue, Submitter, cqueue, squeue};
 
-use super::token::{STAGE_RECEIVE, Token};
+use super::token::{Stage, Token};
 
 /// Completions taken at a time.
 pub(crate) const BATCH: usize = 64;
@@ -96,7 +96,7 @@ impl<'a> Taking<'a> {
         let spans = self.told()..self.told();
         self.batch[self.taken].write(Completion { data, result, flags, spans });
         self.taken += 1;
-        if tells && Token::from_user_data(data).stage == STAGE_RECEIVE {
+        if tells && Token::from_user_data(data).stage == Stage::Receive {
             self.run = data;
             self.take_place(begin, result);
         }
@@ -386,7 +386,8 @@ mod tests {
         let of = |index, stage| {
             Token { key: super::super::Key { index, generation: 3 }, stage }.to_user_data()
         };
-        let (one, other, send) = (of(1, STAGE_RECEIVE), of(2, STAGE_RECEIVE), of(1, 0));
+        let (one, other, send) =
+            (of(1, Stage::Receive), of(2, Stage::Receive), of(1, Stage::Attempt(0)));
         let posted = [
             (send, 5, MORE, 0),
             (one, 10, MORE, 100),

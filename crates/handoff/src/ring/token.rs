@@ -16,41 +16,82 @@ pub(crate) const NEXT_GENERATION: u64 = 1 << 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Token {
     pub(crate) key: Key,
-    pub(crate) stage: u8,
+    pub(crate) stage: Stage,
 }
 
-/// Stage of a readiness event.
-pub(crate) const STAGE_READY: u8 = 0xff;
-/// Stage of the plain send of a header that goes before a lent payload.
-pub(crate) const STAGE_HEADER: u8 = 0xfe;
-/// Stage of an event of the error queue.
-pub(crate) const STAGE_RETURN: u8 = 0xfd;
-/// Stage of a read or write of a file.
-pub(crate) const STAGE_TRANSFER: u8 = 0xfc;
-/// Stage of a multishot receive.
-pub(crate) const STAGE_RECEIVE: u8 = 0xfb;
-/// Stage of an event of an rx queue.
-pub(crate) const STAGE_RX_EVENT: u8 = 0xfa;
-/// Stage of a lend of a buffer of the kernel.
-pub(crate) const STAGE_GET: u8 = 0xf9;
-/// Stage of the clearing of a slot.
-pub(crate) const STAGE_CLEAR: u8 = 0xf8;
-/// Stage of a request of a block device.
-pub(crate) const STAGE_REQUEST: u8 = 0xf7;
-/// Stage of a request of a lane.
-pub(crate) const STAGE_LANE: u8 = 0xf6;
-/// Stage of a lane's wait for room.
-pub(crate) const STAGE_LANE_READY: u8 = 0xf5;
-/// Stage of a multishot accept.
-pub(crate) const STAGE_ACCEPT: u8 = 0xf4;
-/// Stage of the answer to a cancellation.
-pub(crate) const STAGE_CANCEL: u8 = 0xf3;
-/// Stage of the answer to a lane's cancellation.
-pub(crate) const STAGE_LANE_CANCEL: u8 = 0xf2;
-/// Stage of a look at a parked connection.
-pub(crate) const STAGE_LOOK: u8 = 0xf1;
-/// Stages below this one count the zero-copy attempts of a send.
-pub(crate) const STAGE_ATTEMPTS: u8 = 0xf0;
+/// Declares the stages that have a name, each with its bits in user data.
+macro_rules! stages {
+    ($($(#[$about:meta])* $name:ident = $bits:literal,)*) => {
+        /// What a completion is about in an operation.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum Stage {
+            /// A zero-copy attempt of a send: its number, below [`ATTEMPTS`](Self::ATTEMPTS).
+            Attempt(u8),
+            $($(#[$about])* $name,)*
+        }
+
+        impl Stage {
+            #[cfg(test)]
+            const NAMED: &'static [Self] = &[$(Self::$name),*];
+
+            #[inline]
+            const fn bits(self) -> u8 {
+                match self {
+                    Self::Attempt(number) => number,
+                    $(Self::$name => $bits,)*
+                }
+            }
+
+            #[inline]
+            const fn from_bits(bits: u8) -> Self {
+                match bits {
+                    $($bits => Self::$name,)*
+                    number => Self::Attempt(number),
+                }
+            }
+        }
+
+        $(const _: () = assert!(Stage::$name.bits() >= Stage::ATTEMPTS, "an attempt has them");)*
+    };
+}
+
+stages! {
+    /// A look at a parked connection.
+    Look = 0xf1,
+    /// The answer to a lane's cancellation.
+    LaneCancel = 0xf2,
+    /// The answer to a cancellation.
+    Cancel = 0xf3,
+    /// A multishot accept.
+    Accept = 0xf4,
+    /// A lane's wait for room.
+    LaneReady = 0xf5,
+    /// A request of a lane.
+    Lane = 0xf6,
+    /// A request of a block device.
+    Request = 0xf7,
+    /// The clearing of a slot.
+    Clear = 0xf8,
+    /// A lend of a buffer of the kernel.
+    Get = 0xf9,
+    /// An event of an rx queue.
+    RxEvent = 0xfa,
+    /// A multishot receive.
+    Receive = 0xfb,
+    /// A read or write of a file.
+    Transfer = 0xfc,
+    /// An event of the error queue.
+    Return = 0xfd,
+    /// The plain send of a header that goes before a lent payload.
+    Header = 0xfe,
+    /// A readiness event.
+    Ready = 0xff,
+}
+
+impl Stage {
+    /// Attempts of a send have the numbers below this one.
+    pub(crate) const ATTEMPTS: u8 = 0xf0;
+}
 
 /// User data of requests whose completion tells nothing.
 pub(crate) const DETACHED: u64 = u64::MAX;
@@ -62,7 +103,7 @@ pub(crate) const ALARM: u64 = u64::MAX - 2;
 impl Token {
     /// User data of events of the driver's rx queue with this number; no record waits for them.
     pub(crate) fn of_rx_queue(number: u32) -> Self {
-        Self { key: Key { index: number, generation: 0 }, stage: STAGE_RX_EVENT }
+        Self { key: Key { index: number, generation: 0 }, stage: Stage::RxEvent }
     }
 
     /// The argument of [`of_rx_queue`](Self::of_rx_queue).
@@ -72,7 +113,7 @@ impl Token {
 
     /// User data of the look with this number at a parked connection; no record waits for it.
     pub(crate) fn of_look(number: u32) -> Self {
-        Self { key: Key { index: number, generation: 0 }, stage: STAGE_LOOK }
+        Self { key: Key { index: number, generation: 0 }, stage: Stage::Look }
     }
 
     /// The argument of [`of_look`](Self::of_look).
@@ -82,7 +123,7 @@ impl Token {
 
     /// User data of the clearing of a slot in the table of buffers; no record waits for it.
     pub(crate) fn of_slot(slot: u16) -> Self {
-        Self { key: Key { index: slot.into(), generation: 0 }, stage: STAGE_CLEAR }
+        Self { key: Key { index: slot.into(), generation: 0 }, stage: Stage::Clear }
     }
 
     /// The argument of [`of_slot`](Self::of_slot).
@@ -93,7 +134,7 @@ impl Token {
     /// User data of a tag of the driver's block queue with this number; no record waits for it.
     pub(crate) fn of_request(queue: u16, tag: u16) -> Self {
         let index = u32::from(queue) << 16 | u32::from(tag);
-        Self { key: Key { index, generation: 0 }, stage: STAGE_REQUEST }
+        Self { key: Key { index, generation: 0 }, stage: Stage::Request }
     }
 
     /// The arguments of [`of_request`](Self::of_request).
@@ -104,19 +145,19 @@ impl Token {
     /// User data of a place of the driver's lane with this number; no record waits for it.
     pub(crate) fn of_lane(lane: u16, place: u16, generation: u32) -> Self {
         let index = u32::from(lane) << 16 | u32::from(place);
-        Self { key: Key { index, generation: generation % GENERATIONS }, stage: STAGE_LANE }
+        Self { key: Key { index, generation: generation % GENERATIONS }, stage: Stage::Lane }
     }
 
     /// User data of such a place's wait for room.
     pub(crate) fn of_lane_readiness(self) -> Self {
-        Self { stage: STAGE_LANE_READY, ..self }
+        Self { stage: Stage::LaneReady, ..self }
     }
 
     /// User data of the cancellation of this request.
     pub(crate) fn of_cancel(self) -> Self {
         let stage = match self.stage {
-            STAGE_LANE | STAGE_LANE_READY => STAGE_LANE_CANCEL,
-            _ => STAGE_CANCEL,
+            Stage::Lane | Stage::LaneReady => Stage::LaneCancel,
+            _ => Stage::Cancel,
         };
         Self { stage, ..self }
     }
@@ -142,20 +183,20 @@ impl Token {
     /// Whether it belongs to a request of a send.
     #[inline]
     pub(crate) fn is_of_send(self) -> bool {
-        self.stage < STAGE_ATTEMPTS || self.stage == STAGE_HEADER
+        matches!(self.stage, Stage::Attempt(_) | Stage::Header)
     }
 
     #[inline]
     pub(crate) fn to_user_data(self) -> u64 {
         u64::from(self.key.index)
-            | (u64::from(self.stage) << 32)
+            | (u64::from(self.stage.bits()) << 32)
             | (u64::from(self.key.generation) << 40)
     }
 
     #[inline]
     pub(crate) fn from_user_data(data: u64) -> Self {
         let key = Key { index: data as u32, generation: (data >> 40) as u32 };
-        Self { key, stage: (data >> 32) as u8 }
+        Self { key, stage: Stage::from_bits((data >> 32) as u8) }
     }
 }
 
@@ -166,12 +207,13 @@ mod tests {
     #[test]
     fn tokens_survive_the_trip_through_user_data() {
         let last = GENERATIONS - 1;
-        for (index, generation, stage) in
-            [(0, 0, 0), (7, 9, STAGE_READY), (u32::MAX - 3, last, STAGE_READY), (0, last, 0)]
-        {
-            let token = Token { key: Key { index, generation }, stage };
-            assert_eq!(Token::from_user_data(token.to_user_data()), token);
-            assert!(![DETACHED, WAKE, ALARM].contains(&token.to_user_data()));
+        let attempts = (0..Stage::ATTEMPTS).map(Stage::Attempt);
+        for stage in attempts.chain(Stage::NAMED.iter().copied()) {
+            for (index, generation) in [(0, 0), (7, 9), (u32::MAX - 3, last), (0, last)] {
+                let token = Token { key: Key { index, generation }, stage };
+                assert_eq!(Token::from_user_data(token.to_user_data()), token);
+                assert!(![DETACHED, WAKE, ALARM].contains(&token.to_user_data()));
+            }
         }
     }
 }

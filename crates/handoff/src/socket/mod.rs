@@ -81,7 +81,7 @@ impl Socket {
     }
 
     pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
-        let zero_copy = has_zero_copy(&fd).map(|()| zero_copy_engine(&driver.io));
+        let zero_copy = check_zero_copy(&fd).map(|()| zero_copy_engine(&driver.io));
         let chooser = Chooser::new(zero_copy, tells_copies(&driver.io));
         let shared = SocketShared::new(&driver.io, fd, chooser)?;
         Ok(Self::of(driver, Rc::new(shared)))
@@ -296,11 +296,11 @@ fn tells_copies(io: &Io) -> bool {
 fn check_uring_zc(io: &Io, fd: &OwnedFd) -> Result<(), String> {
     match io.why_no_ring() {
         Some(reason) => Err(format!("there is no ring: {reason}")),
-        None => has_zero_copy(fd),
+        None => check_zero_copy(fd),
     }
 }
 
-fn has_zero_copy(fd: &OwnedFd) -> Result<(), String> {
+fn check_zero_copy(fd: &OwnedFd) -> Result<(), String> {
     let socket = SockRef::from(fd);
     let (domain, protocol) = (socket.domain().ok(), socket.protocol().ok().flatten());
     let inet = matches!(domain, Some(Domain::IPV4 | Domain::IPV6));

@@ -42,7 +42,7 @@ impl AsRawFd for Watched {
 /// When it is polled outside of tokio, the runtime refuses the driver's descriptor, or the kernel refuses to be
 /// entered.
 pub fn drive(driver: Driver) -> impl Future<Output = Result<()>> {
-    driver.reactor.is_driven();
+    driver.reactor.mark_driven();
     async { turn_on_readiness(driver).await.map(|never| match never {}) }
 }
 
@@ -86,7 +86,7 @@ where
         .build()
         .map_err(|error| Error::io("setting up a tokio runtime", error))?;
     let driver = builder.build()?;
-    driver.reactor.is_driven();
+    driver.reactor.mark_driven();
     let tasks = LocalSet::new();
     let working = async {
         let driving = spawn_local(turn_on_readiness(driver.clone()));

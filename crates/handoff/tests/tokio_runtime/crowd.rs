@@ -57,7 +57,7 @@ fn stranger(to: SocketAddr) -> TcpStream {
 }
 
 /// Asks until it has the whole answer: a busy machine may be slower than the server's patience.
-fn is_answered(by: SocketAddr) {
+fn assert_answered(by: SocketAddr) {
     loop {
         let mut got = Vec::new();
         match TcpStream::connect(by).unwrap().read_to_end(&mut got) {
@@ -92,7 +92,7 @@ fn others_are_served_among_peers_that_take_nothing() {
                 let serving = spawn_local(serve(driver.clone(), listener, bytes));
                 let peers = move || {
                     let crowd: Vec<_> = (0..CROWD).map(|_| stranger(server)).collect();
-                    (0..HONEST).for_each(|_| is_answered(server));
+                    (0..HONEST).for_each(|_| assert_answered(server));
                     let _ = tell.send(crowd);
                 };
                 let peers = left.namespace().spawn("peers", peers).unwrap();

@@ -36,7 +36,10 @@ fn a_device_that_somebody_else_has_removed_leaves_the_next_of_its_number() {
     let first = first.unwrap_or_else(|error| panic!("{error}"));
     let mut control = Control::open().expect("the driver");
     control.remove(43).expect("removed");
-    assert!(control.is_gone(43, Duration::from_secs(10)).expect("asks"), "somebody has it open");
+    assert!(
+        control.wait_until_gone(43, Duration::from_secs(10)).expect("asks"),
+        "somebody has it open"
+    );
     let files = Files::new(&[MIB]);
     let next = Device::of(&Spec { id, ..spec(Kind::Loop, &files, Engine::UserAuto) });
     drop(first);

@@ -129,7 +129,7 @@ fn hostile_policies_are_refused() {
     let spec =
         Spec { engine: Some(Engine::UserCopy), ..with_policy(&files, object!("shard"), MIB) };
     let error = Server::start(&spec, Start::New).unwrap_err();
-    assert!(matches!(error, Error::NotPossible(_)), "{error}");
+    assert!(matches!(error, Error::NotPossible { .. }), "{error}");
     let left = fs::read_dir("/dev").expect("/dev").flatten();
     let left = left.filter(|entry| entry.file_name().to_string_lossy().starts_with("ublkc"));
     assert_eq!(left.count(), 0, "a device stayed behind");

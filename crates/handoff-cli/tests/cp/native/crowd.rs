@@ -33,7 +33,7 @@ fn a_receiver_serves_its_sender_while_others_never_read() {
     assert_eq!((sent.code, received.code), (Some(0), Some(0)), "{sent:?} {received:?}");
     assert!(fs::read(&copy).unwrap() == pattern(3_000_000));
     // It listens, where anyone can reach it, and tells of the first and of the others at the end.
-    visited.has_said_little(&received.stderr, 4);
+    visited.assert_said_little(&received.stderr, 4);
 }
 
 /// Each has a sender of its own, all of which end in time; so does the one whose peer reads.

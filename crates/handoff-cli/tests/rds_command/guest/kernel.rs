@@ -101,7 +101,7 @@ fn more_are_answered_than_there_are_descriptors_for() {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
     let (pair, to) = hosts();
     let answering = Answering::at(&pair.right, to, &[]);
-    Visited::new(answering.pid()).has_left(16);
+    Visited::new(answering.pid()).leave_descriptors(16);
     let asking: Vec<_> = (0..20)
         .map(|number| {
             let from = (stranger_at(&pair.left, number), 0).into();

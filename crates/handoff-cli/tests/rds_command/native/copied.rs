@@ -152,7 +152,7 @@ fn a_signal_changes_nothing_once_the_file_gets_its_name() {
     let gate = Gate::before(files.copy().parent().expect("is in a directory"));
     let sender = sender(&pair.left, &files.source(), &pair.right, &OWN);
     // The directory is written to the disk last.
-    gate.holds_somebody();
+    gate.await_somebody();
     assert!(files.copy().exists());
     receiver.signal(Signal::INT);
     drop(gate);

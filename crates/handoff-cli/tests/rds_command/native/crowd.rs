@@ -113,7 +113,7 @@ fn a_peer_is_heard_among_strangers() {
         // And so it does while they go on.
         let more = &bytes[..2_000_000];
         crowd.go_on_beside(|| (&input).write_all(more).expect("is taken"));
-        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_PEER);
+        visited.assert_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_THE_PEER);
         drop(crowd);
         // The good peer's: two for each lane.
         visited.gives_back_descriptors(None, 2 * usize::from(MAX_LANES) + 8);
@@ -124,7 +124,7 @@ fn a_peer_is_heard_among_strangers() {
             "{kind:?}: {sent:?} {received:?}"
         );
         assert!(fs::read(files.copy()).expect("is there") == [&bytes, more].concat(), "{kind:?}");
-        visited.has_said_little(&received.stderr, 4);
+        visited.assert_said_little(&received.stderr, 4);
     }
 }
 
@@ -159,7 +159,7 @@ fn a_stranger_that_says_hello_again_and_again_hears_so_many_answers() {
     assert!(sent.code == Some(0) && received.code == Some(0), "{sent:?} {received:?}");
     assert!(fs::read(files.copy()).expect("is there") == bytes);
     assert_eq!(stranger.join().expect("ends"), ANSWERS);
-    visited.has_said_little(&received.stderr, 4);
+    visited.assert_said_little(&received.stderr, 4);
 }
 
 /// Whether the right end takes a connection from another host than the left end: one of a smaller address, so it is the
@@ -224,11 +224,11 @@ fn pings_are_answered_among_strangers() {
         let answers = crowd.go_on_beside(ping).report();
         assert_eq!(answers["lost"], 0, "{kind:?}: {answers}");
         let answers = if kind == Kind::NeverReads { KIB_OF_ANSWERS } else { 0 };
-        visited.has_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_A_PING + answers);
+        visited.assert_kept_memory(kind, KIB_OF_A_STRANGER, KIB_OF_A_PING + answers);
         drop(crowd);
         let ended = answering.end();
         assert_eq!(ended.code, Some(130), "{ended:?}");
-        visited.has_said_little(&ended.stderr, 4);
+        visited.assert_said_little(&ended.stderr, 4);
     }
 }
 
@@ -246,10 +246,10 @@ fn who_takes_no_answers_delays_no_others_and_takes_bounded_memory() {
         let asks = ["stress", &own, "-s", &peer, "--engine", "own", "--time", "1", "--json"];
         let asked = rds(&pair.left, &[&asks[..], &["--timeout", "60"]].concat()).report();
         assert!(asked["messages"].as_u64() > Some(0), "{asked}");
-        visited.has_kept_memory(answer, 0, KIB_OF_ANSWERS);
+        visited.assert_kept_memory(answer, 0, KIB_OF_ANSWERS);
         let ended = answering.end();
         assert!(ended.stderr.contains("an answer to "), "{ended:?}");
-        visited.has_said_little(&ended.stderr, 4);
+        visited.assert_said_little(&ended.stderr, 4);
     }
 }
 
@@ -260,7 +260,7 @@ fn who_takes_all_descriptors_is_told_of_once_a_second_and_asks_nobody_to_spin() 
     let (from, source, copy) = (format!("rds://{to}:4000"), files.source(), files.copy());
     let receiver = receiving(&pair.right, &from, &copy);
     let visited = Visited::new(receiver.pid());
-    visited.may_open(64);
+    visited.limit_descriptors(64);
     let begin = Instant::now();
     // Those that are not accepted all wait to be, and none is still connecting.
     let crowd: Vec<_> = (0..100).map(|number| stranger(&pair.left, number, 40_000, to)).collect();
@@ -288,11 +288,11 @@ fn a_connection_that_there_is_no_room_for_is_taken_later() {
     assert!(said.contains(&format!("anyone who reaches {to}:16385 may send")), "{said}");
     let visited = Visited::new(answering.pid());
     // It needs two.
-    visited.has_left(1);
+    visited.leave_descriptors(1);
     let mut peer =
         connect(&pair.left, SocketAddrV4::new(pair.left.v4(), 40_000), to).expect("connects");
     answering.line("connections are not taken");
-    visited.has_left(100);
+    visited.leave_descriptors(100);
     peer.set_read_timeout(Some(PATIENCE)).expect("can wait");
     // What the peer has sent meanwhile is read as well.
     assert!(peer.read(&mut [0; 48]).expect("is not reset") > 0, "it has ended");

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use handoff_lab::topology::{Pair, load};
 
-use crate::ends::are_in_the_tally_when_cut_off;
+use crate::ends::assert_tally_when_cut_off;
 use crate::running::Listening;
 use crate::session::{bytes_at, command, echo, serve_on, there_and_back};
 
@@ -176,5 +176,5 @@ fn hundreds_of_connections_are_served_at_once() {
 fn bytes_are_in_the_tally_when_the_connection_is_cut_off() {
     load("getbuf", &[]).expect("the lab's kernel has it");
     // One alone, and after the first piece was copied.
-    ["get-buf", "auto"].into_iter().for_each(are_in_the_tally_when_cut_off);
+    ["get-buf", "auto"].into_iter().for_each(assert_tally_when_cut_off);
 }

@@ -3,7 +3,7 @@
 use handoff_lab::topology::Pair;
 
 use crate::crowd::{
-    KEPT_DESCRIPTORS, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT, LARGE, TONGUE, is_answered,
+    KEPT_DESCRIPTORS, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT, LARGE, TONGUE, assert_answered,
 };
 use crate::running::{Listening, is_long};
 use crate::session::{command, directory};
@@ -20,13 +20,13 @@ fn a_client_is_answered_while_others_never_read() {
     let mut serve = command(place.path(), &["--json", "--listen", &listen, "--grace", "0.2"]);
     right.namespace().attach(&mut serve);
     let serving = Listening::start_as(serve);
-    let answered = || left.namespace().run(|| is_answered(&serving)).expect("enters");
+    let answered = || left.namespace().run(|| assert_answered(&serving)).expect("enters");
     answered();
     let visited = Visited::new(serving.pid());
     let connect = |_| left.namespace().run(|| serving.connect()).expect("enters");
     let mut crowd = Crowd::new(Kind::NeverReads, TONGUE, connect);
     (0..3).for_each(|_| answered());
-    visited.has_kept_memory(Kind::NeverReads, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT);
+    visited.assert_kept_memory(Kind::NeverReads, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT);
     if is_long() {
         // They are given half a minute.
         visited.gives_back_descriptors(Some(&mut crowd), KEPT_DESCRIPTORS);

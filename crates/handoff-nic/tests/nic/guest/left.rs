@@ -41,7 +41,7 @@ fn a_kill_at_any_time_is_put_back() {
         child.wait().expect("ends");
         match card.restore(card.name()) {
             // It had not begun.
-            Err(Error::Usage(_)) => {}
+            Err(Error::NotPrepared { .. }) => {}
             undone => assert!(undone.expect("comes back").left.is_empty()),
         }
         assert_eq!(card.settings(), before, "killed after {pause} ms");

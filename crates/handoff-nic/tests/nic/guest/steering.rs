@@ -256,5 +256,5 @@ fn what_arrives_at_a_prepared_queue_is_not_copied() {
     assert_eq!((undone.left.len(), undone.gone), (0, false));
     assert_eq!(card.settings(), before);
     card.nothing_is_written_down();
-    assert!(matches!(card.restore(card.name()), Err(Error::Usage(_))));
+    assert!(matches!(card.restore(card.name()), Err(Error::NotPrepared { .. })));
 }

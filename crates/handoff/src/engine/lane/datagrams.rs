@@ -5,7 +5,7 @@ use std::ptr;
 use handoff_sys::sqe;
 use io_uring::{cqueue, opcode, squeue};
 
-use super::{Blocked, Submitted, Sum, has_room, next_use};
+use super::{Blocked, Submitted, Sum, make_room, next_use};
 use crate::error::Error;
 use crate::op::SocketShared;
 use crate::op::lane::{LaneShared, Slot, Stage, State};
@@ -57,7 +57,7 @@ impl State {
             if self.next == self.tail {
                 break;
             }
-            if !has_room(ring) {
+            if !make_room(ring) {
                 submitted.stalled = true;
                 break;
             }
@@ -68,7 +68,7 @@ impl State {
     #[cold]
     fn submit_again(&mut self, ring: &mut Ring, lane: &LaneShared, submitted: &mut Submitted) {
         while let Some(&place) = self.again.last() {
-            if !has_room(ring) {
+            if !make_room(ring) {
                 submitted.stalled = true;
                 return;
             }

@@ -207,7 +207,7 @@ impl LaneShared {
         core.lanes.held.update(|held| held - sum.ended);
         if sum.lent != sum.returned {
             let lent = self.lender.lent_by_ring.get() + sum.lent;
-            self.lender.are_lent(lent - sum.returned);
+            self.lender.set_lent(lent - sum.returned);
         }
         if sum.messages + sum.notifications + sum.tally.copied > 0 {
             self.lender.count(|stats| {
@@ -328,8 +328,8 @@ struct Submitted {
     settled: Option<Sum>,
 }
 
-/// Room for one request in the ring's queue.
-fn has_room(ring: &mut Ring) -> bool {
+/// Makes room for one request in the ring's queue; returns whether there is some.
+fn make_room(ring: &mut Ring) -> bool {
     ring.make_room(1)
         .inspect_err(|error| tracing::debug!(%error, "a lane waits for the ring"))
         .is_ok()

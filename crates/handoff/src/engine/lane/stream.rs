@@ -7,7 +7,7 @@
 use handoff_sys::sqe;
 use io_uring::{cqueue, opcode, squeue};
 
-use super::{Blocked, Submitted, Sum, has_room, next_use};
+use super::{Blocked, Submitted, Sum, make_room, next_use};
 use crate::engine::uring_zc;
 use crate::error::Error;
 use crate::op::lane::{Ended, LaneShared, Message, PIECES, Slot, Stage, State};
@@ -24,7 +24,7 @@ impl State {
         if !stream.may_go_on() || *next == *tail || end.is_some() {
             return submitted;
         }
-        if !has_room(ring) {
+        if !make_room(ring) {
             submitted.stalled = true;
             return submitted;
         }
