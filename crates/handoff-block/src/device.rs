@@ -155,7 +155,7 @@ fn token() -> io::Result<u64> {
 
 /// What is known about a device.
 pub(crate) fn found(control: &mut Control, id: u32) -> Result<Found, Error> {
-    control.find(id)?.ok_or_else(|| Error::NoDevice { id })
+    control.find(id)?.ok_or(Error::NoDevice { id })
 }
 
 /// What a server knows that takes over a device whose last server is known to be gone.

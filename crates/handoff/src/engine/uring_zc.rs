@@ -209,16 +209,18 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
     let mut told = 0;
     for completion in all {
         let token = Token::from_user_data(completion.data);
-        if !token.is_of_send() {
-            break;
-        }
+        let attempt = match token.stage {
+            Stage::Attempt(number) => Some(number),
+            Stage::Header => None,
+            _ => break,
+        };
         told += 1;
         let key = token.key;
         let Some(op) = records.send_if_current(key) else {
             debug_assert!(cqueue::notif(completion.flags), "the last completion of a record");
             continue;
         };
-        match tell(core, op, token.stage, completion) {
+        match tell(core, op, attempt, completion) {
             Next::Nothing => continue,
             Next::SettleUp => sending::settle_up(core, records, key),
             Next::WaitForRoom => {
@@ -236,8 +238,9 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
     told
 }
 
+/// Tells a send of a completion: of this attempt, or of its header.
 #[inline(always)]
-fn tell(core: &Core, op: &mut SendOp, stage: Stage, completion: &Completion) -> Next {
+fn tell(core: &Core, op: &mut SendOp, attempt: Option<u8>, completion: &Completion) -> Next {
     let Completion { result, flags, .. } = *completion;
     let next = |op: &mut SendOp| match sending::note_progress(core, op) {
         true => Next::SettleUp,
@@ -246,7 +249,9 @@ fn tell(core: &Core, op: &mut SendOp, stage: Stage, completion: &Completion) -> 
     if cqueue::notif(flags) {
         let copied = result as u32 & sqe::NOTIF_USAGE_ZC_COPIED != 0;
         let copied = core.io.reports_usage.then_some(copied);
-        op.lent.attempt_returned(stage, copied);
+        if let Some(number) = attempt {
+            op.lent.attempt_returned(number, copied);
+        }
         return next(op);
     }
     op.in_kernel -= 1;
@@ -255,7 +260,7 @@ fn tell(core: &Core, op: &mut SendOp, stage: Stage, completion: &Completion) -> 
     }
     let taken = result.max(0) as usize;
     op.done += taken;
-    if stage == Stage::Header {
+    if attempt.is_none() {
         op.lent.account(taken as u64, Some(true));
     } else {
         op.lent.attempted(cqueue::more(flags).then_some(taken));

@@ -77,19 +77,18 @@ impl Attempts {
         self.made += 1;
     }
 
-    /// A return signal: of the oldest attempt that has this stage and has not returned, since stages repeat.
+    /// A return signal: of the oldest attempt that has this number and has not returned, since numbers repeat.
     /// Returns its bytes.
     #[inline]
-    fn take(&mut self, stage: Stage) -> Option<u32> {
-        if stage == Stage::Attempt(0) && self.first.is_some() {
+    fn take(&mut self, number: u8) -> Option<u32> {
+        if number == 0 && self.first.is_some() {
             return self.first.take();
         }
-        self.take_later(stage)
+        self.take_later(number)
     }
 
     #[cold]
-    fn take_later(&mut self, stage: Stage) -> Option<u32> {
-        let Stage::Attempt(number) = stage else { return None };
+    fn take_later(&mut self, number: u8) -> Option<u32> {
         let stages = usize::from(Stage::ATTEMPTS);
         let oldest = (usize::from(number) + stages - 1) % stages;
         self.later.iter_mut().skip(oldest).step_by(stages).find_map(Option::take)
@@ -185,8 +184,8 @@ impl Lent {
 
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     #[inline(always)]
-    pub(crate) fn attempt_returned(&mut self, stage: Stage, copied: Option<bool>) {
-        if let Some(bytes) = self.attempts.take(stage) {
+    pub(crate) fn attempt_returned(&mut self, number: u8, copied: Option<bool>) {
+        if let Some(bytes) = self.attempts.take(number) {
             self.lender.return_one();
             self.returned(u64::from(bytes), copied);
         }
@@ -225,12 +224,10 @@ mod tests {
                 attempts.push(is_lent(&number).then_some(number));
             }
             for number in (begin..3 * stages).filter(is_lent) {
-                let stage = Stage::Attempt(((number - begin) % stages) as u8);
-                assert_eq!(attempts.take(stage), Some(number));
+                assert_eq!(attempts.take(((number - begin) % stages) as u8), Some(number));
             }
             // Signals that nothing announced.
-            let mut all = (0..Stage::ATTEMPTS).map(Stage::Attempt);
-            assert!(all.all(|stage| attempts.take(stage).is_none()));
+            assert!((0..Stage::ATTEMPTS).all(|number| attempts.take(number).is_none()));
         }
     }
 }

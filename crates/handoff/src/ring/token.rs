@@ -180,12 +180,6 @@ impl Token {
         (data ^ other) & 0xff_ffff_0000 == 0
     }
 
-    /// Whether it belongs to a request of a send.
-    #[inline]
-    pub(crate) fn is_of_send(self) -> bool {
-        matches!(self.stage, Stage::Attempt(_) | Stage::Header)
-    }
-
     #[inline]
     pub(crate) fn to_user_data(self) -> u64 {
         u64::from(self.key.index)
