@@ -333,7 +333,7 @@ pub(super) fn forget(control: &mut Control, id: u32) -> Result<(), Failure> {
     // Before the number is free, and another device's.
     Directory::of(id).remove();
     forget_log(id);
-    Ok(control.remove(id).map_err(failure)?)
+    control.remove(id).map_err(failure)
 }
 
 /// Removes the log of a device that has ended well.

@@ -163,7 +163,7 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     };
     task.heard(say(&Answer::Serving { id: server.id() }))?;
     ending.of(server.record());
-    Ok(server.wait().map_err(failure)?)
+    server.wait().map_err(failure)
 }
 
 fn no_thread(error: io::Error) -> NoServer {
