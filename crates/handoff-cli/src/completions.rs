@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-use handoff_command::{Context, Failure, output};
+use handoff_command::{Failure, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,17 +18,13 @@ pub struct Args {
     pub shell: Shell,
 }
 
-/// Prints the script on stdout.
+/// Prints the script for this definition of the command line on stdout.
 ///
 /// # Errors
 ///
 /// Only those of writing to stdout.
-pub fn run(args: &Args, _context: &Context) -> Result<(), Failure> {
-    output::bytes(&script(args.shell))
-}
-
-fn script(shell: Shell) -> Vec<u8> {
+pub fn run(args: &Args, mut definition: clap::Command) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut crate::definition(), "handoff", &mut script);
-    script
+    clap_complete::generate(args.shell, &mut definition, "handoff", &mut script);
+    output::bytes(&script)
 }

@@ -168,7 +168,8 @@ pub fn main() -> ExitCode {
                 output::say(line);
             }
             if cli.json {
-                output::failure(&failure, cp::gives_bytes(&cli.command));
+                let gives_bytes = matches!(&cli.command, Command::Cp(args) if args.gives_bytes());
+                output::failure(&failure, gives_bytes);
             }
             failure.exit_code()
         }
@@ -194,8 +195,8 @@ pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
         Command::Lab(args) => lab::run(args, context),
         Command::Meter(args) => meter::run(args, context),
         Command::Tour(args) => tour::run(args, context),
-        Command::Completions(args) => completions::run(args, context),
-        Command::Man(args) => man::run(args, context),
+        Command::Completions(args) => completions::run(args, definition()),
+        Command::Man(args) => man::run(args, definition()),
     }
 }
 

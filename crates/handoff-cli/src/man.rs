@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap_mangen::Man;
 
-use handoff_command::{Context, Failure, output};
+use handoff_command::{Failure, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,13 +26,12 @@ pub struct Args {
     pub all: Option<PathBuf>,
 }
 
-/// Prints the page in roff on stdout, or writes all.
+/// Prints the page of a subcommand of this one in roff on stdout, or writes all.
 ///
 /// # Errors
 ///
 /// [`Failure::Usage`] for an unknown subcommand, else only those of writing.
-pub fn run(args: &Args, _context: &Context) -> Result<(), Failure> {
-    let mut root = crate::definition();
+pub fn run(args: &Args, mut root: clap::Command) -> Result<(), Failure> {
     if let Some(directory) = &args.all {
         let written = fs::create_dir_all(directory);
         let written = written.and_then(|()| clap_mangen::generate_to(root, directory));

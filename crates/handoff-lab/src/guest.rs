@@ -8,6 +8,7 @@
 //! - a report of the kernel about itself belongs to the command during which it came;
 //! - dropping a guest ends it and leaves nothing behind, and so does killing this process.
 
+mod accelerator;
 mod boot;
 mod end;
 mod run;

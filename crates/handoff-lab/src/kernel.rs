@@ -15,7 +15,6 @@ use crate::archive::{Archive, Lists};
 use crate::cache::{Cache, Layer};
 use crate::error::{Error, Result, Trying};
 use crate::progress::Progress;
-use crate::sanitizer;
 use crate::tool::{self, StopFlag};
 use crate::unpack::unpack;
 
@@ -86,21 +85,16 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The chosen kernel; fetched now if it is missing from the cache.
-    ///
-    /// # Errors
-    ///
-    /// If the archive has none of the series, or cannot be reached.
-    pub fn of(choice: &KernelChoice, cache: &Cache, stop: &StopFlag) -> Result<Self> {
-        let (suite, series) = match choice {
-            KernelChoice::Series(series) => (BACKPORTS, series.as_str()),
-            KernelChoice::Bookworm => ("bookworm", "6.1"),
-            KernelChoice::Kasan => return sanitizer::kernel(cache, stop),
-        };
-        let name = choice.to_string();
+    /// The newest of a series in a suite of the archive; fetched now if it is missing from the cache.
+    pub(crate) fn stock(
+        name: &str,
+        (suite, series): (&str, &str),
+        cache: &Cache,
+        stop: &StopFlag,
+    ) -> Result<Self> {
         let layer = Layer {
             label: &format!("kernel-{name}"),
-            inputs: &[REVISION, &name, FLAVOUR, BOOT_MODULES],
+            inputs: &[REVISION, name, FLAVOUR, BOOT_MODULES],
             space: 700 << 20,
             title: &format!("fetching kernel {name}"),
         };

@@ -17,10 +17,10 @@
 // `eprintln!` panics where nobody reads standard error any more; `handoff_sys::hangup::say` does not.
 #![cfg_attr(not(test), deny(clippy::print_stderr))]
 
-mod accelerator;
 mod archive;
 mod cache;
 mod channel;
+mod chosen;
 mod console;
 mod error;
 mod files;

@@ -16,7 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::counters::ReadError;
 use crate::live::Live;
-use crate::meter::{Meter, Options, Unavailable};
+use crate::meter::{Meter, Unavailable};
+use crate::options::Options;
 use crate::report::Report;
 use crate::scope::{self, Scope};
 

@@ -33,6 +33,7 @@ mod counters;
 mod live;
 mod meter;
 mod object;
+mod options;
 mod report;
 mod scope;
 mod symbols;
@@ -41,6 +42,7 @@ mod user_copies;
 pub mod command;
 
 pub use counters::ReadError;
-pub use meter::{Meter, Options, Unavailable};
+pub use meter::{Meter, Unavailable};
+pub use options::Options;
 pub use report::{Place, Report, Totals};
 pub use scope::Scope;

@@ -20,6 +20,7 @@ use libbpf_rs::{Iter, Link, Map, MapCore as _, MapFlags, Object, ProgramMut, Pro
 
 use crate::breakpoint;
 use crate::object::{self, LIBC, PROCESSES};
+use crate::options::Options;
 use crate::report::Report;
 use crate::scope::{self, Process, Scope};
 use crate::symbols::Symbols;
@@ -36,25 +37,6 @@ pub(crate) const ESSENTIAL: [&[&str]; 3] = [
 /// As `bpf/meter.h` defines it: `enum membership`.
 const MEMBER: u32 = 1;
 const PARENT: u32 = 2;
-
-/// How to count.
-///
-/// ```
-/// use handoff_meter::{Options, Scope};
-///
-/// let cheap = Options { scope: Scope::Machine, paths: false, libc: false };
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// Whose copies to count.
-    pub scope: Scope,
-    /// Whether to tell call paths apart, which makes a counted call several times as costly. Without,
-    /// [`Report::places`](crate::Report::places) has one place for each function.
-    pub paths: bool,
-    /// Whether to count the C library's copies in user space too
-    /// ([`Totals::libc_bytes`](crate::Totals::libc_bytes)), which costs a trap for each.
-    pub libc: bool,
-}
 
 /// The meter cannot count here.
 ///

@@ -8,7 +8,7 @@ use libbpf_rs::btf::types::{Func, FuncProto, Ptr, Typedef};
 use libbpf_rs::btf::{Btf, ReferencesType as _};
 use libbpf_rs::{ObjectBuilder, OpenObject, OpenProgramMut, PrintLevel};
 
-use crate::meter::Options;
+use crate::options::Options;
 use crate::scope::Scope;
 
 /// An ELF file is read in place, as structures, so it must be aligned.

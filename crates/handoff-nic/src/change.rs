@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::Kernel;
 use crate::pair::Pair;
+use crate::queues::list;
 use crate::redirect;
 use crate::rules::Target;
 use crate::settings::{ChannelKind, NTUPLE, Ring};
@@ -233,14 +234,6 @@ fn compare_ring(setting: Ring, now: Option<u32>, from: u32, to: u32) -> Standing
     // A driver may report its own choice as the value that it chose.
     let likes = setting == Ring::DataSplit && from == Ring::AS_LIKED;
     compare(now.map(|now| if likes && now != to { from } else { now }), from, to)
-}
-
-/// Lists queues in a sentence, each once.
-pub(crate) fn list(queues: &[u32]) -> String {
-    let queues: BTreeSet<_> = queues.iter().collect();
-    let names: Vec<_> = queues.iter().map(ToString::to_string).collect();
-    let noun = if names.len() == 1 { "queue" } else { "queues" };
-    format!("{noun} {}", names.join(", "))
 }
 
 impl fmt::Display for Change {

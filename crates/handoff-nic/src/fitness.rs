@@ -4,7 +4,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 
 use crate::Nic;
-use crate::change::list;
+use crate::queues::list;
 
 /// How much an obstacle matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

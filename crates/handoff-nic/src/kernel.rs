@@ -3,6 +3,7 @@
 //! They stay in the namespace of the thread that opened them, so any thread can put back what was
 //! prepared there. Interfaces are named by their index, which a renaming does not change.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -153,4 +154,26 @@ impl Kernel {
 pub(crate) fn about(index: u32) -> Attributes {
     let device = Attributes::new().with(abi::A_HEADER_DEV_INDEX, &index.to_ne_bytes());
     Attributes::new().nest(abi::A_HEADER, &device)
+}
+
+impl Namespace {
+    /// The addresses of its interfaces, except those of loopback and of a link only.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be listed.
+    pub fn addresses(&self) -> Result<Vec<IpAddr>, Error> {
+        let kernel = self.kernel()?;
+        let all = kernel.addresses().map_err(Error::doing("listing the addresses there"))?;
+        let mut addresses: Vec<_> = all.into_iter().map(|(_, net)| net.addr()).collect();
+        addresses.retain(|address| !address.is_loopback());
+        addresses.sort();
+        addresses.dedup();
+        Ok(addresses)
+    }
+
+    /// Sockets to the kernel about it.
+    pub(crate) fn kernel(&self) -> Result<Kernel, Error> {
+        self.run(Kernel::open).map_err(Error::doing("entering the network namespace"))?
+    }
 }

@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -17,7 +16,6 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::Error;
 use crate::error::file;
-use crate::kernel::Kernel;
 
 /// A network namespace, which lives at least as long as this.
 ///
@@ -80,26 +78,6 @@ impl Namespace {
         let file = File::open(&path)?;
         let inode = file.metadata()?.ino();
         Ok(Self { file: Arc::new(file), inode, path })
-    }
-
-    /// The addresses of its interfaces, except those of loopback and of a link only.
-    ///
-    /// # Errors
-    ///
-    /// If they cannot be listed.
-    pub fn addresses(&self) -> Result<Vec<IpAddr>, Error> {
-        let kernel = self.kernel()?;
-        let all = kernel.addresses().map_err(Error::doing("listing the addresses there"))?;
-        let mut addresses: Vec<_> = all.into_iter().map(|(_, net)| net.addr()).collect();
-        addresses.retain(|address| !address.is_loopback());
-        addresses.sort();
-        addresses.dedup();
-        Ok(addresses)
-    }
-
-    /// Sockets to the kernel about it.
-    pub(crate) fn kernel(&self) -> Result<Kernel, Error> {
-        self.run(Kernel::open).map_err(Error::doing("entering the network namespace"))?
     }
 
     /// Where it was found.

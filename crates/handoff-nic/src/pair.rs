@@ -32,11 +32,11 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::change::list;
 use crate::kernel::Kernel;
 use crate::link::{Link, written};
 use crate::namespace::Namespace;
 use crate::queues::Bound;
+use crate::queues::list;
 use crate::redirect;
 
 /// The gateways: link-local, so they are nobody's elsewhere.

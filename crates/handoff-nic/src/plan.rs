@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::change::list;
 use crate::fitness::Weight;
+use crate::queues::list;
 use crate::settings::{HARDWARE_GRO, NTUPLE, Ring};
 use crate::{Change, Error, Flow, Nic, even};
 

@@ -3,6 +3,8 @@
 //! Kernel interface: the netdev family, Linux 6.8; bound memory of io_uring, Linux 6.15. The kernel
 //! lists queues only while the interface is up.
 
+use std::collections::BTreeSet;
+
 use handoff_sys::netdev as abi;
 use handoff_sys::netlink::{Attributes, Refusal};
 use serde::Serialize;
@@ -89,4 +91,12 @@ fn bound(queue: &Attributes) -> Option<Bound> {
         (abi::QUEUE_LEASE, Bound::Lease),
     ];
     signs.into_iter().find(|(sign, _)| queue.get(*sign).is_some()).map(|(_, bound)| bound)
+}
+
+/// Lists queues in a sentence, each once.
+pub(crate) fn list(queues: &[u32]) -> String {
+    let queues: BTreeSet<_> = queues.iter().collect();
+    let names: Vec<_> = queues.iter().map(ToString::to_string).collect();
+    let noun = if names.len() == 1 { "queue" } else { "queues" };
+    format!("{noun} {}", names.join(", "))
 }

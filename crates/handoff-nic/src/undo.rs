@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use handoff_sys::netlink::Refusal;
 use serde::Serialize;
 
-use crate::change::{Standing, list};
+use crate::change::Standing;
 use crate::kernel::Kernel;
 use crate::link::Link;
+use crate::queues::list;
 use crate::state::{Journal, Record};
 use crate::{Change, Error};
 

@@ -22,10 +22,7 @@ use handoff_lab::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{
-    availability::Mechanism,
-    findings::{Availability, Findings, Place, Run},
-};
+use crate::findings::{Availability, Findings, Mechanism, Place, Run};
 
 /// The exit code of a bench that cannot run on this machine.
 const NOT_POSSIBLE: i32 = 3;

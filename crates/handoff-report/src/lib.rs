@@ -22,7 +22,7 @@ mod rows;
 mod seed_table;
 mod seeds;
 
-pub use availability::Mechanism;
 pub use command::{ReportArgs, run};
+pub use findings::Mechanism;
 pub use findings::{Availability, Findings, Place, Run};
 pub use page::page;

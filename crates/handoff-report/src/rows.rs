@@ -7,8 +7,7 @@ use handoff_bench::{
 use maud::{Markup, html};
 
 use crate::{
-    availability::Mechanism,
-    findings::{Findings, Place, Run},
+    findings::{Findings, Mechanism, Place, Run},
     gather,
     seed_table::marked,
 };

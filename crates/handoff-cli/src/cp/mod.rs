@@ -61,7 +61,7 @@ use crate::net::address::{self, Address, Endpoint};
 use crate::net::nic::{self, Card};
 use crate::net::patience::{self, Patience};
 use crate::net::reach::{self, Addresses, Listener};
-use crate::{Command, rds};
+use crate::rds;
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
@@ -227,6 +227,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// Whether standard output is for the bytes, so that everything else goes to standard error.
+    pub(crate) fn gives_bytes(&self) -> bool {
+        sides::is_output(&self.destination)
+    }
+
     /// Why a sender that announces so many bytes is refused.
     fn too_long(&self, announced: Option<u64>) -> Option<String> {
         let (length, most) = (announced?, self.max_size?);
@@ -300,11 +305,6 @@ fn size(text: &str) -> Result<usize, String> {
         .and_then(|bytes| usize::try_from(bytes).ok())
         .filter(|bytes| (4096..=64 << 20).contains(bytes))
         .ok_or_else(|| "a piece has 4k to 64m bytes".to_owned())
-}
-
-/// Whether standard output is for the bytes, so that everything else goes to standard error.
-pub(crate) fn gives_bytes(command: &Command) -> bool {
-    matches!(command, Command::Cp(args) if sides::is_output(&args.destination))
 }
 
 /// Random bits, for names that must not collide.

@@ -13,10 +13,8 @@ use std::net::{IpAddr, SocketAddr};
 use handoff::{Driver, Region, RxBinding, RxQueue, Socket};
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, output};
-use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Steered, Wanted};
+use handoff_nic::{Directory, Error, ErrorKind, Flow, Ip, Nic, Plan, Prepared, Steered, Wanted};
 use socket2::{SockAddr, SockRef};
-
-use crate::nic::failure;
 
 /// The most memory for the area, in bytes: enough that it cannot run out, within these.
 const LEAST_AREA: usize = 16 << 20;
@@ -183,5 +181,15 @@ impl<'a> Rules<'a> {
             self.steered.borrow_mut().push(steered);
         }
         Ok(())
+    }
+}
+
+/// The failure of a subcommand by an error of the library.
+pub(crate) fn failure(error: Error) -> Failure {
+    let cause = error.to_string();
+    match error.kind() {
+        ErrorKind::Usage => Failure::Usage(cause),
+        ErrorKind::NotPossible => Failure::NotPossible(cause),
+        _ => Failure::Failed(cause),
     }
 }

@@ -7,7 +7,6 @@
 //! - `show` changes nothing and needs no privileges.
 
 use clap::Subcommand;
-use handoff_nic::{Error, ErrorKind};
 
 use handoff_command::{Context, Failure};
 
@@ -54,16 +53,6 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         Action::Prepare(args) => prepare::run(args, context),
         Action::Lease(args) => lease::run(args, context),
         Action::Restore(args) => restore::run(args, context),
-    }
-}
-
-/// The failure of a subcommand by an error of the library.
-pub(crate) fn failure(error: Error) -> Failure {
-    let cause = error.to_string();
-    match error.kind() {
-        ErrorKind::Usage => Failure::Usage(cause),
-        ErrorKind::NotPossible => Failure::NotPossible(cause),
-        _ => Failure::Failed(cause),
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use handoff_command::{Context, Failure, output};
 
-use crate::nic::failure;
+use crate::net::nic::failure;
 use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Step, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};

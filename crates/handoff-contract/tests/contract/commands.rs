@@ -7,7 +7,7 @@ use syn::{Field, Fields, Item};
 
 /// Where a command's JSON comes from: the page's section, the source, and the structures in it.
 const PRINTED: [(&str, &str, &[&str]); 14] = [
-    ("doctor", "crates/handoff-report/src/availability.rs", &["Mechanism"]),
+    ("doctor", "crates/handoff-report/src/findings.rs", &["Mechanism"]),
     ("cp", "crates/handoff-cli/src/cp/report.rs", &["Report", "Hop"]),
     ("cp", "crates/handoff-cli/src/net/arrived.rs", &["Arrived"]),
     ("cp", "crates/handoff-command/src/growth.rs", &["Growth"]),

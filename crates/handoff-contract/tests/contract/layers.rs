@@ -8,17 +8,6 @@ use std::path::{Path, PathBuf};
 
 use sources::{Crate, ModulePath};
 
-/// Crates whose modules have no order yet.
-const UNORDERED: [&str; 7] = [
-    "crates/handoff-cli",
-    "crates/handoff-lab",
-    "crates/handoff-meter",
-    "crates/handoff-nic",
-    "crates/handoff-rds",
-    "crates/handoff-report",
-    "xtask",
-];
-
 /// The order of a crate's modules: the layers from the top to the bottom.
 struct Layers(Vec<Vec<ModulePath>>);
 
@@ -141,18 +130,14 @@ fn modules_import_downwards_only() {
         ));
     }
     for (directory, found) in &crates {
-        match (tables.get(directory), UNORDERED.contains(&directory.as_str())) {
-            (Some(layers), false) => {
+        match tables.get(directory) {
+            Some(layers) => {
                 let of_crate = layers.faults(found);
                 if !of_crate.is_empty() {
                     faults.push(format!("{directory}:\n  {}", of_crate.join("\n  ")));
                 }
             }
-            (None, true) => {}
-            (Some(_), true) => faults.push(format!("{directory}: its modules have an order")),
-            (None, false) => {
-                faults.push(format!("{directory}: docs/architecture.md has no layers of it"))
-            }
+            None => faults.push(format!("{directory}: docs/architecture.md has no layers of it")),
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));

@@ -7,8 +7,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::accelerator;
 use super::{Guest, LOOK};
-use crate::accelerator;
 use crate::cache::Cache;
 use crate::channel::{read_complaints, read_console, read_messages};
 use crate::console::Console;
