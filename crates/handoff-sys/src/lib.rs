@@ -1,7 +1,7 @@
 //! The kernel ABI that handoff uses and that the `io-uring` and `libc` crates lack.
 //!
-//! This crate decides nothing: it has constants, layouts checked at compile time, and setters for
-//! submission entries beyond those of the builder.
+//! This crate decides nothing: it has constants, layouts checked at compile time, setters for
+//! submission entries beyond those of the builder, and bare calls, with that of modprobe(8).
 
 pub mod bpf;
 pub mod clone_buffers;

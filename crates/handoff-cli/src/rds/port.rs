@@ -17,8 +17,7 @@ use handoff_rds::{Completion, Error, Received, Refused};
 use ipnet::IpNet;
 use std::os::fd::AsFd;
 
-use handoff_command::allow_list;
-use handoff_command::allow_list::{AllowArgs, AllowList};
+use handoff_command::allow_list::{self, AllowArgs, AllowList};
 use handoff_command::descriptors;
 use handoff_command::{Failure, output};
 

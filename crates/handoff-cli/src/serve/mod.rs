@@ -25,8 +25,7 @@ use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
 use handoff_command::rate_limit::RateLimit;
 use handoff_command::threads::{on_threads, share};
-use handoff_command::{Context, Failure, output, quantity, service};
-use handoff_command::{allow_list, descriptors};
+use handoff_command::{Context, Failure, allow_list, descriptors, output, quantity, service};
 
 use crate::net::address::Endpoint;
 use crate::net::patience::Patience;

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::Shutdown;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -113,15 +114,19 @@ fn idle_strangers_leave_their_places() {
     assert_eq!((&ended.json()["displaced"], &ended.json()["most_open"]), (&1.into(), &4.into()));
 }
 
+fn with_96_descriptors(place: &Path) -> Listening {
+    let serve = command(place, &["--json", "--listen", "127.0.0.1:0"]);
+    let mut limited = Command::new("bash");
+    limited.args(["-c", "ulimit -n 96; exec \"$@\"", "bash"]).arg(serve.get_program());
+    limited.args(serve.get_args());
+    Listening::start_as(limited)
+}
+
 #[test]
 fn connections_leave_descriptors_for_files() {
     const CONNECTIONS: u8 = 24;
     let place = directory(&[("large", LARGE)]);
-    let mut limited = Command::new("bash");
-    let serve = command(place.path(), &["--json", "--listen", "127.0.0.1:0"]);
-    limited.args(["-c", "ulimit -n 96; exec \"$@\"", "bash"]).arg(serve.get_program());
-    limited.args(serve.get_args());
-    let serving = Listening::start_as(limited);
+    let serving = with_96_descriptors(place.path());
     // All are there before the first file is opened, and no answer is taken before the last has begun.
     let mut all: Vec<_> =
         (0..CONNECTIONS).map(|it| serving.connect_from([127, 0, 1, it])).collect();
@@ -150,11 +155,7 @@ fn connections_leave_descriptors_for_files() {
 fn who_waits_for_a_place_takes_no_descriptors_of_files() {
     const WAITING: usize = 300;
     let place = directory(&[("large", LARGE)]);
-    let mut limited = Command::new("bash");
-    let serve = command(place.path(), &["--json", "--listen", "127.0.0.1:0"]);
-    limited.args(["-c", "ulimit -n 96; exec \"$@\"", "bash"]).arg(serve.get_program());
-    limited.args(serve.get_args());
-    let serving = Listening::start_as(limited);
+    let serving = with_96_descriptors(place.path());
     // All have asked when the server looks, and a ring accepts them at once.
     serving.signal(Signal::STOP);
     let all: Vec<_> = (0..WAITING)

@@ -178,9 +178,13 @@ impl LaneShared {
         self.socket.borrow().clone()
     }
 
-    /// The socket, which no request needs any more; to be dropped where that may use the driver.
-    pub(crate) fn take_socket(&self) -> Option<Rc<SocketShared>> {
-        self.socket.take()
+    /// The socket, once no request needs it any more; to be dropped where that may use the driver.
+    pub(crate) fn take_socket_if(
+        &self,
+        is_done: impl FnOnce() -> bool,
+    ) -> Option<Rc<SocketShared>> {
+        let mut socket = self.socket.borrow_mut();
+        if socket.is_some() && is_done() { socket.take() } else { None }
     }
 
     /// Buffers pushed and not taken back.

@@ -254,7 +254,7 @@ impl LaneShared {
                 socket.queue.borrow_mut().close_lane();
             }
         }
-        let socket = if state.is_only_lent() { self.take_socket() } else { None };
+        let socket = self.take_socket_if(|| state.is_only_lent());
         // A wait that is still to be told would be told to the next lane of this number.
         let waits = state.stream.as_ref().is_some_and(|stream| stream.wait.is_some());
         let is_over = state.head == state.tail && !waits;

@@ -74,6 +74,7 @@ pub(crate) fn run_in_guest(
 ) -> Output {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages");
     let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
+    // dkms alone takes half an hour of an emulated processor.
     command.args(["lab", "run", "--userland", userland, "--timeout", "6000"]);
     for put in [scripts.join(script), scripts.join("shared.sh"), place.join("packages")] {
         command.arg("--put").arg(put);
