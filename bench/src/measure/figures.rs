@@ -1,19 +1,38 @@
 //! The figures of one slot.
 
 use std::{
-    sync::atomic::AtomicBool,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use super::engine::{Cpu, Engine, Reaped, Slot, Time};
 use crate::{processor::kept_waiting, report::Row};
 
-/// Runs an engine for one slot: its time, and its figures as a row has them; none if it moved nothing.
+/// Slots of this length are not made longer where nothing was moved.
+const LONG: Duration = Duration::from_secs(1);
+
+/// Runs an engine for one slot: its time, and its figures as a row has them; none if it moved nothing. On a
+/// busy machine a short slot may be over before its first operation begins: the next try is twice as long.
 ///
 /// # Errors
 ///
 /// As [`Engine::run`].
 pub(super) fn timed(
+    engine: &mut dyn Engine,
+    mut length: Duration,
+    stop: &AtomicBool,
+    far_end_cpu: &dyn Fn() -> Duration,
+) -> Result<Option<(Time, Row)>, String> {
+    loop {
+        let figures = once(engine, length, stop, far_end_cpu)?;
+        if figures.is_some() || length >= LONG || stop.load(Ordering::Relaxed) {
+            return Ok(figures);
+        }
+        length *= 2;
+    }
+}
+
+fn once(
     engine: &mut dyn Engine,
     length: Duration,
     stop: &AtomicBool,

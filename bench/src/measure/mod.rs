@@ -257,13 +257,15 @@ mod tests {
     struct Fixed<'a> {
         name: &'static str,
         bytes: u64,
+        /// The shortest slot in which it moves anything.
+        shortest: Duration,
         log: &'a RefCell<Vec<&'static str>>,
         fails: bool,
     }
 
     impl Engine for Fixed<'_> {
         fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String> {
-            if slot.length() < PLAN.slot {
+            if slot.length() < self.shortest {
                 return Ok(Tally::default());
             }
             self.log.borrow_mut().push(self.name);
@@ -304,7 +306,9 @@ mod tests {
             config: Config::default(),
             baseline: name == "base",
             peer: false,
-            make: Box::new(move || Ok(Box::new(Fixed { name, bytes, log, fails }))),
+            make: Box::new(move || {
+                Ok(Box::new(Fixed { name, bytes, shortest: PLAN.slot, log, fails }))
+            }),
         }
     }
 
@@ -346,6 +350,24 @@ mod tests {
         let measured = measure(&subjects, PLAN, &stop, &|| Duration::ZERO).unwrap();
         assert_eq!(measured.rows[1].skipped.as_deref(), Some("no such device"));
         assert!(measured.failed.is_empty());
+    }
+
+    #[test]
+    fn a_slot_in_which_nothing_was_moved_is_taken_again_for_longer() {
+        let log = RefCell::default();
+        let of = |shortest| Subject {
+            make: Box::new({
+                let log = &log;
+                move || Ok(Box::new(Fixed { name: "slow", bytes: 10, shortest, log, fails: false }))
+            }),
+            ..subject(&log, "slow", 10, false)
+        };
+        let subjects = [of(PLAN.slot * 8), of(Duration::MAX)];
+        let stop = AtomicBool::new(false);
+        let measured = measure(&subjects, PLAN, &stop, &|| Duration::ZERO).unwrap();
+        assert_eq!(log.borrow().len(), PLAN.rounds as usize);
+        assert_eq!(measured.rows[0].copied_share, Some(0.2));
+        assert!(measured.rows[1].skipped.is_some(), "{:?}", measured.rows[1]);
     }
 
     #[test]
