@@ -7,12 +7,14 @@ CARGO ?= cargo
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 HANDOFF := target/release/handoff
+WORKSHOP := target/release/handoff-workshop
 ARCHIVE := target/release/libhandoff_capi.a
 DIST := target/dist
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build dist demo test soak bench report published install packages clean
+.PHONY: help setup build workshop dist dist-workshop completions demo test soak bench report published install
+.PHONY: install-workshop packages clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -26,16 +28,31 @@ build: ## Build the command, its man pages and completions, and the library for 
 	$(CARGO) rustc --release --package handoff-capi --lib --crate-type staticlib
 	@$(MAKE) --no-print-directory dist
 
+workshop: ## Build handoff-workshop too: benches, reports, the lab, the tour; its man pages and completions
+	$(CARGO) build --release --package handoff-workshop --package handoff-cli
+	@$(MAKE) --no-print-directory dist-workshop
+
 # What is made of the command and of the library.
-dist:
+dist: completions
 	scripts/libhandoff $(ARCHIVE) $(DIST)/lib
 	$(HANDOFF) man --all $(DIST)/man1
+
+# What is made of the workshop.
+dist-workshop: completions
+	$(WORKSHOP) man --all $(DIST)/workshop/man1
+	mkdir -p $(addprefix $(DIST)/workshop/,bash zsh fish)
+	$(WORKSHOP) completions bash > $(DIST)/workshop/bash/handoff-workshop
+	$(WORKSHOP) completions zsh > $(DIST)/workshop/zsh/_handoff-workshop
+	$(WORKSHOP) completions fish > $(DIST)/workshop/fish/handoff-workshop.fish
+
+# With the workshop's commands, where it is built.
+completions:
 	mkdir -p $(addprefix $(DIST)/,bash zsh fish)
 	$(HANDOFF) completions bash > $(DIST)/bash/handoff
 	$(HANDOFF) completions zsh > $(DIST)/zsh/_handoff
 	$(HANDOFF) completions fish > $(DIST)/fish/handoff.fish
 
-demo: setup build ## Probe this machine, measure sending, and copy 1 GiB; then the same in the lab (as root)
+demo: setup workshop ## Probe this machine, measure sending, and copy 1 GiB; then the same in the lab (as root)
 	$(CARGO) xtask demo --handoff $(HANDOFF)
 
 test: setup ## Run the checks and all tests, in stages; the last line counts them
@@ -51,7 +68,7 @@ soak: setup ## Run the long forms of the tests, for hours, and add the result to
 		echo "other people's suites were not run: make soak PEERS=DIRECTORY (docs/testing.md)"; fi; \
 	exit $$status
 
-bench: setup build ## Print every table of figures that this machine can make (as root)
+bench: setup workshop ## Print every table of figures that this machine can make (as root)
 	$(HANDOFF) bench send
 	$(HANDOFF) bench recv
 	$(HANDOFF) bench splice
@@ -65,7 +82,7 @@ bench: setup build ## Print every table of figures that this machine can make (a
 	$(HANDOFF) bench block --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench http --lab || [ $$? -eq 3 ]
 
-report: setup build ## Write these tables, and what this machine can do, as one page, handoff-report.html (as root)
+report: setup workshop ## Write these tables, and what this machine can do, as one page, handoff-report.html (as root)
 	$(HANDOFF) report --lab
 
 published: ## Check licences, known faults, the oldest Rust and the API (SINCE=REV), if the tools are installed
@@ -85,9 +102,19 @@ install: ## Install what `make build` built below PREFIX (/usr/local)
 	install -D -m 644 $(DIST)/zsh/_handoff $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff
 	install -D -m 644 $(DIST)/fish/handoff.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff.fish
 
-packages: setup build ## Pack what `make build` built as Debian packages, in target/packages
+install-workshop: ## Install what `make workshop` built beside it
+	install -D -m 755 $(WORKSHOP) $(DESTDIR)$(PREFIX)/bin/handoff-workshop
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(DIST)/workshop/man1/*.1
+	install -D -m 644 $(DIST)/workshop/bash/handoff-workshop \
+	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff-workshop
+	install -D -m 644 $(DIST)/workshop/zsh/_handoff-workshop \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff-workshop
+	install -D -m 644 $(DIST)/workshop/fish/handoff-workshop.fish \
+	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff-workshop.fish
+
+packages: setup build workshop ## Pack what these built as Debian packages, in target/packages
 	@scripts/setup debhelper dh-dkms fakeroot
-	scripts/packages target/packages HANDOFF=$(HANDOFF) ARCHIVE=$(ARCHIVE) DIST=$(DIST)
+	scripts/packages target/packages HANDOFF=$(HANDOFF) WORKSHOP=$(WORKSHOP) ARCHIVE=$(ARCHIVE) DIST=$(DIST)
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use handoff_lab::{StopFlag, topology::TopologyError};
+use handoff_lab::StopFlag;
+use handoff_testbed::TopologyError;
 
 /// How the command was called.
 pub struct Context<'a> {

@@ -13,8 +13,8 @@ use std::time::Duration;
 use handoff_lab::{
     Acceleration, Error, Machine,
     command::{self, Carried, TIMED_OUT},
-    topology,
 };
+use handoff_sys::companion::WORKSHOP;
 
 use crate::{
     context::{BenchError, Context},
@@ -46,7 +46,7 @@ pub(crate) fn load_in_guest(module: &str) -> Result<(), BenchError> {
     if !is_guest() {
         return Ok(());
     }
-    Ok(topology::load(module, &[])?)
+    Ok(handoff_testbed::load(module, &[])?)
 }
 
 /// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in, and so
@@ -69,7 +69,8 @@ pub fn run(
         virtio_net,
         ..Machine::default()
     };
-    let ended = command::run_ourselves(&machine, carried, arguments, Some(limit), context.stop);
+    let ended =
+        command::run_program(&machine, carried, WORKSHOP, arguments, Some(limit), context.stop);
     let (code, output) = ended.map_err(|error| match error {
         Error::Failed(cause) => BenchError::Failed(cause),
         Error::Usage(cause) => BenchError::Usage(cause),
@@ -130,7 +131,7 @@ mod tests {
                 Err(BenchError::Failed(cause)) => {
                     assert!(cause.contains("did not end within 3s"), "{cause}");
                 }
-                Err(BenchError::NotPossible(reason)) => handoff_lab::skip!("{reason}"),
+                Err(BenchError::NotPossible(reason)) => handoff_testbed::skip!("{reason}"),
                 Err(error) => panic!("{error}"),
                 Ok(_) => panic!("no report was printed"),
             }

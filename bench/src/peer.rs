@@ -22,7 +22,8 @@ use std::{
 use clap::Args;
 use handoff_command::named::parse_named;
 use handoff_command::quantity::bytes_per_unit;
-use handoff_lab::{command::Carried, topology::Namespace};
+use handoff_lab::command::Carried;
+use handoff_testbed::Namespace;
 use regex_lite::Regex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -373,7 +374,7 @@ impl Running {
             // SAFETY: between fork and exec only sched_setaffinity is called, a bare system call.
             unsafe { shell.pre_exec(move || Ok(sched_setaffinity(None, &processors)?)) };
         }
-        handoff_lab::die_with_us(&mut shell, Signal::KILL);
+        handoff_testbed::die_with_us(&mut shell, Signal::KILL);
         if let Some(namespace) = namespace {
             namespace.attach(&mut shell);
         }
@@ -472,7 +473,7 @@ impl Engine for Peer {
 mod tests {
     use std::{net::TcpListener, sync::atomic::AtomicBool};
 
-    use handoff_lab::topology_or_skip;
+    use handoff_testbed::topology_or_skip;
 
     use super::*;
 

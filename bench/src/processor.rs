@@ -65,7 +65,7 @@ impl Drop for Pinned {
 /// report it (CONFIG_SCHED_INFO), and where instructions are counted: there everything on the one processor
 /// belongs to the work.
 pub fn kept_waiting() -> Duration {
-    if handoff_lab::instructions::counting() {
+    if handoff_testbed::instructions::counting() {
         return Duration::ZERO;
     }
     ran_and_waited(Path::new("/proc/thread-self")).1
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn sharing_a_processor_is_waiting() {
         if !Path::new("/proc/thread-self/schedstat").exists() {
-            handoff_lab::skip!("this kernel does not tell how long threads wait");
+            handoff_testbed::skip!("this kernel does not tell how long threads wait");
         }
         let _pinned = Pinned::to(None).unwrap();
         let spin = |time: Duration| {

@@ -7,7 +7,7 @@ mod row;
 
 use std::collections::BTreeSet;
 
-use handoff_lab::instructions;
+use handoff_testbed::instructions;
 use serde::{Deserialize, Serialize};
 
 pub use self::{

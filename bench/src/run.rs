@@ -11,7 +11,7 @@
 use std::{fs, path::PathBuf, sync::atomic::AtomicBool, time::Duration, time::SystemTime};
 
 use clap::Args;
-use handoff_lab::instructions;
+use handoff_testbed::instructions;
 use regex_lite::Regex;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use handoff_lab::topology::Namespace;
+use handoff_testbed::Namespace;
 
 /// Whether somebody listens at a port of a namespace.
 ///

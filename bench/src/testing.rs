@@ -48,7 +48,7 @@ macro_rules! report_or_skip {
     ($measured:expr) => {
         match $measured {
             Ok(report) => report,
-            Err(BenchError::NotPossible(reason)) => handoff_lab::skip!("{reason}"),
+            Err(BenchError::NotPossible(reason)) => handoff_testbed::skip!("{reason}"),
             Err(error) => panic!("{error}"),
         }
     };

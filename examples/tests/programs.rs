@@ -237,7 +237,7 @@ fn a_socket_that_nobody_listens_at_is_an_error() {
 mod guest {
     use super::*;
 
-    use handoff_lab::topology::{self, Pair};
+    use handoff_testbed::{self, Pair};
 
     /// Two hosts joined by software NICs; queue 3 of the receiving NIC gets what comes to port 4003.
     fn wired() -> Pair {
@@ -299,7 +299,7 @@ mod guest {
 
     #[test]
     fn a_datagram_is_answered_and_comes_back() {
-        topology::load("rds_tcp", &[]).expect("the guest has it");
+        handoff_testbed::load("rds_tcp", &[]).expect("the guest has it");
         let pair = Pair::new(9_000).expect("two hosts");
         let [near, far] = [&pair.left, &pair.right].map(|end| format!("{}:4000", end.v4()));
         let program = env!("CARGO_BIN_EXE_exchange-datagrams");

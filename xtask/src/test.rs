@@ -39,7 +39,7 @@ mod times;
 
 const LOG: &str = "target/test.log";
 const SUMMARY: &str = "target/test-summary";
-const HANDOFF: &str = "target/debug/handoff";
+const WORKSHOP: &str = "target/debug/handoff-workshop";
 /// What Cargo reports as built.
 const PROGRAMS: &str = "target/test-programs.json";
 const REPORT: &str = "target/test-report.json";
@@ -355,7 +355,7 @@ impl Session {
             if self.stop.load(Ordering::Acquire) {
                 break;
             }
-            let mut lab = sandboxed(&["--network"], HANDOFF);
+            let mut lab = sandboxed(&["--network"], WORKSHOP);
             lab.args(["lab", "image", image]);
             let mut last = String::new();
             let end = self.watch(&mut lab, |line| line.clone_into(&mut last));
@@ -370,7 +370,7 @@ impl Session {
     fn tests(&mut self, stages: &[String]) {
         // One of the long forms fetches what guests boot anew.
         let network: &[&str] = if self.soak.is_some() { &["--network"] } else { &[] };
-        let mut lab = sandboxed(network, HANDOFF);
+        let mut lab = sandboxed(network, WORKSHOP);
         lab.args(["lab", "test", "--report", REPORT, "--may-skip", MAY_SKIP, "--keep"]);
         if let Some(soak) = &self.soak {
             lab.envs([(SOAK, "1"), ("PROPTEST_CASES", SOAK_CASES)]);

@@ -20,7 +20,7 @@ mod native {
         () => {
             let may = capabilities(None).expect("can be asked").effective;
             if !may.contains(CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN) {
-                handoff_lab::skip!("namespaces need CAP_SYS_ADMIN and CAP_NET_ADMIN");
+                handoff_testbed::skip!("namespaces need CAP_SYS_ADMIN and CAP_NET_ADMIN");
             }
         };
     }
@@ -30,7 +30,7 @@ mod native {
             let free = Command::new("losetup").arg("--find").output().expect("it starts");
             let free = String::from_utf8_lossy(&free.stdout);
             if !Path::new(free.trim()).exists() {
-                handoff_lab::skip!("no free loop device: '{}'", free.trim());
+                handoff_testbed::skip!("no free loop device: '{}'", free.trim());
             }
         };
     }
@@ -243,7 +243,7 @@ mod native {
                     env!("CARGO_BIN_EXE_xtask")
                 ),
             ),
-            ("target/debug/handoff", format!("[ \"$2\" = test ] || exit 0\n{tests}")),
+            ("target/debug/handoff-workshop", format!("[ \"$2\" = test ] || exit 0\n{tests}")),
         ] {
             let path = place(name);
             fs::create_dir_all(path.parent().expect("has one")).expect("makes");

@@ -7,10 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use handoff_lab::{
-    instructions,
-    topology::{Disk as _, NullDisk},
-};
+use handoff_testbed::{Disk as _, NullDisk, instructions};
 
 use super::BlockArgs;
 use crate::context::BenchError;

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use handoff_lab::topology::{Disk as _, LoopDisk};
+use handoff_testbed::{Disk as _, LoopDisk};
 
 use super::served::Device;
 use crate::tasks;

@@ -21,7 +21,7 @@ use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 use clap::Args;
 use handoff_block::{Engine, Kind, Spec};
 use handoff_command::quantity::format_size;
-use handoff_lab::instructions;
+use handoff_testbed::instructions;
 
 use self::{
     bed::Bed,

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use handoff_lab::instructions;
+use handoff_testbed::instructions;
 
 use super::{Job, load::Load};
 use crate::{

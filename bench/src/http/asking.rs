@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use handoff_lab::topology::Namespace;
+use handoff_testbed::Namespace;
 use rustix::net::{RecvFlags, recv};
 
 use super::bed::Bed;

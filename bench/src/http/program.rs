@@ -1,6 +1,8 @@
 //! Servers that are programs: nginx(8), of the Debian package of this name, `handoff serve`, and any other.
 
-use std::{env, fs, path::Path, sync::atomic::AtomicBool, time::Duration};
+use std::{fs, sync::atomic::AtomicBool, time::Duration};
+
+use handoff_sys::companion::{self, PRODUCT};
 
 use super::{
     bed::{Bed, Port},
@@ -61,17 +63,15 @@ impl<'a> Program<'a> {
     ///
     /// # Errors
     ///
-    /// If this program is not `handoff`, in one line.
+    /// If `handoff` is not installed, in one line.
     pub(super) fn serve(
         bed: &'a Bed,
         port: &Port<'_>,
         stop: &'a AtomicBool,
     ) -> Result<Self, String> {
-        let ourselves = env::current_exe().map_err(|error| error.to_string())?;
-        if ourselves.file_name() != Some(Path::new("handoff").as_os_str()) {
-            return Err("only the command handoff can serve".to_owned());
-        }
-        let program = ourselves.display();
+        let program = companion::find(PRODUCT)
+            .ok_or_else(|| format!("{PRODUCT} is neither beside this program nor on PATH"))?;
+        let program = program.display();
         let command =
             format!("exec {program} serve {{root}} --threads 1 --listen {{addr}}:{{port}}");
         Self::start(&command, bed, port, stop)

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use handoff_lab::instructions;
+use handoff_testbed::instructions;
 use rustix::thread::gettid;
 
 use super::bed::Bed;

@@ -7,8 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use handoff_lab::topology::{Namespace, Pair, PairEnd, TopologyError};
 use handoff_nic::Prepared;
+use handoff_testbed::{Namespace, Pair, PairEnd, TopologyError};
 use rustix::thread::CpuSet;
 
 use super::{

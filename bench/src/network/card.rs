@@ -16,9 +16,10 @@ use std::{
 };
 
 use handoff_command::allow_list::{self, AllowList};
-use handoff_lab::{StopFlag, topology::Namespace};
+use handoff_lab::StopFlag;
 use handoff_nic::{Directory, Error, ErrorKind, Flow, Nic, Plan, Prepared, Wanted};
 use handoff_sys::hangup;
+use handoff_testbed::Namespace;
 use ipnet::IpNet;
 
 use super::{

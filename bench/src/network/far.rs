@@ -3,7 +3,7 @@
 
 use std::{net::TcpStream, sync::Arc};
 
-use handoff_lab::topology::Namespace;
+use handoff_testbed::Namespace;
 
 use super::{account::Account, bed::Load, pattern::Pattern, queues::OwnQueue};
 use crate::{peer::Placeholders, processor::Waits};

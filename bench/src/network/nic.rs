@@ -4,9 +4,9 @@
 
 use std::{net::UdpSocket, path::PathBuf};
 
-use handoff_lab::topology::PairEnd;
 use handoff_nic::{Directory, Flow, Ip, Plan, Prepared, Wanted};
 use handoff_sys::ethtool;
+use handoff_testbed::PairEnd;
 
 use crate::tasks;
 

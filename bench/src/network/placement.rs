@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn places_are_told_apart_by_cores() {
-        let Ok(core) = core(0) else { handoff_lab::skip!("cores are not told") };
+        let Ok(core) = core(0) else { handoff_testbed::skip!("cores are not told") };
         let far = core.iter().max().map_or(1, |last| last + 1);
         let usable: Vec<usize> = (0..=far).collect();
         assert_eq!(Placement::Same.beside(0, &usable), Ok(0));
@@ -184,7 +184,7 @@ mod tests {
             .filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()))
             .collect();
         if numbers.is_empty() {
-            handoff_lab::skip!("interrupts are not told");
+            handoff_testbed::skip!("interrupts are not told");
         }
         let found = numbers.into_iter().filter_map(|irq| of_interrupt(irq).ok());
         assert!(found.flatten().any(|processor| processor < CpuSet::MAX_CPU));

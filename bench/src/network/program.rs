@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use handoff_lab::topology::Namespace;
+use handoff_testbed::Namespace;
 
 use super::PATIENCE;
 use crate::{
@@ -208,7 +208,7 @@ impl<'a> Program<'a> {
 
 #[cfg(test)]
 mod tests {
-    use handoff_lab::topology_or_skip;
+    use handoff_testbed::topology_or_skip;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use handoff_lab::instructions;
+use handoff_testbed::instructions;
 use rustix::thread::gettid;
 
 use super::{

@@ -16,7 +16,6 @@ use super::{
 use crate::{measure::Reaped, network::bed::Bed};
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor, Region, Tally};
-use handoff_lab::topology::NamespaceGuard;
 use handoff_rds::{
     Completion, Refused,
     own::{Engine, Socket},
@@ -24,6 +23,7 @@ use handoff_rds::{
     wire::HEADER_LEN,
 };
 use handoff_sys::hangup;
+use handoff_testbed::NamespaceGuard;
 
 /// An engine at one end, with its sockets; tasks are dropped before what they use.
 struct Host {

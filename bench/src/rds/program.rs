@@ -3,7 +3,7 @@
 //!
 //! What it sent is by its own figure. Its costs are those of all its processes, from their start to their end.
 
-use handoff_lab::instructions;
+use handoff_testbed::instructions;
 
 use super::job::Job;
 use crate::{

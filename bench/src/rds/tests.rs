@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use handoff_lab::skip;
+use handoff_testbed::skip;
 
 use super::*;
 use crate::{

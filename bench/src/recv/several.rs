@@ -15,7 +15,7 @@ use std::{
 
 use handoff::{Driver, ExportedRxQueue, Receiver, RingUse, RxQueue, Socket, Wait};
 use handoff_command::growth::Growth;
-use handoff_lab::instructions;
+use handoff_testbed::instructions;
 use rustix::{
     event::{Timespec, epoll},
     io::Errno,

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use handoff_lab::topology::{Discard, Namespace, NamespaceGuard, Pair, TopologyError};
+use handoff_testbed::{Discard, Namespace, NamespaceGuard, Pair, TopologyError};
 use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
 use super::Protocol;

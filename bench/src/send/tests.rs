@@ -1,6 +1,6 @@
 //! Tests of the send bench on real networks of its own.
 
-use handoff_lab::skip;
+use handoff_testbed::skip;
 
 use super::*;
 use crate::testing::{self, report_or_skip};

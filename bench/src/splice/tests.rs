@@ -91,7 +91,7 @@ fn rows_without_the_module_say_what_to_do() {
 #[test]
 fn a_relay_without_the_module_is_no_failure() {
     if Path::new("/dev/getbuf").exists() {
-        handoff_lab::skip!("the module getbuf is loaded");
+        handoff_testbed::skip!("the module getbuf is loaded");
     }
     let report = measured("--time 0.01 --rounds 1 --only relay.get", false).unwrap();
     let [get, _splice] = &report.rows[..] else { panic!("{report:?}") };

@@ -3,8 +3,7 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
-use handoff_probe::{self as probe, Capability, State};
-use handoff_report::Mechanism;
+use handoff_probe::{self as probe, Capability, Mechanism, State};
 use rustix::termios::tcgetwinsize;
 
 use handoff_command::{Context, Failure, output};

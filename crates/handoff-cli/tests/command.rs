@@ -143,8 +143,11 @@ fn completions_and_pages_come_out() {
         let script = String::from_utf8(handoff(&["completions", shell]).stdout).expect("UTF-8");
         assert!(script.contains("doctor"), "{shell}: {script}");
     }
-    let page = String::from_utf8(handoff(&["man", "doctor"]).stdout).expect("UTF-8");
-    assert!(page.contains(".TH handoff-doctor 1"), "{page}");
+    let page = |args: &[&str]| String::from_utf8(handoff(args).stdout).expect("UTF-8");
+    assert!(page(&["man"]).contains("not possible on this machine"));
+    for words in [".TH handoff-doctor 1", "Examples:", "json"] {
+        assert!(page(&["man", "doctor"]).contains(words), "{words}");
+    }
 }
 
 #[test]
@@ -154,16 +157,42 @@ fn all_man_pages_are_written_into_a_directory() {
     let output = handoff(&["man", "--all", man.to_str().expect("UTF-8")]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(output.stdout.is_empty());
-    let written = std::fs::read(man.join("handoff-bench-send.1")).expect("a page");
-    assert_eq!(written, handoff(&["man", "bench", "send"]).stdout);
-    let names = std::fs::read_dir(&man).expect("a directory").count();
-    assert!(names > 20, "{names} pages");
+    let written = std::fs::read(man.join("handoff-blk-add.1")).expect("a page");
+    assert_eq!(written, handoff(&["man", "blk", "add"]).stdout);
+    let names = std::fs::read_dir(&man).expect("a directory");
+    let names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();
+    assert!(names.len() > 20, "{names:?}");
+    // Those of the other program are its own, and hidden commands have none.
+    for name in ["handoff-bench.1", "handoff-lab.1", "handoff-blk-supervise.1"] {
+        assert!(!names.contains(&name.into()), "{names:?}");
+    }
 
     let file = place.path().join("file");
     std::fs::write(&file, "").expect("a file");
     let output = handoff(&["man", "--all", file.to_str().expect("UTF-8")]);
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("file: File exists"), "{}", stderr(&output));
+}
+
+#[test]
+fn commands_of_the_other_program_name_its_package_where_it_is_not() {
+    let place = tempfile::tempdir().expect("a directory");
+    let alone = place.path().join("handoff");
+    std::fs::copy(env!("CARGO_BIN_EXE_handoff"), &alone).expect("copies");
+    let run = |args: &[&str]| {
+        Command::new(&alone).args(args).env("PATH", place.path()).output().expect("handoff starts")
+    };
+    for args in
+        [&["bench", "send"][..], &["report"], &["lab", "--help"], &["tour"], &["man", "lab"]]
+    {
+        let output = run(args);
+        let line = stderr(&output);
+        assert_eq!((code(&output), line.lines().count()), (3, 1), "{args:?}: {line}");
+        assert!(line.contains("install the package handoff-workshop"), "{line}");
+    }
+    // It does without in all else.
+    let script = String::from_utf8(run(&["completions", "fish"]).stdout).expect("UTF-8");
+    assert!(script.contains("tour"), "{script}");
 }
 
 #[test]
@@ -245,28 +274,5 @@ fn a_full_disk_is_an_error() {
             .expect("handoff starts");
         assert_eq!(code(&output), 1, "{args:?}");
         assert!(stderr(&output).contains("could not be written"), "{}", stderr(&output));
-    }
-}
-
-mod native {
-    mod lab {
-        use crate::{code, handoff, stderr};
-
-        #[test]
-        fn a_command_at_its_time_out_shows_where_it_stands() {
-            let command = ["lab", "run", "--timeout", "3", "--", "sh", "-c", "echo up; sleep 1000"];
-            let output = handoff(&command);
-            if code(&output) == 3 {
-                handoff_lab::skip!("{}", stderr(&output));
-            }
-            let text = stderr(&output);
-            assert_eq!(code(&output), 124, "{text}");
-            assert_eq!(output.stdout, b"up\n");
-            let lines: Vec<&str> = text.lines().collect();
-            let told = "handoff lab: the command was ended at its time-out";
-            let begin = lines.iter().position(|line| *line == told).expect(&text);
-            let below = lines[begin + 1..].join("\n");
-            assert!(below.contains(" sleep: state S") && below.contains("_nanosleep"), "{text}");
-        }
     }
 }

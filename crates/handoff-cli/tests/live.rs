@@ -99,7 +99,7 @@ mod guest {
             signal(&child, Signal::INT);
         }
         let Some(status) = ended(&mut child) else {
-            handoff_lab::skip!("{}", written.trim());
+            handoff_testbed::skip!("{}", written.trim());
         };
         assert!(meanwhile.len() <= usize::from(ROWS), "{meanwhile:#?}");
         assert!(meanwhile.iter().all(|line| line.len() <= COLUMNS.into()), "{meanwhile:#?}");
@@ -137,7 +137,7 @@ mod guest {
         if child.try_wait().expect("ours").is_none() {
             signal(&child, Signal::TERM);
         }
-        let Some(status) = ended(&mut child) else { handoff_lab::skip!("{}", said().trim()) };
+        let Some(status) = ended(&mut child) else { handoff_testbed::skip!("{}", said().trim()) };
         assert!(status.success(), "{status}");
         for line in said().lines() {
             assert!(line.starts_with("copied ") && line.contains("MB/s moved"), "{line}");

@@ -12,13 +12,16 @@
 pub mod access_log;
 pub mod allow_list;
 pub mod clock;
+pub mod completions;
 pub mod context;
 pub mod descriptors;
 pub mod failure;
 pub mod growth;
 pub mod logging;
+pub mod man;
 pub mod named;
 pub mod output;
+pub mod program;
 pub mod progress;
 pub mod quantity;
 pub mod rate_limit;

@@ -92,7 +92,7 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
     }
 }
 
-/// Runs this very program in a guest, with other arguments and with `carried` in; returns its exit code
+/// Runs `program`, the product or the workshop, in a guest with `carried` in; returns its exit code
 /// and its standard output. A `timeout` ends it: exit code [`TIMED_OUT`], and the output shows where the
 /// guest's tasks stood.
 ///
@@ -102,9 +102,10 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
 /// # Errors
 ///
 /// As [`run`]; a report of the kernel about itself is shown, and gives exit code 125.
-pub fn run_ourselves<T: AsRef<[u8]>>(
+pub fn run_program<T: AsRef<[u8]>>(
     machine: &Machine,
     carried: &Carried,
+    program: &str,
     arguments: impl IntoIterator<Item = T>,
     timeout: Option<Duration>,
     stop: &StopFlag,
@@ -112,8 +113,8 @@ pub fn run_ourselves<T: AsRef<[u8]>>(
     let stripped = Stripped::new()?;
     let mut machine = machine.clone();
     machine.puts.extend(carried.puts(&stripped));
-    machine.puts.push(stripped.ourselves());
-    let mut words = vec![b"handoff".to_vec()];
+    machine.puts.extend(stripped.programs());
+    let mut words = vec![program.as_bytes().to_vec()];
     words.extend(arguments.into_iter().map(|word| word.as_ref().to_vec()));
     let mut output = Vec::new();
     let code = run::run_once(&machine, words, timeout, stop, |stream, bytes| match stream {

@@ -1,5 +1,4 @@
-//! The lab: a stock Debian kernel in QEMU, for everything that this machine's own kernel lacks, and the
-//! topologies of tests and benches.
+//! The lab: a stock Debian kernel in QEMU, for everything that this machine's own kernel lacks.
 //!
 //! ```no_run
 //! use handoff_lab::{Guest, Job, Machine, StopFlag};
@@ -45,12 +44,8 @@ mod userland;
 mod wire;
 
 pub mod command;
-pub mod helpers;
-pub mod instructions;
 pub mod module;
-pub mod skip;
 pub mod testing;
-pub mod topology;
 
 pub use cache::{Cache, DIRECTORY_VARIABLE};
 pub use console::Fault;
@@ -59,5 +54,5 @@ pub use guest::{Guest, prepare};
 pub use job::{Ending, Hang, Input, Job, Outcome, Stream};
 pub use kernel::{Kernel, KernelChoice};
 pub use machine::{Acceleration, Disk, DiskContent, Machine, Put};
-pub use tool::{StopFlag, die_with_us};
+pub use tool::StopFlag;
 pub use userland::Userland;

@@ -18,8 +18,8 @@ use crate::error::{Error, Result, Trying};
 use crate::initramfs;
 use crate::kernel::{Kernel, KernelChoice};
 use crate::tool;
-use crate::topology::{self, Side};
 use crate::userland::Userland;
+use handoff_testbed::{Side, die_with_us};
 
 /// The emulator.
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
@@ -153,7 +153,7 @@ pub struct Machine {
     /// 7.2 and later have the driver built in.
     pub nvme: Vec<Disk>,
     /// Pairs of virtio-net devices, each joined inside QEMU and to nothing else
-    /// ([`Pair::virtio`](crate::topology::Pair::virtio)).
+    /// ([`Pair::virtio`](handoff_testbed::Pair::virtio)).
     pub virtio_net: u8,
     /// What is copied into the guest when it has booted.
     pub puts: Vec<Put>,
@@ -251,7 +251,7 @@ impl Machine {
         // Ctrl-C on the terminal is for us: we end the guest in order.
         qemu.process_group(0);
         qemu.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        tool::die_with_us(&mut qemu, Signal::KILL);
+        die_with_us(&mut qemu, Signal::KILL);
         pass(&mut qemu, &inherited);
         tracing::debug!("{qemu:?}");
         let process = qemu.spawn().map_err(|error| tool::not_started(QEMU, &error))?;
@@ -337,7 +337,8 @@ fn inherited_path(descriptor: RawFd) -> PathBuf {
 fn virtio_net(qemu: &mut Command, pair: u8) {
     for side in [Side::Left, Side::Right] {
         let end = format!("pair{pair}-{side:?}");
-        let mac = topology::virtio_mac(pair, side).map(|byte| format!("{byte:02x}")).join(":");
+        let mac =
+            handoff_testbed::virtio_mac(pair, side).map(|byte| format!("{byte:02x}")).join(":");
         qemu.args(["-netdev", &format!("hubport,id={end},hubid={pair}")]);
         // They send by a timer of the guest's clock: under instruction counting that clock jumps over
         // idle time, and frames that leave by the host's clock would be late by all of it. Nothing boots

@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_process_that_spins_is_busy_and_one_that_sleeps_is_idle() {
         if Spent::by(std::process::id()).is_none() {
-            crate::skip!("this kernel does not tell how long threads ran and waited");
+            handoff_testbed::skip!("this kernel does not tell how long threads ran and waited");
         }
         // A current wait is not reported yet, so one look may be wrong on a busy machine.
         let becomes = |script: &str, busy: bool| {
@@ -169,7 +169,7 @@ mod tests {
         const CROWD: &str =
             "ulimit -t 100; for i in $(seq $(nproc)) x; do while :; do :; done & done; wait";
         if Spent::by(std::process::id()).is_none() {
-            crate::skip!("this kernel does not tell how long threads ran and waited");
+            handoff_testbed::skip!("this kernel does not tell how long threads ran and waited");
         }
         // Whether more is added within a second; usually after some of these looks at the latest.
         let adds = |script: &str, expected: bool| {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 
+use handoff_sys::companion::{self, PRODUCT, WORKSHOP};
+
 use crate::error::{Result, Trying};
 use crate::machine::Put;
 use crate::tool;
@@ -48,11 +50,13 @@ impl Stripped {
         Put { source: self.of(program), target: Path::new("/opt/handoff/bin").join(name) }
     }
 
-    /// This program as `handoff` on the guest's path.
-    pub(crate) fn ourselves(&self) -> Put {
+    /// The workshop, which is this program, and the product, if it is installed, on the guest's path.
+    pub(crate) fn programs(&self) -> Vec<Put> {
         // Under our process id: "self" would be whichever program opens it. The path also works for a
         // program that was rebuilt, and so deleted, since it started.
-        let path = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-        self.on_path(&path, OsStr::new("handoff"))
+        let workshop = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
+        let product = companion::find(PRODUCT).map(|path| (path, PRODUCT));
+        let programs = [(workshop, WORKSHOP)].into_iter().chain(product);
+        programs.map(|(path, name)| self.on_path(&path, OsStr::new(name))).collect()
     }
 }

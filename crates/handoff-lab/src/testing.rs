@@ -5,7 +5,7 @@
 //!   `guest` (the lab's kernel), `linux73` (Linux 7.3), `lab` (boots guests itself), `soak` (hours),
 //!   `fixture` (is the subject of another test, which runs it); a test with none of them is hermetic;
 //! - a test passes, fails or skips; a test that cannot run in its place says so with
-//!   [`skip!`](macro@crate::skip), and counts as skipped with its reason, never as passed;
+//!   [`skip!`](macro@handoff_testbed::skip), and counts as skipped with its reason, never as passed;
 //! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
 //! - each test is a process of its own, on the host too: a kernel report, a hang, a crash or something
 //!   left behind counts for the test that caused it, and the others still run; when a guest dies, the

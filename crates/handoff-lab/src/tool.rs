@@ -14,7 +14,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use handoff_testbed::die_with_us;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::{Error, Result};
 
@@ -69,22 +70,6 @@ pub(crate) fn not_started(program: &str, error: &io::Error) -> Error {
             "{program} is not installed; remedy: apt-get install {package}"
         )),
         None => Error::NotPossible(format!("{program} is not installed")),
-    }
-}
-
-/// Sends the child this signal when the thread that starts it ends, in any way.
-pub fn die_with_us(command: &mut Command, signal: Signal) {
-    let us = rustix::process::getpid();
-    // SAFETY: between fork and exec only system calls are made.
-    unsafe {
-        command.pre_exec(move || {
-            set_parent_process_death_signal(Some(signal))?;
-            // The parent may have died before the request.
-            if rustix::process::getppid() != Some(us) {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            Ok(())
-        });
     }
 }
 

@@ -8,7 +8,7 @@ mod guest {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use handoff_lab::topology::{Disk, Fault, Flaky, LoopDisk, NullDisk, RamDisk, Schedule};
+    use handoff_testbed::{Disk, Fault, Flaky, LoopDisk, NullDisk, RamDisk, Schedule};
 
     const MIB: u64 = 1 << 20;
     const BLOCK: usize = 4_096;

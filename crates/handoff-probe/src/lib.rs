@@ -21,6 +21,7 @@ mod devices;
 mod interface;
 mod kernel_module;
 mod lab;
+mod mechanism;
 mod memory;
 mod netlink;
 mod rds;
@@ -35,6 +36,7 @@ use answer::{Finding, named};
 
 pub use answer::{Capability, State, System};
 pub use interface::{interface, interfaces};
+pub use mechanism::Mechanism;
 pub use memory::{lock_limit, locked_already};
 pub use splice::why_no_get_buf;
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::thread;
 
-use handoff_lab::topology::Namespace;
 use handoff_probe::{self as probe, Capability, State, System};
+use handoff_testbed::Namespace;
 use rustix::fs::Uid;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
@@ -163,14 +163,14 @@ fn assert_no(one: &Capability, reason: &str, remedy: &str) {
 mod native {
     use std::net::UdpSocket;
 
-    use handoff_lab::topology::Discard;
     use handoff_sys::ethtool;
+    use handoff_testbed::Discard;
 
     use super::*;
 
     #[test]
     fn what_can_be_switched_on_is_proposed_until_it_is_on() {
-        let sink = handoff_lab::topology_or_skip!(Discard::new());
+        let sink = handoff_testbed::topology_or_skip!(Discard::new());
         let (namespace, device) = (sink.namespace(), sink.device());
         let switch = |cmd: u32, data: u32| {
             let mut value = ethtool::Value { cmd, data };
@@ -214,14 +214,14 @@ mod guest {
         for name in ["dummy device", "ifb device"] {
             assert_eq!(found[name].state, State::Yes, "{:?}", found[name]);
         }
-        handoff_lab::topology::Discard::new().expect("as it said");
+        handoff_testbed::Discard::new().expect("as it said");
         assert_eq!(probe::interfaces(), before);
     }
 
     #[test]
     fn a_question_about_rds_loads_no_module() {
         let is_loaded = || fs::exists("/sys/module/rds_tcp").expect("there is /sys");
-        handoff_lab::topology::load("rds", &[]).expect("the lab's kernel has it");
+        handoff_testbed::load("rds", &[]).expect("the lab's kernel has it");
         assert!(!is_loaded(), "no test of this guest loads it");
         let found = by_name(probe::system(System::Rds));
         assert!(!is_loaded());
@@ -236,7 +236,7 @@ mod guest {
         let made = "ip link add fixed type vti remote 10.0.0.1 local 10.0.0.2 key 1
                     ip link add unsummed type nlmon";
         if let Err(reason) = shell(&namespace, made) {
-            handoff_lab::skip!("this kernel has no such devices: {reason}");
+            handoff_testbed::skip!("this kernel has no such devices: {reason}");
         }
         let no_switch = "another network card";
         let fixed = zero_copy_send(&namespace, "fixed");
@@ -256,7 +256,7 @@ mod guest {
                     ip link add link below name above type vlan id 3
                     ethtool -K below sg off";
         if let Err(reason) = shell(&namespace, made) {
-            handoff_lab::skip!("this kernel has no such devices: {reason}");
+            handoff_testbed::skip!("this kernel has no such devices: {reason}");
         }
         let waits = || zero_copy_send(&namespace, "above");
         let asked_for = ("scatter-gather is asked for", "the remedy of the device below");

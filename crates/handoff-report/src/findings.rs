@@ -1,7 +1,7 @@
 //! The data of a page.
 
 use handoff_bench::report::Report;
-use handoff_probe::Capability;
+use handoff_probe::Mechanism;
 use serde::{Deserialize, Serialize};
 
 /// Where a finding comes from.
@@ -94,32 +94,5 @@ impl Findings {
     pub fn json(&self) -> Result<String, String> {
         serde_json::to_string_pretty(self)
             .map_err(|error| format!("the findings have no JSON form: {error}"))
-    }
-}
-
-/// One answer, in the form of `handoff doctor --json`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Mechanism {
-    /// The mechanism's usual name.
-    pub mechanism: String,
-    /// `yes`, `no` or `unknown`.
-    pub state: String,
-    /// Why not, why unknown, or a detail.
-    pub reason: Option<String>,
-    /// A remedy.
-    pub remedy: Option<String>,
-    /// The first mainline kernel that has it.
-    pub needs_kernel: Option<String>,
-}
-
-impl From<&Capability> for Mechanism {
-    fn from(capability: &Capability) -> Self {
-        Self {
-            mechanism: capability.mechanism.clone().into_owned(),
-            state: capability.state.as_str().to_owned(),
-            reason: capability.reason.clone(),
-            remedy: capability.remedy.clone(),
-            needs_kernel: capability.needs_kernel.map(str::to_owned),
-        }
     }
 }

@@ -20,9 +20,11 @@ use handoff_lab::{
     Machine, StopFlag,
     command::{self, Carried},
 };
+use handoff_probe::Mechanism;
+use handoff_sys::companion::PRODUCT;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::findings::{Availability, Findings, Mechanism, Place, Run};
+use crate::findings::{Availability, Findings, Place, Run};
 
 /// The exit code of a bench that cannot run on this machine.
 const NOT_POSSIBLE: i32 = 3;
@@ -184,9 +186,8 @@ fn wait(child: &mut Child, stop: &StopFlag) -> io::Result<ExitStatus> {
 
 /// `None` where the lab cannot run; the benches then say why.
 fn ask_guest(stop: &StopFlag) -> Result<Option<Vec<Mechanism>>, BenchError> {
-    let words = ["doctor", "--json"];
-    let nothing = Carried::default();
-    match command::run_ourselves(&Machine::default(), &nothing, words, None, stop) {
+    let (machine, nothing) = (Machine::default(), Carried::default());
+    match command::run_program(&machine, &nothing, PRODUCT, ["doctor", "--json"], None, stop) {
         Ok((_, output)) => Ok(serde_json::from_slice(&output).ok()),
         Err(handoff_lab::Error::Stopped) => Err(BenchError::Stopped),
         Err(_) => Ok(None),

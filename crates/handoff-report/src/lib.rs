@@ -23,6 +23,5 @@ mod seed_table;
 mod seeds;
 
 pub use command::{ReportArgs, run};
-pub use findings::Mechanism;
 pub use findings::{Availability, Findings, Place, Run};
 pub use page::page;

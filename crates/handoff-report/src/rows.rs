@@ -4,10 +4,11 @@ use handoff_bench::{
     report::Report,
     table::{self, Sheet},
 };
+use handoff_probe::Mechanism;
 use maud::{Markup, html};
 
 use crate::{
-    findings::{Findings, Mechanism, Place, Run},
+    findings::{Findings, Place, Run},
     gather,
     seed_table::marked,
 };

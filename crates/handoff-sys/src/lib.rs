@@ -1,10 +1,12 @@
 //! The kernel ABI that handoff uses and that the `io-uring` and `libc` crates lack.
 //!
 //! This crate decides nothing: it has constants, layouts checked at compile time, setters for
-//! submission entries beyond those of the builder, and bare calls, with that of modprobe(8).
+//! submission entries beyond those of the builder, bare calls, with that of modprobe(8), and where this project's programs
+//! are.
 
 pub mod bpf;
 pub mod clone_buffers;
+pub mod companion;
 pub mod dma_buf;
 pub mod ethtool;
 pub mod getbuf;

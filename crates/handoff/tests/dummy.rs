@@ -9,8 +9,8 @@ mod guest {
     use std::time::{Duration, Instant};
 
     use handoff::{Buffer, Driver, Engine, Outcome, Region, Socket, Tally, Wait};
-    use handoff_lab::topology::{Discard, DiscardKind};
     use handoff_meter::{Meter, Options, Scope, Totals};
+    use handoff_testbed::{Discard, DiscardKind};
 
     use crate::traffic::{engines_apart, pattern, within};
 

@@ -18,7 +18,7 @@ mod guest {
     use std::time::{Duration, Instant};
 
     use handoff::{Buffer, Driver, Engine, OnLoan, Region, Tally, Wait};
-    use handoff_lab::topology::{Discard, DiscardKind, Netem, Pair};
+    use handoff_testbed::{Discard, DiscardKind, Netem, Pair};
     use io_uring::{IoUring, cqueue, opcode, types};
     use rustix::net::{RecvFlags, sockopt};
     use socket2::SockRef;

@@ -19,7 +19,7 @@ use handoff::{
     Buffer, Carried, Driver, Error, Executor, RingUse, Route, RouteEngine, RouteSink, RouteSource,
     Wait,
 };
-use handoff_lab::skip;
+use handoff_testbed::skip;
 use rustix::io::ReadWriteFlags;
 use traffic::{drivers, narrow_tcp, pattern, read_all, tcp};
 

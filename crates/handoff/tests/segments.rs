@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Error, Message, Payload, Region, Socket};
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::{Pair, PairEnd};
 use socket2::SockRef;
 use traffic::{
     assert_same, attached, engines_apart, filled, pattern, stay_on_one_processor, tcp, udp_pair,

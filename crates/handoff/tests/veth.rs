@@ -12,7 +12,7 @@ use handoff::{
     Buffer, Driver, Engine, Message, Outcome, Pages, Payload, Region, RingUse, SharedBuffer,
     SharedRegion, Socket,
 };
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::{Pair, PairEnd};
 use traffic::{attached, patience, pattern, read_all, within};
 
 const LONG: Duration = Duration::from_secs(30);

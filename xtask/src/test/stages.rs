@@ -14,7 +14,7 @@ const OF_KERNELS: [&str; 30] = [
     "descriptor",
     "files",
     "frozen",
-    "handoff_lab::topology",
+    "handoff_testbed::topology",
     "kernels",
     "lent_bytes",
     "loans",

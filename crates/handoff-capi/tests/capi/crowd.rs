@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 use socket2::{Domain, Socket, Type};
 
 use super::programs::{AS_TOLD, Server, example, port_of};
@@ -54,7 +54,7 @@ fn assert_served(server: SocketAddr, number: usize) {
 fn the_echo_server_serves_others_among_peers_that_take_nothing() {
     let pair = match Pair::new(9000) {
         Ok(pair) => pair,
-        Err(error) => handoff_lab::skip!("{error}"),
+        Err(error) => handoff_testbed::skip!("{error}"),
     };
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = Command::new(example("echo", AS_TOLD, directory.path()));

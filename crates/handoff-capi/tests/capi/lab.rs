@@ -14,7 +14,7 @@ fn the_example_of_rx_queues_receives_from_a_card() {
         .map(|(source, target)| Put { source, target: target.into() });
     let machine = Machine { puts: puts.into(), ..Machine::default() };
     let mut guest = match Guest::boot(&machine, &StopFlag::default()) {
-        Err(Error::NotPossible(reason)) => handoff_lab::skip!("{reason}"),
+        Err(Error::NotPossible(reason)) => handoff_testbed::skip!("{reason}"),
         booted => booted.expect("boots"),
     };
     let ran = guest.run_captured(&Job::new(["sh", "/root/zcrx.sh"])).expect("runs");

@@ -41,9 +41,9 @@ mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
-    use handoff_lab::helpers::eventually;
-    use handoff_lab::topology::Pair;
-    use handoff_lab::topology_or_skip;
+    use handoff_testbed::Pair;
+    use handoff_testbed::helpers::eventually;
+    use handoff_testbed::topology_or_skip;
 
     use super::*;
 

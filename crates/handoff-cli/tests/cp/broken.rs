@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
 
-use handoff_lab::helpers::eventually;
+use handoff_testbed::helpers::eventually;
 use rustix::process::Signal;
 
-use crate::running::{Ended, Running};
 use crate::session::{cp, names, path, pattern};
+use handoff_testbed::running::{Ended, Running};
 
 /// Bytes of a receiver's copy, which has no name yet.
 fn written(receiver: &Running, directory: &Path) -> u64 {
@@ -127,7 +127,7 @@ fn on_a_small_disk(directory: &Path, arguments: &str) -> Command {
 #[test]
 fn needs_root_a_full_disk() {
     if !rustix::process::geteuid().is_root() {
-        handoff_lab::skip!("only root mounts a small disk");
+        handoff_testbed::skip!("only root mounts a small disk");
     }
     let disk = tempfile::tempdir().unwrap();
     let big = tempfile::NamedTempFile::new().unwrap();

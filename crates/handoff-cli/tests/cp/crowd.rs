@@ -12,9 +12,9 @@ use handoff_cli::cp::wire::{Hello, MAGIC};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use crate::hostile;
-use crate::running::Running;
 use crate::session::{cp, names, path, pattern, run};
 use crate::strangers::{Crowd, KINDS, Tongue, Visited};
+use handoff_testbed::running::Running;
 
 /// A page for the first words of each, and what keeps them.
 const KIB_OF_A_STRANGER: u64 = 16;

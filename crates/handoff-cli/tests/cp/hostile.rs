@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use handoff_cli::cp::checksum::PieceSum;
 use handoff_cli::cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
-use handoff_lab::helpers::eventually;
+use handoff_testbed::helpers::eventually;
 
-use crate::running::Running;
 use crate::session::{cp, names, path, pattern, run};
+use handoff_testbed::running::Running;
 
 /// The first byte of the frame that ends a transfer.
 const END: u8 = 2;

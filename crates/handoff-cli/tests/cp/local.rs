@@ -8,9 +8,9 @@ use std::process::Stdio;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::running::Running;
 use crate::session::{cp, names, path, pattern, run};
 use crate::terminal::{Terminal, shown};
+use handoff_testbed::running::Running;
 
 #[test]
 fn file_to_file() {
@@ -110,7 +110,7 @@ fn streams_that_are_no_pipes() {
 #[test]
 fn a_file_with_fewer_bytes_than_its_length_is_read_to_its_end() {
     const SHORT: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-    let Ok(expected) = fs::read(SHORT) else { handoff_lab::skip!("no such file of /sys") };
+    let Ok(expected) = fs::read(SHORT) else { handoff_testbed::skip!("no such file of /sys") };
     assert!((expected.len() as u64) < fs::metadata(SHORT).unwrap().len());
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("copy");

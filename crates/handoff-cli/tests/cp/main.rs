@@ -20,9 +20,6 @@ mod native {
 }
 
 #[allow(dead_code, reason = "each test program uses a part")]
-#[path = "../running/mod.rs"]
-mod running;
-#[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../strangers/mod.rs"]
 mod strangers;
 #[allow(dead_code, reason = "each test program uses a part")]

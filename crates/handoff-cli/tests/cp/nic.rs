@@ -3,11 +3,11 @@
 use std::fs;
 use std::process::Command;
 
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::{Pair, PairEnd};
 use serde_json::Value;
 
-use crate::running::Ended;
 use crate::session::{path, pattern, transfer};
+use handoff_testbed::running::Ended;
 
 pub(crate) fn received_without_a_copy(ended: &Ended, least: u64) -> Value {
     let report = ended.report();
@@ -68,8 +68,8 @@ mod guest {
     use serde::Deserialize as _;
 
     use super::*;
-    use crate::running::{PATIENCE, Running, is_long};
     use crate::session::cp;
+    use handoff_testbed::running::{PATIENCE, Running, is_long};
 
     #[test]
     fn a_file_goes_over_the_wire_without_a_copy() {

@@ -7,12 +7,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use handoff_lab::topology::{Namespace, Pair};
-use handoff_lab::topology_or_skip;
+use handoff_testbed::topology_or_skip;
+use handoff_testbed::{Namespace, Pair};
 use serde_json::Value;
 
-use crate::running::Running;
 use crate::session::{cp, path, pattern, transfer};
+use handoff_testbed::running::Running;
 
 const ENGINES: [&str; 4] = ["auto", "uring-zc", "msg-zerocopy", "copy"];
 
@@ -280,7 +280,7 @@ fn other_programs_send_bare_bytes() {
     fs::write(&source, &bytes).unwrap();
     let programs: Vec<_> = ["socat", "nc"].into_iter().filter(|name| there_is(name)).collect();
     if programs.is_empty() {
-        handoff_lab::skip!("neither socat nor nc is on this machine");
+        handoff_testbed::skip!("neither socat nor nc is on this machine");
     }
     for program in programs {
         let args = ["--raw", "--force", "tcp-listen://127.0.0.1:0", path(&copy)];

@@ -5,7 +5,7 @@ mod guest {
     use std::os::unix::fs::FileExt;
     use std::process::Command;
 
-    use handoff_lab::topology::{Disk, RamDisk};
+    use handoff_testbed::{Disk, RamDisk};
     use rustix::fs::{fsync, statvfs};
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 

@@ -7,13 +7,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use handoff_lab::topology::Namespace;
-use handoff_lab::{skip, topology_or_skip};
+use handoff_testbed::Namespace;
+use handoff_testbed::{skip, topology_or_skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 use socket2::{Domain, Socket, Type};
 
-use crate::running::Running;
 use crate::session::{cp, names, path, pattern, run, transfer};
+use handoff_testbed::running::Running;
 
 #[test]
 fn addresses_and_options_that_make_no_sense() {

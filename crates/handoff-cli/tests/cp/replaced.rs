@@ -7,14 +7,14 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::skip;
+use handoff_testbed::helpers::eventually;
+use handoff_testbed::skip;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 use rustix::process::Signal;
 
 use crate::refused::{for_nobody, nobodys};
-use crate::running::{Ended, Running};
 use crate::session::{cp, names, path, pattern, run, transfer};
+use handoff_testbed::running::{Ended, Running};
 
 const ACL: &str = "system.posix_acl_access";
 
@@ -218,8 +218,8 @@ fn needs_root_what_came_of_a_transfer_in_place_is_said_to_be_there() {
 }
 
 mod guest {
-    use handoff_lab::topology::{Disk, LoopDisk};
-    use handoff_lab::topology_or_skip;
+    use handoff_testbed::topology_or_skip;
+    use handoff_testbed::{Disk, LoopDisk};
 
     use super::*;
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use handoff_lab::topology::Namespace;
+use handoff_testbed::Namespace;
 
-use crate::running::{Ended, Running};
+use handoff_testbed::running::{Ended, Running};
 
 /// Bytes that differ from place to place, and do not repeat with pages or pieces.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
@@ -26,21 +26,6 @@ pub(crate) fn cp<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_handoff"));
     command.arg("cp").args(args).stdin(Stdio::null());
     command
-}
-
-impl Ended {
-    /// The message, which is one line, and the exit code.
-    #[track_caller]
-    pub(crate) fn says(&self, code: i32, words: &str) {
-        let message: Vec<&str> = self
-            .stderr
-            .lines()
-            .filter(|line| !line.starts_with("handoff: listening") && !line.contains(": note: "))
-            .collect();
-        assert_eq!((self.code, message.len()), (Some(code), 1), "{self:?}");
-        assert!(message[0].starts_with("handoff: ") && message[0].contains(words), "{self:?}");
-        assert!(self.stdout.is_empty(), "{self:?}");
-    }
 }
 
 /// Runs the command to its end.

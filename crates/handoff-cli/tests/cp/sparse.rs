@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use crate::running::Running;
 use crate::session::{cp, path, pattern, run, transfer};
+use handoff_testbed::running::Running;
 
 const LEN: u64 = 5 << 30;
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::{Pair, PairEnd};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::running::{PATIENCE, Running};
+use handoff_testbed::running::{PATIENCE, Running};
 
 /// Bytes of which no two pages are the same.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::running::PATIENCE;
+use handoff_testbed::running::PATIENCE;
 
 /// Whoever opens the directory waits until the gate is dropped.
 pub(crate) struct Gate(OwnedFd);

@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::wire::MAX_LANES;
+use handoff_testbed::{Pair, PairEnd};
 
 use crate::strangers::CROWD;
 

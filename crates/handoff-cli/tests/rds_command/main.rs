@@ -7,9 +7,6 @@ mod peer;
 mod session;
 
 #[allow(dead_code, reason = "each test program uses a part")]
-#[path = "../running/mod.rs"]
-mod running;
-#[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../strangers/mod.rs"]
 mod strangers;
 

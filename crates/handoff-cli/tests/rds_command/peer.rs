@@ -8,12 +8,12 @@ use futures_lite::future::or;
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor};
 use handoff_cli::cp::wire::{Decoder, Event as Said, Frame, HELLO_LEN, Hello};
-use handoff_lab::topology::PairEnd;
 use handoff_rds::Received;
 use handoff_rds::own::{Engine, Socket};
 use handoff_rds::protocol::{Event, Limits};
+use handoff_testbed::PairEnd;
 
-use crate::running::PATIENCE;
+use handoff_testbed::running::PATIENCE;
 
 /// The port that copies are received at.
 pub(crate) const PORT: u16 = 4000;

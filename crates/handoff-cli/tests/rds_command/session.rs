@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::{Pair, PairEnd};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::running::{Ended, PATIENCE, Running};
+use handoff_testbed::running::{Ended, PATIENCE, Running};
 
 /// Runs `handoff rds` at one end of the pair.
 pub(crate) fn rds(end: &PairEnd, arguments: &[&str]) -> Ended {

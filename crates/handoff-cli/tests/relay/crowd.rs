@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use rustix::process::Signal;
 
-use crate::running::Listening;
+use crate::session::Relay;
 use crate::session::{echo, there_and_back};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited, despite_idle};
 
@@ -24,7 +24,7 @@ fn flood(_: usize) -> Vec<u8> {
     vec![7; 256 << 10]
 }
 
-fn strangers(kind: Kind, relay: &Listening) -> Crowd {
+fn strangers(kind: Kind, relay: &Relay) -> Crowd {
     let crowd = Crowd::new(kind, TONGUE, |_| relay.connect_from([127, 0, 0, 2]));
     relay.await_all();
     crowd
@@ -35,7 +35,7 @@ fn a_peer_is_served_among_strangers() {
     for (kind, most) in KINDS.into_iter().flat_map(|kind| [(kind, 20), (kind, CROWD)]) {
         // Whoever waited for a stranger would wait for ever.
         let limits = ["--max-per-client", &most.to_string(), "--idle", "0"];
-        let relay = Listening::start(echo(), &limits);
+        let relay = Relay::start(echo(), &limits);
         let visited = Visited::new(relay.pid());
         let mut crowd = strangers(kind, &relay);
         crowd.go_on_beside(|| {
@@ -61,7 +61,7 @@ fn a_peer_is_served_among_strangers() {
 #[test]
 fn strangers_are_ended_when_they_move_too_little() {
     for kind in KINDS {
-        let relay = Listening::start(echo(), &["--idle", "1", "--least-rate", "4k"]);
+        let relay = Relay::start(echo(), &["--idle", "1", "--least-rate", "4k"]);
         let visited = Visited::new(relay.pid());
         let mut crowd = strangers(kind, &relay);
         // It was accepted after them, and ends too.
@@ -72,7 +72,7 @@ fn strangers_are_ended_when_they_move_too_little() {
 
 #[test]
 fn threads_say_no_more_than_one() {
-    let relay = Listening::start(echo(), &["--threads", "4", "--from", "127.0.0.1"]);
+    let relay = Relay::start(echo(), &["--threads", "4", "--from", "127.0.0.1"]);
     let visited = Visited::new(relay.pid());
     let crowd = strangers(Kind::Silent, &relay);
     there_and_back(relay.connect(), 0, 1_000);
@@ -84,7 +84,7 @@ fn threads_say_no_more_than_one() {
 
 #[test]
 fn strangers_who_take_all_descriptors_give_them_back() {
-    let relay = Listening::start(echo(), &["--idle", "1"]);
+    let relay = Relay::start(echo(), &["--idle", "1"]);
     // From then on it has all that it needs itself.
     despite_idle(|| there_and_back(relay.connect(), 0, 1_000));
     let visited = Visited::new(relay.pid());

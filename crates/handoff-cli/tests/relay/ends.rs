@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use socket2::{Domain, SockRef, Socket, Type};
 
-use crate::running::Listening;
+use crate::session::Relay;
 use crate::session::{ENGINES, bytes_at, echo, serve, there_and_back};
 use crate::strangers::despite_idle;
 use crate::terminal::{Terminal, shown};
@@ -24,7 +24,7 @@ fn the_end_of_one_direction_leaves_the_other_open() {
             stream.read_to_end(&mut heard).expect("hears");
             stream.write_all(&bytes_at(1, 0, 2 * heard.len())).expect("answers");
         });
-        let relay = Listening::start(target, &["--engine", engine, "--connections", "1"]);
+        let relay = Relay::start(target, &["--engine", engine, "--connections", "1"]);
         let mut stream = relay.connect();
         stream.write_all(&bytes_at(0, 0, 5_000)).expect("sends");
         stream.shutdown(Shutdown::Write).expect("ends");
@@ -70,7 +70,7 @@ fn each_connection_is_a_line_of_the_access_log() {
         let log = log.to_str().expect("a path");
         let target = echo();
         let options = ["--connections", "2", "--access-log", log, "--access-log-format", form];
-        let relay = Listening::start(target, &options);
+        let relay = Relay::start(target, &options);
         there_and_back(relay.connect(), 0, 1_000);
         let mut cut = relay.connect();
         let client = cut.local_addr().expect("is bound").to_string();
@@ -123,7 +123,7 @@ fn nobody() -> (Socket, SocketAddr) {
 #[test]
 fn a_target_that_is_not_there_ends_the_connection() {
     let (_held, nobody) = nobody();
-    let relay = Listening::start(nobody, &["--connections", "1"]);
+    let relay = Relay::start(nobody, &["--connections", "1"]);
     let stream = relay.connect();
     assert_reset(stream, "nobody answers");
     let report = relay.end().report();
@@ -133,7 +133,7 @@ fn a_target_that_is_not_there_ends_the_connection() {
 
 #[test]
 fn what_stands_still_is_closed() {
-    let relay = Listening::start(echo(), &["--idle", "1"]);
+    let relay = Relay::start(echo(), &["--idle", "1"]);
     despite_idle(|| there_and_back(relay.connect(), 0, 1_000));
     assert_reset(relay.connect(), "idle");
     relay.signal(Signal::TERM);
@@ -145,7 +145,7 @@ fn what_stands_still_is_closed() {
 
 #[test]
 fn a_signal_lets_connections_end_and_prints_the_report() {
-    let relay = Listening::start(echo(), &[]);
+    let relay = Relay::start(echo(), &[]);
     let mut stream = relay.connect();
     stream.write_all(b"before").expect("sends");
     let mut back = [0; 6];
@@ -168,7 +168,7 @@ fn a_signal_lets_connections_end_and_prints_the_report() {
 
 #[test]
 fn what_does_not_end_in_time_is_ended() {
-    let relay = Listening::start(echo(), &["--grace", "0.2"]);
+    let relay = Relay::start(echo(), &["--grace", "0.2"]);
     let mut stream = relay.connect();
     stream.write_all(b"before").expect("sends");
     stream.read_exact(&mut [0; 6]).expect("receives");
@@ -185,10 +185,10 @@ fn what_does_not_end_in_time_is_ended() {
 }
 
 /// A relay, and a connection through it: who sends, and who receives.
-fn through_a_relay(upwards: bool, options: &[&str]) -> (Listening, TcpStream, TcpStream) {
+fn through_a_relay(upwards: bool, options: &[&str]) -> (Relay, TcpStream, TcpStream) {
     let target = TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = target.local_addr().expect("bound");
-    let relay = Listening::start(address, &[&["--connections", "1"], options].concat());
+    let relay = Relay::start(address, &[&["--connections", "1"], options].concat());
     let client = relay.connect();
     let (server, _) = target.accept().expect("accepts");
     if upwards { (relay, client, server) } else { (relay, server, client) }
@@ -274,8 +274,8 @@ fn several_streams_of_cp_end_well_through_a_relay() {
     std::fs::write(&source, bytes_at(0, 0, 3 << 20)).expect("writes");
     let mut receiver = handoff();
     receiver.args(["cp", "tcp-listen://127.0.0.1:0"]).arg(&copy);
-    let receiver = Listening::start_as(receiver);
-    let relay = Listening::start(receiver.address, &["--connections", "4"]);
+    let receiver = Relay::start_as(receiver);
+    let relay = Relay::start(receiver.address, &["--connections", "4"]);
     let sent = handoff()
         .args(["cp", "--streams", "4"])
         .arg(&source)
@@ -291,7 +291,7 @@ fn several_streams_of_cp_end_well_through_a_relay() {
 #[test]
 fn a_target_that_is_down_is_told_of_once() {
     let (_held, nobody) = nobody();
-    let relay = Listening::start(nobody, &["--connections", "3"]);
+    let relay = Relay::start(nobody, &["--connections", "3"]);
     for _ in 0..3 {
         assert_eq!(relay.connect().read(&mut [0; 10]).unwrap_or(0), 0);
     }
@@ -307,7 +307,7 @@ fn a_target_that_is_down_again_at_once_is_told_of_again() {
     let target = listen("127.0.5.1:0".parse().expect("an address"));
     let address = target.local_addr().expect("bound");
     drop(target);
-    let relay = Listening::start(address, &[]);
+    let relay = Relay::start(address, &[]);
     let fails = || assert_eq!(relay.connect().read(&mut [0; 10]).unwrap_or(0), 0);
     fails();
     relay.line("can't be reached");

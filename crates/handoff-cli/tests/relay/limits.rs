@@ -8,8 +8,9 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::running::{Listening, PATIENCE, Running};
+use crate::session::Relay;
 use crate::session::{ENGINES, bytes_at, command, echo, serve, there_and_back};
+use handoff_testbed::running::{PATIENCE, Running};
 
 #[test]
 fn no_more_are_served_at_once_than_allowed() {
@@ -18,7 +19,7 @@ fn no_more_are_served_at_once_than_allowed() {
         tell.send(()).expect("somebody waits");
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let relay = Listening::start(target, &["--max-connections", "2", "--connections", "4"]);
+    let relay = Relay::start(target, &["--max-connections", "2", "--connections", "4"]);
     let [first, second] = [(); 2].map(|()| {
         let client = relay.connect();
         begun.recv_timeout(PATIENCE).expect("two are served");
@@ -44,7 +45,7 @@ fn a_reader_that_stands_still_holds_back_the_sender() {
     for engine in ENGINES {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let target = listener.local_addr().expect("bound");
-        let relay = Listening::start(target, &["--engine", engine, "--connections", "1"]);
+        let relay = Relay::start(target, &["--engine", engine, "--connections", "1"]);
         let mut stream = relay.connect();
         let (mut still, _) = listener.accept().expect("accepts");
         stream.set_write_timeout(Some(std::time::Duration::from_millis(500))).expect("sets");
@@ -69,7 +70,7 @@ fn a_side_that_takes_nothing_is_reset() {
         // Sends as much as it can.
         let target = serve(|mut stream| while stream.write_all(&[7; 1 << 16]).is_ok() {});
         let limits = ["--engine", engine, "--idle", "1", "--connections", "20"];
-        let relay = Listening::start(target, &limits);
+        let relay = Relay::start(target, &limits);
         let clients: Vec<_> = (0..20).map(|_| relay.connect()).collect();
         let report = relay.end().report();
         assert_eq!(report["failed"], 20, "{report}");
@@ -85,7 +86,7 @@ fn who_sends_too_little_is_closed() {
     let begin = std::time::Instant::now();
     let failures = || {
         let limits = ["--idle", "1", "--least-rate", "1k", "--connections", "1"];
-        let relay = Listening::start(echo(), &limits);
+        let relay = Relay::start(echo(), &limits);
         let mut slow = relay.connect();
         slow.set_read_timeout(Some(std::time::Duration::from_millis(50))).expect("sets");
         // A byte every now and then, until the relay ends it.
@@ -113,7 +114,7 @@ fn who_sends_too_little_is_closed() {
 
 #[test]
 fn only_those_who_are_named_may_connect() {
-    let relay = Listening::start(echo(), &["--from", "127.0.0.1/32", "--connections", "1"]);
+    let relay = Relay::start(echo(), &["--from", "127.0.0.1/32", "--connections", "1"]);
     assert_eq!(relay.connect_from([127, 0, 0, 2]).read(&mut [0; 10]).unwrap_or(0), 0);
     there_and_back(relay.connect(), 0, 1_000);
     let ended = relay.end();
@@ -135,7 +136,7 @@ fn a_lack_of_descriptors_cuts_nothing() {
     let relay = command("127.0.0.1:0", target, &["--idle", "0"]);
     limited.args(["-c", "ulimit -n 400; exec \"$@\"", "bash"]).arg(relay.get_program());
     limited.args(relay.get_args());
-    let relay = Listening::start_as(limited);
+    let relay = Relay::start_as(limited);
     let begin = |mut stream: TcpStream| {
         let mut got = vec![0; LEN];
         stream.read_exact(&mut got).expect("begins");
@@ -195,7 +196,7 @@ fn what_makes_no_sense_is_said() {
 
 #[test]
 fn the_engine_is_told() {
-    let relay = Listening::start(echo(), &["--connections", "1"]);
+    let relay = Relay::start(echo(), &["--connections", "1"]);
     there_and_back(relay.connect(), 0, 100_000);
     let ended = relay.end();
     let report = ended.json();
@@ -206,7 +207,7 @@ fn the_engine_is_told() {
 
 #[test]
 fn a_short_connection_is_copied() {
-    let relay = Listening::start(echo(), &["--connections", "1"]);
+    let relay = Relay::start(echo(), &["--connections", "1"]);
     there_and_back(relay.connect(), 0, 300);
     let report = relay.end().json();
     assert_eq!(report["engines"]["copy"], 2, "{report}");

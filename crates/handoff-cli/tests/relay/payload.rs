@@ -3,14 +3,14 @@
 use std::io::{Read, Write};
 use std::process::Command;
 
-use crate::running::Listening;
+use crate::session::Relay;
 use crate::session::{ENGINES, bytes_at, echo, serve, there_and_back};
 
 #[test]
 fn bytes_arrive_in_both_directions() {
     const LEN: usize = (1 << 20) + 777;
     for engine in ENGINES {
-        let relay = Listening::start(echo(), &["--engine", engine, "--connections", "1"]);
+        let relay = Relay::start(echo(), &["--engine", engine, "--connections", "1"]);
         there_and_back(relay.connect(), 0, LEN);
         let report = relay.end().report();
         assert_eq!(
@@ -36,7 +36,7 @@ fn bytes_arrive_in_both_directions() {
 fn many_connections_are_kept_apart() {
     const CONNECTIONS: usize = 64;
     for engine in ENGINES {
-        let relay = Listening::start(echo(), &["--engine", engine, "--connections", "64"]);
+        let relay = Relay::start(echo(), &["--engine", engine, "--connections", "64"]);
         let clients: Vec<_> = (0..CONNECTIONS)
             .map(|number| {
                 let stream = relay.connect();
@@ -67,10 +67,10 @@ fn a_page_comes_through_to_curl() {
         stream.write_all(head.as_bytes()).expect("answers");
         stream.write_all(&bytes_at(0, 0, LEN)).expect("answers");
     });
-    let relay = Listening::start(target, &["--connections", "1"]);
+    let relay = Relay::start(target, &["--connections", "1"]);
     let url = format!("http://{}/", relay.address);
     let curl = Command::new("curl").args(["--silent", "--fail", "--noproxy", "*", &url]).output();
-    let Ok(curl) = curl else { handoff_lab::skip!("curl is not on this machine") };
+    let Ok(curl) = curl else { handoff_testbed::skip!("curl is not on this machine") };
     assert!(curl.status.success() && curl.stdout == bytes_at(0, 0, LEN), "{}", curl.status);
     assert_eq!(relay.end().report()["failed"], 0);
 }

@@ -1,12 +1,14 @@
 //! Starting the relay, and what is on both sides of it.
 
 use std::io::{Read, Write};
+
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
 use std::process::Command;
 
 use socket2::{Domain, Socket, Type};
 
-use crate::running::Listening;
+use handoff_testbed::running::{Ended, Listening};
 
 /// Engines that need no module.
 pub(crate) const ENGINES: [&str; 3] = ["splice", "memory", "copy"];
@@ -18,10 +20,31 @@ pub(crate) fn bytes_at(number: usize, position: usize, count: usize) -> Vec<u8> 
         .collect()
 }
 
-impl Listening {
+/// A relay under way.
+pub(crate) struct Relay(Listening);
+
+impl Deref for Relay {
+    type Target = Listening;
+
+    fn deref(&self) -> &Listening {
+        &self.0
+    }
+}
+
+impl Relay {
     /// Starts a relay on a free port of loopback.
     pub(crate) fn start(target: SocketAddr, options: &[&str]) -> Self {
         Self::start_as(command("127.0.0.1:0", target, options))
+    }
+
+    /// Starts a command that relays.
+    pub(crate) fn start_as(command: Command) -> Self {
+        Self(Listening::start_as(command))
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(self) -> Ended {
+        self.0.end()
     }
 }
 

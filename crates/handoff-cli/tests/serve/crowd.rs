@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::running::Listening;
+use crate::session::Server;
 use crate::session::{command, content, directory};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited, despite_idle};
 
@@ -41,13 +41,13 @@ fn huge(number: usize) -> Vec<u8> {
     [begin, &rest].concat().into_bytes()
 }
 
-fn strangers(kind: Kind, serving: &Listening) -> Crowd {
+fn strangers(kind: Kind, serving: &Server) -> Crowd {
     let crowd = Crowd::new(kind, TONGUE, |_| serving.connect_from([127, 0, 0, 2]));
     serving.await_all();
     crowd
 }
 
-pub(crate) fn assert_answered(serving: &Listening) {
+pub(crate) fn assert_answered(serving: &Server) {
     let answer = serving.ask("GET /large", "");
     assert!(answer.status == 200 && answer.body == content(LARGE), "{}", answer.status);
 }
@@ -58,7 +58,7 @@ fn a_client_is_answered_among_strangers() {
     for (kind, most) in KINDS.into_iter().flat_map(|kind| [(kind, 20), (kind, CROWD)]) {
         // Whoever waited for a stranger would wait for longer than this test.
         let limits = ["--max-per-client", &most.to_string(), "--idle", "600"];
-        let serving = Listening::start(place.path(), &limits);
+        let serving = Server::start(place.path(), &limits);
         let visited = Visited::new(serving.pid());
         let mut crowd = strangers(kind, &serving);
         crowd.go_on_beside(|| (0..2).for_each(|_| assert_answered(&serving)));
@@ -78,7 +78,7 @@ fn a_client_is_answered_among_strangers() {
 fn strangers_without_a_request_are_ended() {
     let place = directory(&[("large", LARGE)]);
     for kind in [Kind::Silent, Kind::HalfClosed, Kind::Gone] {
-        let serving = Listening::start(place.path(), &["--idle", "1"]);
+        let serving = Server::start(place.path(), &["--idle", "1"]);
         let visited = Visited::new(serving.pid());
         let mut crowd = strangers(kind, &serving);
         // It was accepted after them, and ends too.
@@ -90,7 +90,7 @@ fn strangers_without_a_request_are_ended() {
 #[test]
 fn strangers_who_take_all_descriptors_give_them_back() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Listening::start(place.path(), &["--idle", "1"]);
+    let serving = Server::start(place.path(), &["--idle", "1"]);
     // From then on it has all that it needs itself.
     despite_idle(|| assert_answered(&serving));
     let visited = Visited::new(serving.pid());
@@ -105,7 +105,7 @@ fn strangers_who_take_all_descriptors_give_them_back() {
 fn idle_strangers_leave_their_places() {
     let place = directory(&[("large", LARGE)]);
     let limits = ["--max-connections", "4", "--max-per-client", "4", "--idle", "600"];
-    let serving = Listening::start(place.path(), &limits);
+    let serving = Server::start(place.path(), &limits);
     let _idle = [(); 4].map(|()| serving.connect_from([127, 0, 0, 2]));
     assert_answered(&serving);
     serving.signal(Signal::TERM);
@@ -114,12 +114,12 @@ fn idle_strangers_leave_their_places() {
     assert_eq!((&ended.json()["displaced"], &ended.json()["most_open"]), (&1.into(), &4.into()));
 }
 
-fn with_96_descriptors(place: &Path) -> Listening {
+fn with_96_descriptors(place: &Path) -> Server {
     let serve = command(place, &["--json", "--listen", "127.0.0.1:0"]);
     let mut limited = Command::new("bash");
     limited.args(["-c", "ulimit -n 96; exec \"$@\"", "bash"]).arg(serve.get_program());
     limited.args(serve.get_args());
-    Listening::start_as(limited)
+    Server::start_as(limited)
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn who_waits_for_a_place_takes_no_descriptors_of_files() {
 #[test]
 fn threads_say_no_more_than_one() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Listening::start(place.path(), &["--threads", "4", "--from", "127.0.0.1"]);
+    let serving = Server::start(place.path(), &["--threads", "4", "--from", "127.0.0.1"]);
     let visited = Visited::new(serving.pid());
     let _crowd = strangers(Kind::Silent, &serving);
     assert_answered(&serving);
@@ -193,7 +193,7 @@ fn threads_say_no_more_than_one() {
 #[test]
 fn files_that_cannot_be_opened_are_told_of_once_a_second() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Listening::start(place.path(), &[]);
+    let serving = Server::start(place.path(), &[]);
     let visited = Visited::new(serving.pid());
     let mut stream = serving.connect();
     let mut ask = || {

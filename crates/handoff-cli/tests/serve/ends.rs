@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 
 use rustix::process::Signal;
 
-use crate::running::Listening;
+use crate::session::Server;
 use crate::session::{ask, command, content, directory};
 
 const LARGE: usize = 32 << 20;
@@ -14,7 +14,7 @@ const LARGE: usize = 32 << 20;
 #[test]
 fn a_download_under_way_comes_to_its_end() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Listening::start(place.path(), &[]);
+    let serving = Server::start(place.path(), &[]);
     let mut idle = serving.connect();
     let mut stream = serving.connect();
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n").expect("sends");
@@ -35,7 +35,7 @@ fn a_download_under_way_comes_to_its_end() {
 #[test]
 fn who_does_not_end_in_time_is_ended() {
     let place = directory(&[("large", LARGE)]);
-    let serving = Listening::start(place.path(), &["--grace", "0.2"]);
+    let serving = Server::start(place.path(), &["--grace", "0.2"]);
     let mut stream = serving.connect();
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n").expect("sends");
     stream.read_exact(&mut [0; 1000]).expect("it begins");
@@ -45,7 +45,7 @@ fn who_does_not_end_in_time_is_ended() {
 #[test]
 fn a_file_that_shrinks_ends_its_answer_and_is_told() {
     let place = directory(&[("large", LARGE), ("other", 10)]);
-    let serving = Listening::start(place.path(), &[]);
+    let serving = Server::start(place.path(), &[]);
     let mut stream = serving.connect();
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n").expect("sends");
     let mut all = vec![0; 1000];
@@ -69,7 +69,7 @@ fn a_file_that_shrinks_ends_its_answer_and_is_told() {
 #[test]
 fn threads_share_the_connections() {
     let place = directory(&[("file", 100_000)]);
-    let serving = Listening::start(place.path(), &["--threads", "3"]);
+    let serving = Server::start(place.path(), &["--threads", "3"]);
     let all: Vec<_> = (0..60).map(|_| serving.connect()).collect();
     for stream in all {
         assert!(ask(stream, "GET /file", "").body == content(100_000));
@@ -82,7 +82,7 @@ fn threads_share_the_connections() {
 #[test]
 fn a_report_for_people_says_what_was_copied() {
     let place = directory(&[("file", 10)]);
-    let serving = Listening::start_as(command(place.path(), &["--listen", "127.0.0.1:0"]));
+    let serving = Server::start_as(command(place.path(), &["--listen", "127.0.0.1:0"]));
     serving.signal(Signal::TERM);
     let report = String::from_utf8(serving.end().stdout).expect("text");
     assert!(report.starts_with("0 connections, at most 0 at once; 0 requests"), "{report}");

@@ -5,9 +5,9 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use handoff_lab::skip;
+use handoff_testbed::skip;
 
-use crate::running::Listening;
+use crate::session::Server;
 use crate::session::{content, directory};
 
 #[test]
@@ -16,7 +16,7 @@ fn files_come_whole_and_in_ranges() {
     let names: Vec<String> = lengths.iter().map(|len| format!("{len}.bin")).collect();
     let files: Vec<_> = names.iter().map(String::as_str).zip(lengths).collect();
     let place = directory(&files);
-    let serving = Listening::start(place.path(), &[]);
+    let serving = Server::start(place.path(), &[]);
     let mut bytes = 0;
     for (name, len) in files {
         let all = content(len);
@@ -60,7 +60,7 @@ fn files_come_whole_and_in_ranges() {
 #[test]
 fn a_file_is_asked_for_by_its_state() {
     let place = directory(&[("page.html", 10)]);
-    let serving = Listening::start(place.path(), &[]);
+    let serving = Server::start(place.path(), &[]);
     let answer = serving.ask("GET /page.html", "");
     assert_eq!(answer.field("content-type"), Some("text/html"));
     let etag = answer.field("etag").expect("has one").to_owned();
@@ -85,7 +85,7 @@ fn a_file_is_asked_for_by_its_state() {
 #[test]
 fn copies_of_a_file_are_the_same_to_clients() {
     let [one, other] = [(); 2].map(|()| directory(&[("file", 10)]));
-    let [here, there] = [&one, &other].map(|place| Listening::start(place.path(), &[]));
+    let [here, there] = [&one, &other].map(|place| Server::start(place.path(), &[]));
     let etag = here.ask("GET /file", "").field("etag").expect("has one").to_owned();
     assert!(!etag.starts_with("W/"), "{etag}");
     let path = other.path().join("file");
@@ -106,7 +106,7 @@ fn a_directory_that_is_exchanged_is_served_anew() {
     let place = directory(&[("one/file", 1), ("two/file", 2)]);
     let current = place.path().join("current");
     symlink("one", &current).expect("links");
-    let serving = Listening::start(&current, &["--threads", "2"]);
+    let serving = Server::start(&current, &["--threads", "2"]);
     let lens = || [(); 8].map(|()| serving.ask("GET /file", "").body.len());
     assert_eq!(lens(), [1; 8]);
     let next = place.path().join("next");
@@ -126,7 +126,7 @@ fn files_of_other_times_are_served() {
     let Ok(place) = tempfile::tempdir_in("/dev/shm") else { skip!("there is no /dev/shm here") };
     let path = place.path().join("file");
     fs::write(&path, content(10)).expect("writes");
-    let serving = Listening::start(place.path(), &[]);
+    let serving = Server::start(place.path(), &[]);
     let file = File::options().write(true).open(&path).expect("opens");
     for (seconds, dated) in [(253_402_300_800, false), (253_402_300_799, true)] {
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
@@ -149,7 +149,7 @@ fn files_of_other_times_are_served() {
 fn directories_and_what_is_not_there() {
     let place = directory(&[("index.html", 3), ("a b/index.html", 4), ("bare/file", 5)]);
     symlink("/etc", place.path().join("etc")).expect("links");
-    let serving = Listening::start(place.path(), &[]);
+    let serving = Server::start(place.path(), &[]);
     assert_eq!(serving.ask("GET /", "").body.len(), 3);
     let moved = serving.ask("GET //a%20b?c=d", "");
     assert_eq!((moved.status, moved.field("location")), (301, Some("/a%20b/?c=d")));
@@ -172,7 +172,7 @@ fn directories_and_what_is_not_there() {
 #[test]
 fn curl_resumes_a_file() {
     let place = directory(&[("file", 1_000_000)]);
-    let serving = Listening::start(place.path(), &[]);
+    let serving = Server::start(place.path(), &[]);
     let half = place.path().join("half");
     fs::write(&half, &content(1_000_000)[..400_000]).expect("writes");
     let url = format!("http://{}/file", serving.address);

@@ -2,9 +2,9 @@
 
 use std::net::TcpStream;
 
-use handoff_lab::topology::{Pair, load};
+use handoff_testbed::{Pair, load};
 
-use crate::running::Listening;
+use crate::session::Server;
 use crate::session::{ask, command, content, directory};
 
 #[test]
@@ -17,7 +17,7 @@ fn files_leave_without_a_copy() {
     let from = format!("{}/32", pair.left.v4());
     let mut command = command(place.path(), &["--json", "--listen", &listen, "--from", &from]);
     pair.right.namespace().attach(&mut command);
-    let serving = Listening::start_as(command);
+    let serving = Server::start_as(command);
     for (number, len) in LENGTHS.into_iter().enumerate() {
         let stream = pair.left.namespace().run(|| TcpStream::connect(serving.address));
         let answer = ask(stream.expect("enters").expect("connects"), &format!("GET /{number}"), "");

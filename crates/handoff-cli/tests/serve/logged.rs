@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 
 use serde_json::{Value, json};
 
-use crate::running::Listening;
+use crate::session::Server;
 use crate::session::{command, content, directory};
 
 #[test]
@@ -13,7 +13,7 @@ fn each_request_is_a_line_in_the_combined_format() {
     let place = directory(&[("file", 300_000)]);
     let log = place.path().join(".log");
     fs::write(&log, "before\n").expect("writes");
-    let serving = Listening::start(place.path(), &["--access-log", log.to_str().expect("text")]);
+    let serving = Server::start(place.path(), &["--access-log", log.to_str().expect("text")]);
     let fields = "Referer: http://h/\r\nUser-Agent: a \"test\"\r\n";
     assert_eq!(serving.ask("GET /file", fields).body, content(300_000));
     assert_eq!(serving.ask("HEAD /file", "").status, 200);
@@ -40,7 +40,7 @@ fn requests_and_what_cut_them_off_are_json_on_standard_output() {
     let place = directory(&[("file", 10), ("large", LARGE)]);
     let listen = ["--listen", "127.0.0.1:0", "--grace", "0"];
     let options = ["--access-log", "-", "--access-log-format", "json"];
-    let serving = Listening::start_as(command(place.path(), &[&listen[..], &options].concat()));
+    let serving = Server::start_as(command(place.path(), &[&listen[..], &options].concat()));
     assert_eq!(serving.ask("GET /file?a", "Range: bytes=2-4\r\n").status, 206);
     // It is under way at the end.
     let mut stream = serving.connect();

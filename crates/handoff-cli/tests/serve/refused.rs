@@ -4,8 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
 
-use crate::running::{Listening, Running};
+use crate::session::Server;
 use crate::session::{command, directory};
+use handoff_testbed::running::Running;
 
 fn said(place: &Path, options: &[&str]) -> (Option<i32>, String) {
     let output = command(place, options).output().expect("starts");
@@ -38,7 +39,7 @@ fn what_makes_no_sense_is_said() {
 fn a_port_in_use_is_one_also_for_several_threads() {
     let place = directory(&[("file", 1)]);
     for threads in ["1", "2"] {
-        let serving = Listening::start(place.path(), &["--threads", threads]);
+        let serving = Server::start(place.path(), &["--threads", threads]);
         let address = serving.address.to_string();
         for other in ["1", "2"] {
             let (code, errors) = said(place.path(), &["--listen", &address, "--threads", other]);
@@ -51,7 +52,7 @@ fn a_port_in_use_is_one_also_for_several_threads() {
 #[test]
 fn a_client_has_no_more_than_its_share() {
     let place = directory(&[("file", 1)]);
-    let serving = Listening::start(place.path(), &["--max-per-client", "1"]);
+    let serving = Server::start(place.path(), &["--max-per-client", "1"]);
     let mut first = serving.connect();
     first.write_all(b"HEAD /file HTTP/1.1\r\nHost: h\r\n\r\n").expect("sends");
     let mut status = [0; 12];
@@ -64,7 +65,7 @@ fn a_client_has_no_more_than_its_share() {
 #[test]
 fn a_client_leaves_others_a_quarter_of_all_places() {
     let place = directory(&[("file", 1)]);
-    let serving = Listening::start(place.path(), &["--max-connections", "4", "--idle", "600"]);
+    let serving = Server::start(place.path(), &["--max-connections", "4", "--idle", "600"]);
     let own = [(); 4].map(|()| serving.connect_from([127, 0, 0, 2]));
     assert_eq!(serving.ask("GET /file", "").status, 200);
     let [.., mut fourth] = own;
@@ -86,7 +87,7 @@ fn that_anyone_may_read_is_said() {
 fn only_those_who_are_named_are_served() {
     let place = directory(&[("file", 1)]);
     let options = ["--from", "127.0.0.1", "--max-connections", "2", "--idle", "600"];
-    let serving = Listening::start(place.path(), &options);
+    let serving = Server::start(place.path(), &options);
     // Silent, they have no place among the connections.
     let strangers = [(); 2].map(|()| serving.connect_from([127, 0, 0, 2]));
     assert_eq!(serving.ask("GET /file", "").status, 200);

@@ -8,8 +8,9 @@ use std::process::Command;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::running::{Listening, PATIENCE};
+use crate::session::Server;
 use crate::session::{content, directory};
+use handoff_testbed::running::PATIENCE;
 
 /// The server as systemd starts it, with these sockets.
 fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {
@@ -37,7 +38,7 @@ fn a_socket_of_systemd_is_served_by_all_threads_and_readiness_is_told() {
     let address = listener.local_addr().expect("is bound");
     let mut command = started_by_systemd(files.path(), &[&listener]);
     command.args(["--threads", "3"]).env("NOTIFY_SOCKET", files.path().join(".told"));
-    let server = Listening::start_as(command);
+    let server = Server::start_as(command);
     assert_eq!(server.address, address, "that of --listen is left alone");
     drop(listener);
     let mut room = [0; 256];

@@ -2,7 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+
 use std::net::TcpStream;
+use std::ops::Deref;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -11,10 +13,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::running::Listening;
+use handoff_testbed::running::{Ended, Listening};
 
 pub(crate) fn content(len: usize) -> Vec<u8> {
-    handoff_lab::helpers::bytes_at(0, len)
+    handoff_testbed::helpers::bytes_at(0, len)
 }
 
 /// A directory of files by these names and lengths, which are not new.
@@ -51,7 +53,18 @@ pub(crate) fn command(directory: &Path, options: &[&str]) -> Command {
     command
 }
 
-impl Listening {
+/// A server under way.
+pub(crate) struct Server(Listening);
+
+impl Deref for Server {
+    type Target = Listening;
+
+    fn deref(&self) -> &Listening {
+        &self.0
+    }
+}
+
+impl Server {
     /// Starts on a free port of loopback.
     pub(crate) fn start(directory: &Path, options: &[&str]) -> Self {
         let mut command = command(directory, &["--json", "--listen", "127.0.0.1:0"]);
@@ -59,9 +72,19 @@ impl Listening {
         Self::start_as(command)
     }
 
+    /// Starts a command that serves.
+    pub(crate) fn start_as(command: Command) -> Self {
+        Self(Listening::start_as(command))
+    }
+
     /// One request of a connection of its own.
     pub(crate) fn ask(&self, request: &str, fields: &str) -> Answer {
         ask(self.connect(), request, fields)
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(self) -> Ended {
+        self.0.end()
     }
 
     /// Its report, after SIGTERM.

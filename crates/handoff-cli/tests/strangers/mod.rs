@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{SockFilter, SockRef};
 
-use crate::running::PATIENCE;
+use handoff_testbed::running::PATIENCE;
 
 /// Strangers of one kind.
 pub(crate) const CROWD: usize = 200;

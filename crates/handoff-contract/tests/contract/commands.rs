@@ -7,7 +7,7 @@ use syn::{Field, Fields, Item};
 
 /// Where a command's JSON comes from: the page's section, the source, and the structures in it.
 const PRINTED: [(&str, &str, &[&str]); 14] = [
-    ("doctor", "crates/handoff-report/src/findings.rs", &["Mechanism"]),
+    ("doctor", "crates/handoff-probe/src/mechanism.rs", &["Mechanism"]),
     ("cp", "crates/handoff-cli/src/cp/report.rs", &["Report", "Hop"]),
     ("cp", "crates/handoff-cli/src/net/arrived.rs", &["Arrived"]),
     ("cp", "crates/handoff-command/src/growth.rs", &["Growth"]),
@@ -18,7 +18,7 @@ const PRINTED: [(&str, &str, &[&str]); 14] = [
     ("rds", "crates/handoff-rds/src/kernel/information.rs", &["Counter", "Connection", "Bound"]),
     ("nic", "crates/handoff-nic/src/nic.rs", &["Nic"]),
     ("meter", "crates/handoff-meter/src/report.rs", &["Report", "Totals", "Place"]),
-    ("tour", "crates/handoff-cli/src/tour/report.rs", &["Report", "Chain", "Hop"]),
+    ("tour", "crates/handoff-workshop/src/tour/report.rs", &["Report", "Chain", "Hop"]),
     ("bench", "bench/src/report.rs", &["Report"]),
     ("report", "crates/handoff-report/src/findings.rs", &["Findings", "Availability", "Run"]),
 ];

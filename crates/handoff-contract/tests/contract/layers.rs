@@ -143,31 +143,51 @@ fn modules_import_downwards_only() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The commands that users rely on, by their directories; the benches and the lab are for those who build it.
-const PRODUCT: [&str; 7] = ["blk", "cp", "net", "nic", "rds", "relay", "serve"];
+/// What measures and tests the product.
+const WORKSHOP: [&str; 4] = ["handoff-bench", "handoff-lab", "handoff-report", "handoff-workshop"];
 
-/// All Rust files in a directory and below.
-fn sources_in(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).expect("the sources");
-    let paths = entries.map(|entry| entry.expect("an entry").path());
-    paths.flat_map(|path| if path.is_dir() { sources_in(&path) } else { vec![path] }).collect()
+/// The packages of this tree that a package is built of, apart from its tests, by their directories.
+fn built_of(package: &str, directories: &BTreeMap<String, PathBuf>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut next = vec![package.to_owned()];
+    while let Some(package) = next.pop() {
+        let directory = &directories[&package];
+        if !found.insert(package) {
+            continue;
+        }
+        let manifest = fs::read_to_string(directory.join("Cargo.toml")).expect("a manifest");
+        let sections = manifest.split("\n[").filter(|section| section.starts_with("dependencies]"));
+        let names =
+            sections.flat_map(str::lines).filter_map(|line| line.split(['.', ' ', '=']).next());
+        // The library goes by another name in its users.
+        let names = names.map(|name| if name == "handoff" { "handoff-io" } else { name });
+        next.extend(names.filter(|name| directories.contains_key(*name)).map(str::to_owned));
+    }
+    found
 }
 
 #[test]
 fn the_product_uses_neither_the_benches_nor_the_lab() {
-    let mut uses = Vec::new();
-    for command in PRODUCT {
-        for path in sources_in(&root().join("crates/handoff-cli/src").join(command)) {
-            let text = fs::read_to_string(&path).expect("a source");
-            let (product, _) = text.split_once("#[cfg(test)]").unwrap_or((&text, ""));
-            for workshop in ["handoff_bench", "handoff_lab"] {
-                if product.contains(workshop) {
-                    uses.push(format!("{} uses {workshop}", path.display()));
-                }
-            }
-        }
+    let directories = fs::read_dir(root().join("crates")).expect("the crates");
+    let directories =
+        directories.map(|entry| entry.expect("an entry").path()).chain([root().join("bench")]);
+    let directories: BTreeMap<_, _> =
+        directories.map(|directory| (name_in(&directory), directory)).collect();
+    let of_product = built_of("handoff-cli", &directories);
+    for package in ["handoff-cli", "handoff-command", "handoff-io", "handoff-meter"] {
+        assert!(of_product.contains(package), "{package}: {of_product:?}");
     }
-    assert!(uses.is_empty(), "{}", uses.join("\n"));
+    for package in WORKSHOP {
+        assert!(!of_product.contains(package), "{of_product:?}");
+        assert!(built_of("handoff-workshop", &directories).contains(package));
+    }
+}
+
+/// The name of the package in a directory.
+fn name_in(directory: &Path) -> String {
+    let manifest = fs::read_to_string(directory.join("Cargo.toml")).expect("a manifest");
+    let name = manifest.lines().find_map(|line| line.strip_prefix("name = \""));
+    name.expect("a name").trim_end_matches('"').to_owned()
 }
 
 mod tests {

@@ -21,7 +21,7 @@ fn curl(arguments: &[&str]) -> Option<Vec<u8>> {
 #[test]
 fn curl_gets_puts_and_goes_on() {
     if curl(&["--version"]).is_none() {
-        handoff_lab::skip!("there is no curl here");
+        handoff_testbed::skip!("there is no curl here");
     }
     let all = content(3_000_000);
     let directory = tempfile::tempdir().expect("a directory");

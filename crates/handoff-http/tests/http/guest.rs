@@ -8,7 +8,7 @@ use axum::extract::Path;
 use axum::routing::get;
 use handoff::{Driver, RingUse};
 use handoff_http::Limits;
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 
 use crate::serving::{Client, Serving, content};
 

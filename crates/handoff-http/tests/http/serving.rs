@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures_util::future::select;
 use handoff::{Driver, DriverBuilder, RingUse};
 use handoff_http::{Limits, RequestBody, Served, Server};
-use handoff_lab::helpers::eventually;
+use handoff_testbed::helpers::eventually;
 use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
@@ -333,7 +333,7 @@ pub(crate) fn until_full(clients: &[Client]) {
 
 /// Bytes that show their place.
 pub(crate) fn content(len: usize) -> Vec<u8> {
-    handoff_lab::helpers::bytes_at(0, len)
+    handoff_testbed::helpers::bytes_at(0, len)
 }
 
 /// A service made of a function that no router would make.

@@ -88,12 +88,12 @@ pub(super) struct Prepared {
 }
 
 impl GuestOptions {
-    /// The guest, with this program itself as `handoff` on its path unless its userland is for packages.
+    /// The guest, with the programs of Handoff on its path unless its userland is for packages.
     pub(super) fn prepare(&self, stop: &StopFlag) -> Result<Prepared> {
         let stripped = Stripped::new()?;
         let mut puts = self.carried.puts(&stripped);
         if self.userland == Userland::Small {
-            puts.push(stripped.ourselves());
+            puts.extend(stripped.programs());
         }
         let cache = Cache::open()?;
         for directory in &self.module {

@@ -2,8 +2,8 @@
 
 use super::{Program, Verdict};
 use crate::error::Result;
-use crate::skip::MARK;
 use crate::tool::{self, StopFlag};
+use handoff_testbed::skip::MARK;
 
 /// The names of all tests in a program, ignored ones too.
 pub(super) fn list(program: &Program, stop: &StopFlag) -> Result<Vec<String>> {

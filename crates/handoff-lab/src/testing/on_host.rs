@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_testbed::die_with_us;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::lanes::Ran;
 use super::{Plan, Program, libtest};
 use crate::error::{Error, Result, Trying};
 use crate::scheduled::KeptWaiting;
-use crate::tool::{self, StopFlag};
+use crate::tool::StopFlag;
 
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a test may take to clean up.
@@ -30,7 +31,7 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     command.env("CARGO_MANIFEST_DIR", &program.directory);
     command.stdin(Stdio::null()).stdout(share(&output)?).stderr(share(&output)?);
     command.process_group(0);
-    tool::die_with_us(&mut command, Signal::KILL);
+    die_with_us(&mut command, Signal::KILL);
     let begin = Instant::now();
     let status = wait(&mut command, plan.timeout, stop)?;
     let ended = match status {
@@ -122,7 +123,7 @@ mod tests {
         #[test]
         #[ignore = "fixture: skips on purpose"]
         fn skips() {
-            crate::skip!("no such {}", "device");
+            handoff_testbed::skip!("no such {}", "device");
         }
     }
 

@@ -7,10 +7,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::load;
 use handoff_sys::getbuf;
 pub(crate) use handoff_sys::getbuf::{NULL, Query, SOURCE};
+use handoff_testbed::helpers::eventually;
+use handoff_testbed::load;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 

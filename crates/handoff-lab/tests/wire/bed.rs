@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::thread;
 
-use handoff_lab::helpers::bytes_at;
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::helpers::bytes_at;
+use handoff_testbed::{Pair, PairEnd};
 
 pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const PORT: u16 = 4_000;

@@ -46,7 +46,7 @@ macro_rules! counting {
     ($scope:expr) => {
         match $crate::counting::attach($scope) {
             Ok(counting) => counting,
-            Err(reason) => handoff_lab::skip!("{reason}"),
+            Err(reason) => handoff_testbed::skip!("{reason}"),
         }
     };
 }

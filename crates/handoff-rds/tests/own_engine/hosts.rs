@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor, Region, Tally};
-use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::End;
 use handoff_rds::own::{Engine, Socket};
 use handoff_rds::protocol::Limits;
 use handoff_rds::wire::{MAX_LANES, PORT};
+use handoff_testbed::{Pair, PairEnd};
 
 use crate::patience::{Patience, STEP};
 

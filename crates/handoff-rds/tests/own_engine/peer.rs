@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-use handoff_lab::topology::Pair;
 use handoff_rds::wire::{
     FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN, MAX_LANES, PORT, PROBE_PORT,
 };
+use handoff_testbed::Pair;
 use socket2::{Domain, Type};
 
 use crate::hosts::until;

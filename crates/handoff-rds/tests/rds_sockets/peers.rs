@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;
 
-use handoff_lab::topology::{Pair, PairEnd, load};
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::{Completion, Error, Received};
+use handoff_testbed::{Pair, PairEnd, load};
 
 use crate::patience::STEP;
 pub(crate) use crate::patience::{LONG, Patience};

@@ -7,9 +7,9 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use handoff::Tally;
-use handoff_lab::topology::PairEnd;
 use handoff_rds::protocol::{Body, ConnectionId, Expect, Host, Limits, Message, MessageId, Output};
 use handoff_rds::wire::{CongestionMap, HEADER_LEN, MAP_LEN, PORT};
+use handoff_testbed::PairEnd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockAddr, Type};
 

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use handoff_lab::skip;
+use handoff_testbed::skip;
 
 use crate::sample;
 

@@ -9,7 +9,7 @@ use handoff_bench::{
     context::{BenchError, Context},
     report::{Report, Row},
 };
-use handoff_lab::skip;
+use handoff_testbed::skip;
 use serde_json::Value;
 
 const PUBLISHED: &str = include_str!("../../src/seeds.json");

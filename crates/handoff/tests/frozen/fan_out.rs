@@ -4,7 +4,7 @@ use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::thread;
 
 use handoff::{Driver, Engine, Frozen, Region, Socket, Wait};
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 
 use crate::LONG;
 use crate::readers::Readers;

@@ -6,8 +6,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 
 use handoff::{Driver, GetBuf};
-use handoff_lab::helpers::{bytes_at, eventually};
-use handoff_lab::topology::load;
+use handoff_testbed::helpers::{bytes_at, eventually};
+use handoff_testbed::load;
 use tempfile::TempDir;
 
 /// A driver, and the source of its leases.

@@ -200,7 +200,7 @@ mod guest {
     #[cfg(feature = "getbuf")]
     #[test]
     fn loans_beside_lends_of_the_kernel() {
-        handoff_lab::topology::load("getbuf", &[]).expect("the lab's kernel has it");
+        handoff_testbed::load("getbuf", &[]).expect("the lab's kernel has it");
         let sends = with(RingUse::Require, true, &[Engine::UringZc]);
         check(|entries, in_flight| Setting { lends: true, ..sends(entries, in_flight) });
     }

@@ -15,7 +15,7 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Error, RingUse, Sending, Socket, Wait};
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 use socket2::{SockFilter, SockRef};
 use traffic::{attached, engines, pattern, within};
 

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
 use handoff::{Driver, RxBinding, RxQueue};
-use handoff_lab::helpers::bytes_at;
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::helpers::bytes_at;
+use handoff_testbed::{Pair, PairEnd};
 
 /// Rx queues to which connections to [`port`] are steered; the others belong to the host.
 pub(crate) const QUEUES: [u32; 2] = [3, 2];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use handoff::{DmaBuf, Driver, Intake, Receiver, Region, RxQueue, Tally};
 
 use crate::bed::{Bed, QUEUES, send};
-use handoff_lab::helpers::byte_at;
+use handoff_testbed::helpers::byte_at;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const MIB: usize = 1 << 20;

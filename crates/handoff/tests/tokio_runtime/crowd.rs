@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use handoff::tokio::{TcpListener, run_with};
 use handoff::{Buffer, Driver, Error, Frozen, Socket};
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 use socket2::{Domain, Socket as Plain, Type};
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;

@@ -25,7 +25,7 @@ pub(super) fn missing() -> Option<String> {
 macro_rules! driver_or_skip {
     () => {
         if let Some(reason) = super::device::missing() {
-            handoff_lab::skip!("{reason}");
+            handoff_testbed::skip!("{reason}");
         }
     };
 }

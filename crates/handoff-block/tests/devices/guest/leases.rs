@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use handoff::{Driver, Request, RequestKind, RingUse};
 use handoff_block::{OwnDevice, Spec};
-use handoff_lab::helpers::bytes_at;
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
+use handoff_testbed::helpers::bytes_at;
 
 use super::device::{MIB, driver_or_skip};
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use handoff_block::state::Directory;
 use handoff_block::{Engine, Kind, Spec};
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::{Disk as _, Flaky, NullDisk, Schedule};
+use handoff_testbed::helpers::eventually;
+use handoff_testbed::{Disk as _, Flaky, NullDisk, Schedule};
 
 use super::device::{Device, Files, MIB, driver_or_skip, read_at, run, spec, write_at};
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, chown};
 use std::path::Path;
 
 use handoff_block::{Engine, Kind, Server, Spec, Start, policy};
-use handoff_lab::topology::{Disk as _, LoopDisk};
+use handoff_testbed::{Disk as _, LoopDisk};
 use serde_json::Value;
 
 use super::device::{Device, Files, MIB, driver_or_skip, read_at, run, spec, write_at};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use handoff_block::state::Directory;
 use handoff_block::{Engine, Kind, Spec};
-use handoff_lab::topology::{Disk as _, Flaky, NullDisk, Schedule};
+use handoff_testbed::{Disk as _, Flaky, NullDisk, Schedule};
 use rustix::io::{Errno, preadv, pwritev};
 use serde_json::Value;
 

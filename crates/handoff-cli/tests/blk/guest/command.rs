@@ -24,7 +24,7 @@ pub(super) const ENGINES: [&str; 4] = ["bpf", "user-auto", "batch-auto", "user-c
 macro_rules! driver_or_skip {
     () => {
         if let Some(reason) = super::command::missing() {
-            handoff_lab::skip!("{reason}");
+            handoff_testbed::skip!("{reason}");
         }
     };
 }

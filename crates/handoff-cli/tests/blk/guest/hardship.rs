@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::{Disk as _, Fault, Flaky, LoopDisk, NullDisk, Schedule};
+use handoff_testbed::helpers::eventually;
+use handoff_testbed::{Disk as _, Fault, Flaky, LoopDisk, NullDisk, Schedule};
 use io_uring::{IoUring, opcode, types};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use handoff_lab::topology::{Disk as _, NullDisk};
+use handoff_testbed::{Disk as _, NullDisk};
 use rustix::process::Signal;
 
 use super::command::{Added, Files, driver_or_skip, kill, nothing_is_left, parent, tell};

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use handoff_lab::topology::{Disk as _, Flaky, LoopDisk, NullDisk, Schedule};
+use handoff_testbed::{Disk as _, Flaky, LoopDisk, NullDisk, Schedule};
 
 use super::command::{
     Added, Files, answer, blk, driver_or_skip, kill, nothing_is_left, refused, write_block,

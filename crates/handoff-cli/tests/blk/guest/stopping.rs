@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use handoff_lab::helpers::bytes_at;
-use handoff_lab::topology::load;
+use handoff_testbed::helpers::bytes_at;
+use handoff_testbed::load;
 use rustix::process::Signal;
 
 use super::command::{

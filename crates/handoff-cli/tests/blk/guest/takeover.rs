@@ -5,8 +5,8 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::{Disk as _, LoopDisk, RamDisk};
+use handoff_testbed::helpers::eventually;
+use handoff_testbed::{Disk as _, LoopDisk, RamDisk};
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 

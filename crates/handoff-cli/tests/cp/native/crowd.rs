@@ -4,13 +4,13 @@ use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::{Pair, PairEnd};
 
 use crate::crowd::TONGUE;
 use crate::hostile::greet;
-use crate::running::Running;
 use crate::session::{cp, path, pattern};
 use crate::strangers::{Crowd, Kind, Visited};
+use handoff_testbed::running::Running;
 
 fn start(end: &PairEnd, args: &[&str]) -> Running {
     Running::start(end.namespace().attach(&mut cp(args)))

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 use serde_json::Value;
 
 pub(super) struct Host {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use handoff_lab::topology::Namespace;
+use handoff_testbed::Namespace;
 use rustix::net::netdevice;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

@@ -6,8 +6,8 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::process::{Command, Stdio};
 
 use handoff_cli::cp::wire::HELLO_LEN;
-use handoff_lab::topology::{Pair, load};
 use handoff_rds::wire::{Header, PORT};
+use handoff_testbed::{Pair, load};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
@@ -17,7 +17,7 @@ use crate::copy::{
 };
 use crate::hosts::{hosts, stranger_at};
 use crate::peer::sends;
-use crate::running::Running;
+use handoff_testbed::running::Running;
 
 const LONG: usize = 3_000_001;
 

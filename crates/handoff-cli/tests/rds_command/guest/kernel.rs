@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use handoff_lab::topology::{Netem, Pair, load};
 use handoff_rds::kernel::{Mode, Socket};
+use handoff_testbed::{Netem, Pair, load};
 
 use crate::hosts::{hosts, ip, stranger_at};
-use crate::running::{PATIENCE, Running};
 use crate::session::{
     Answering, command, goes_on_after_a_restart, loses_pings, many_packets_come_to, rds, request,
     stress,
 };
 use crate::strangers::Visited;
+use handoff_testbed::running::{PATIENCE, Running};
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");

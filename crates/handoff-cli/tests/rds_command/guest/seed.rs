@@ -1,7 +1,7 @@
 //! The load under which the proposal of zero copy for RDS saw data corrupted: 8 sockets, each with 64
 //! messages of 1 MiB under way, and checked. 100 GiB by each engine in its long form.
 
-use handoff_lab::topology::{Pair, load};
+use handoff_testbed::{Pair, load};
 
 use crate::session::stress;
 

@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 use rustix::process::Signal;
 
 use crate::copy::{
     Endless, Files, copy, cp, pattern, receiver, receives_only_from_those_named, sender,
 };
 use crate::gate::Gate;
-use crate::running::Running;
+use handoff_testbed::running::Running;
 
 const OWN: [&str; 2] = ["--rds", "own"];
 const LONG: usize = 5_000_001;

@@ -9,17 +9,17 @@ use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::Instant;
 
-use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::wire::{Header, MAX_LANES, PORT};
+use handoff_testbed::{Pair, PairEnd};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
 use crate::copy::{Endless, Files, cp, pattern, receiver};
 use crate::hosts::{hosts, ip, stranger_at};
 use crate::peer::{self, play, sends};
-use crate::running::{PATIENCE, Running};
 use crate::session::{Answering, command, rds, request};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
+use handoff_testbed::running::{PATIENCE, Running};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
 const KIB_OF_A_STRANGER: u64 = 8;

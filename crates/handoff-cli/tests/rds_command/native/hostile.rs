@@ -2,7 +2,7 @@
 
 use handoff_cli::cp::checksum::PieceSum;
 use handoff_cli::cp::wire::{Frame, Hello};
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 
 use crate::copy::{Files, pattern, receiver, sender};
 use crate::peer::{PORT, play, sends};

@@ -1,6 +1,6 @@
 //! By our own engine.
 
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 
 use crate::copy::{Files, sender};
 use crate::peer::play;

@@ -3,10 +3,10 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use handoff_lab::topology::{Pair, load};
+use handoff_testbed::{Pair, load};
 
 use crate::ends::assert_tally_when_cut_off;
-use crate::running::Listening;
+use crate::session::Relay;
 use crate::session::{bytes_at, command, echo, serve_on, there_and_back};
 
 /// A relay on the right host of a pair, between a client and a target on the left one that serves with
@@ -15,14 +15,14 @@ fn between(
     pair: &Pair,
     options: &[&str],
     serve: impl Fn(TcpStream) + Send + Sync + Clone + 'static,
-) -> (Listening, TcpStream) {
+) -> (Relay, TcpStream) {
     let (inside, outside) = (pair.right.namespace(), pair.left.namespace());
     let target: SocketAddr = (pair.left.v4(), 4_001).into();
     let listener = outside.run(|| TcpListener::bind(target)).expect("enters").expect("binds");
     serve_on(&listener, serve);
     let mut relay = command(&format!("{}:4000", pair.right.v4()), target, options);
     inside.attach(&mut relay);
-    let relay = Listening::start_as(relay);
+    let relay = Relay::start_as(relay);
     let address = relay.address;
     let stream = outside.run(|| TcpStream::connect(address)).expect("enters").expect("connects");
     (relay, stream)
@@ -162,7 +162,7 @@ fn hundreds_of_connections_are_served_at_once() {
     let most = rustix::process::Rlimit { current: limit.maximum, ..limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, most).expect("raises");
     let connections = count.to_string();
-    let relay = Listening::start(echo(), &["--engine", "get-buf", "--connections", &connections]);
+    let relay = Relay::start(echo(), &["--engine", "get-buf", "--connections", &connections]);
     let streams: Vec<_> = (0..count).map(|_| relay.connect()).collect();
     for (number, stream) in streams.into_iter().enumerate() {
         there_and_back(stream, number, 3_000);

@@ -1,12 +1,13 @@
 //! A crowd that takes nothing, over a cable: what is lent to it is out.
 
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 use rustix::process::Signal;
 
 use crate::crowd::{KEPT_DESCRIPTORS, TONGUE};
-use crate::running::{Listening, is_long};
+use crate::session::Relay;
 use crate::session::{command, echo_at, there_and_back};
 use crate::strangers::{CROWD, Crowd, Kind, Visited, despite_idle};
+use handoff_testbed::running::is_long;
 
 #[test]
 fn a_peer_is_served_while_others_never_read() {
@@ -18,7 +19,7 @@ fn a_peer_is_served_while_others_never_read() {
         let listen = format!("{}:0", right.v4());
         let mut relay = command(&listen, target, &["--engine", engine, "--idle", "1"]);
         right.namespace().attach(&mut relay);
-        let relay = Listening::start_as(relay);
+        let relay = Relay::start_as(relay);
         let connect = || left.namespace().run(|| relay.connect()).expect("enters");
         let is_served = || despite_idle(|| there_and_back(connect(), 0, 100_000));
         is_served();

@@ -1,13 +1,14 @@
 //! A crowd that takes nothing of its answers, over a cable: what is lent to it is out.
 
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
 
 use crate::crowd::{
     KEPT_DESCRIPTORS, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT, LARGE, TONGUE, assert_answered,
 };
-use crate::running::{Listening, is_long};
+use crate::session::Server;
 use crate::session::{command, directory};
 use crate::strangers::{CROWD, Crowd, Kind, Visited};
+use handoff_testbed::running::is_long;
 
 /// More than the kernel takes for a client that does not read.
 const HUGE: usize = 16 << 20;
@@ -19,7 +20,7 @@ fn a_client_is_answered_while_others_never_read() {
     let listen = format!("{}:0", right.v4());
     let mut serve = command(place.path(), &["--json", "--listen", &listen, "--grace", "0.2"]);
     right.namespace().attach(&mut serve);
-    let serving = Listening::start_as(serve);
+    let serving = Server::start_as(serve);
     let answered = || left.namespace().run(|| assert_answered(&serving)).expect("enters");
     answered();
     let visited = Visited::new(serving.pid());

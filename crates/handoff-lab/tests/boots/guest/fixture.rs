@@ -9,12 +9,12 @@ mod endings;
 fn counts() {
     let counted = (0..10).map(|_| {
         let turns: u64 = 1_000_000;
-        let before = handoff_lab::instructions::executed().expect("instructions are counted");
+        let before = handoff_testbed::instructions::executed().expect("instructions are counted");
         // SAFETY: changes one register, which it names.
         unsafe {
             std::arch::asm!("2:", "dec {turns}", "jnz 2b", turns = inout(reg) turns => _);
         }
-        handoff_lab::instructions::executed().expect("instructions are counted") - before
+        handoff_testbed::instructions::executed().expect("instructions are counted") - before
     });
     println!("instructions {}", counted.min().expect("ten"));
 }

@@ -18,10 +18,10 @@ use handoff_lab::{
 macro_rules! need_the_lab {
     () => {
         if !rustix::process::geteuid().is_root() {
-            handoff_lab::skip!("only root builds the lab's image");
+            handoff_testbed::skip!("only root builds the lab's image");
         }
         if let Some(program) = $crate::native::lab::missing() {
-            handoff_lab::skip!("{program} is not installed");
+            handoff_testbed::skip!("{program} is not installed");
         }
     };
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::thread;
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::{Disk, NullDisk};
+use handoff_testbed::helpers::eventually;
+use handoff_testbed::{Disk, NullDisk};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::device::{

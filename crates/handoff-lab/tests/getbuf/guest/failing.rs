@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::thread::JoinHandle;
 
-use handoff_lab::helpers::{bytes_at, eventually};
+use handoff_testbed::helpers::{bytes_at, eventually};
 use io_uring::{cqueue, squeue};
 
 use crate::device::{
@@ -142,7 +142,7 @@ impl Bed {
 #[test]
 fn any_allocation_may_fail() {
     if !ready() {
-        handoff_lab::skip!("this kernel fails no allocations on demand");
+        handoff_testbed::skip!("this kernel fails no allocations on demand");
     }
     let mut bed = Bed::new();
     let failing = Failing::new();
@@ -189,7 +189,7 @@ fn any_allocation_may_fail() {
 #[test]
 fn allocations_of_workers_may_fail() {
     if !ready() {
-        handoff_lab::skip!("this kernel fails no allocations on demand");
+        handoff_testbed::skip!("this kernel fails no allocations on demand");
     }
     let mut bed = Bed::new();
     let (mut failed, mut done) = (0, 0);

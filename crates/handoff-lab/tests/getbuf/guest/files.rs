@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::thread;
 
-use handoff_lab::helpers::bytes_at;
+use handoff_testbed::helpers::bytes_at;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 

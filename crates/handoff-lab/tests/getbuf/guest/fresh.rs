@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use handoff_lab::helpers::bytes_at;
+use handoff_testbed::helpers::bytes_at;
 use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::Instant;
 
-use handoff_lab::helpers::{bytes_at, eventually};
+use handoff_testbed::helpers::{bytes_at, eventually};
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode, squeue};
 

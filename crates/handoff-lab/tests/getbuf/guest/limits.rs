@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io::Write;
 
-use handoff_lab::helpers::eventually;
+use handoff_testbed::helpers::eventually;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::device::{

@@ -54,7 +54,7 @@ fn a_socket_of_tls_is_no_source() {
         libc::setsockopt(to.as_raw_fd(), libc::SOL_TCP, libc::TCP_ULP, value, bytes)
     };
     if set != 0 {
-        handoff_lab::skip!("this kernel has no TLS");
+        handoff_testbed::skip!("this kernel has no TLS");
     }
     assert_eq!(errno(lending.device.bind(&to, SOURCE)), libc::EOPNOTSUPP);
     // It became one after it was bound: noticed when there is something to lend.

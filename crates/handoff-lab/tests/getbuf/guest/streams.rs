@@ -3,8 +3,8 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::thread;
 
-use handoff_lab::helpers::{bytes_at, eventually};
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
+use handoff_testbed::helpers::{bytes_at, eventually};
 
 use crate::device::{CANCEL_ALL, Lending, NOWAIT, SOURCE, TARGET, connection, in_memory, write};
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use handoff_lab::helpers::{bytes_at, eventually};
-use handoff_lab::topology::load;
+use handoff_testbed::helpers::{bytes_at, eventually};
+use handoff_testbed::load;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
 

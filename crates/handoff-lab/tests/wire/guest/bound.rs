@@ -4,10 +4,10 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::thread;
 
-use handoff_lab::helpers::{byte_at, eventually};
-use handoff_lab::topology::Pair;
 use handoff_sys::netdev;
 use handoff_sys::netlink::{Attributes, Generic, Netlink};
+use handoff_testbed::Pair;
+use handoff_testbed::helpers::{byte_at, eventually};
 use netlink_packet_core::NLM_F_ACK;
 
 use crate::bed::{

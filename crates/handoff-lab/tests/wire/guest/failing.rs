@@ -9,7 +9,7 @@ use crate::failing::{AtRandom, ready};
 #[test]
 fn any_allocation_of_a_setting_may_fail() {
     if !ready() {
-        handoff_lab::skip!("this kernel fails no allocations on demand");
+        handoff_testbed::skip!("this kernel fails no allocations on demand");
     }
     let pair = pair(1_500);
     let (end, device) = (&pair.right, pair.right.device());

@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::helpers::eventually;
+use handoff_testbed::{Pair, PairEnd};
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode};
 use rustix::io::Errno;

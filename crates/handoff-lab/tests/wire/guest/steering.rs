@@ -5,10 +5,10 @@ use std::fs;
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::PairEnd;
 use handoff_sys::netdev;
 use handoff_sys::netlink::{Attributes, Generic, Netlink};
+use handoff_testbed::PairEnd;
+use handoff_testbed::helpers::eventually;
 use netlink_packet_core::NLM_F_DUMP;
 
 use crate::bed::{MIB, PORT, counters, exchange, interface_index, pair, refused, run, steer};

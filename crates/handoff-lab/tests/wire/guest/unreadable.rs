@@ -8,9 +8,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::{mem, ptr, thread};
 
-use handoff_lab::topology::PairEnd;
 use handoff_sys::netdev;
 use handoff_sys::netlink::{Attributes, Generic, Netlink};
+use handoff_testbed::PairEnd;
 use netlink_packet_core::NLM_F_ACK;
 use rustix::fs::{MemfdFlags, SealFlags};
 

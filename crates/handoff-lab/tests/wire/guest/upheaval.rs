@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::{Pair, PairEnd};
+use handoff_testbed::helpers::eventually;
+use handoff_testbed::{Pair, PairEnd};
 
 use super::bound::{ready_to_bind, receive_bound, until_let_go};
 use crate::bed::{MIB, PORT, connect, pair, run, stream_of};

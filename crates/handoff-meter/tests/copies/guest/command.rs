@@ -38,7 +38,7 @@ fn the_command_fails_above_its_limit_and_not_below() {
         meter(&["--fail-above", "0.01", "--", "dd", &input, "of=/dev/null", "bs=32k"]);
     fs::remove_file(&source).expect("ours");
     if let Err(MeterError::NotPossible(unavailable)) = &copying {
-        handoff_lab::skip!("{unavailable}");
+        handoff_testbed::skip!("{unavailable}");
     }
     assert!(matches!(copying, Err(MeterError::AboveLimit(_))), "{copying:?}");
     assert_near("copied", report["copied_bytes"].as_u64().expect("a number"), SIZE);
@@ -53,7 +53,7 @@ fn the_command_fails_above_its_limit_and_not_below() {
 fn the_exit_code_of_a_command_that_fails_is_passed_on() {
     let (ended, report) = meter(&["--fail-above", "0", "--", "sh", "-c", "exit 7"]);
     if let Err(MeterError::NotPossible(unavailable)) = &ended {
-        handoff_lab::skip!("{unavailable}");
+        handoff_testbed::skip!("{unavailable}");
     }
     assert!(matches!(ended, Err(MeterError::Ended(7))), "{ended:?}");
     assert!(report["copied_bytes"].is_u64(), "{report}");

@@ -14,7 +14,7 @@ fn what_the_c_library_copies_is_counted_if_asked_for() {
     };
     let counting = match attach_with(Options { scope: myself(), paths: false, libc: true }) {
         Ok(counting) => counting,
-        Err(reason) => handoff_lab::skip!("{reason}"),
+        Err(reason) => handoff_testbed::skip!("{reason}"),
     };
     let spent = counting.during(copy);
     assert_near("by the library", spent.libc_bytes.expect("asked for"), SIZE);

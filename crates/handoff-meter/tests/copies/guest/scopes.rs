@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use handoff_lab::topology::{Disk as _, LoopDisk};
 use handoff_meter::{Meter, Scope};
+use handoff_testbed::{Disk as _, LoopDisk};
 
 use crate::counting::{
     Counting, EXT4, PIECE, SIZE, TMPFS, TURN, assert_near, attach, counting, myself,
@@ -56,7 +56,7 @@ fn the_tree_has_all_that_it_starts_and_no_neighbour() {
     neighbour.kill().expect("ours");
     neighbour.wait().expect("ours");
     if let Err(reason) = attached {
-        handoff_lab::skip!("{reason}");
+        handoff_testbed::skip!("{reason}");
     }
 }
 
@@ -178,7 +178,8 @@ fn the_machine_has_everybody_and_no_second_meter() {
 fn what_a_thread_of_the_kernel_copies_is_nobodys_and_has_a_place() {
     let counting = counting!(myself());
     let directory = Path::new(EXT4);
-    let disk = handoff_lab::topology_or_skip!(LoopDisk::new(directory, SIZE as u64, 4_096, false));
+    let disk =
+        handoff_testbed::topology_or_skip!(LoopDisk::new(directory, SIZE as u64, 4_096, false));
     let mut file = OpenOptions::new().write(true).open(disk.path()).expect("a disk");
     let counted = counting.during(|| {
         write_all(&mut file);

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 
-use handoff_lab::topology::{Discard, Namespace, Pair};
 use handoff_meter::Report;
+use handoff_testbed::{Discard, Namespace, Pair};
 use io_uring::{IoUring, cqueue, opcode, types};
 
 use crate::counting::{Counting, EXT4, PIECE, SIZE, TMPFS, assert_near, counting, myself};

@@ -5,9 +5,9 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::Pair;
 use handoff_nic::{Directory, Error, Flow, Ip, Nic, Plan, Prepared, Undone, Wanted, restore};
+use handoff_testbed::Pair;
+use handoff_testbed::helpers::eventually;
 use tempfile::TempDir;
 
 pub(super) const PORT: u16 = 8000;

@@ -1,7 +1,7 @@
 //! Unfit interfaces and users without permission: the answer says what helps.
 
-use handoff_lab::topology::Pair;
 use handoff_nic::{Error, Nic, Prepared, Weight};
+use handoff_testbed::Pair;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::card::{Card, plan};

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use handoff_lab::helpers::eventually;
-use handoff_lab::topology::Pair;
 use handoff_nic::{Directory, Error, Nic, restore_all};
+use handoff_testbed::Pair;
+use handoff_testbed::helpers::eventually;
 
 use super::card::{Card, plan, wait_until};
 use super::fixture;

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use handoff_lab::topology::{Pair, PairEnd, load};
 use handoff_rds::kernel::{Information, Mode, Queue, Socket};
 use handoff_rds::wire::MAX_LANES;
+use handoff_testbed::{Pair, PairEnd, load};
 
 use super::kernel::{LED_TO, cut_all, lead_away_from_the_kernel};
 use crate::hosts::{Buffers, Own, Setup, host_with, pattern, send_all};

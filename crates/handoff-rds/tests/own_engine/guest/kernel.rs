@@ -3,10 +3,10 @@
 use std::process::Command;
 
 use handoff::{Engine as Sending, Tally};
-use handoff_lab::topology::{Pair, PairEnd, load};
 use handoff_rds::End;
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::wire::{HEADER_LEN, MAX_LANES, PORT};
+use handoff_testbed::{Pair, PairEnd, load};
 
 use crate::hosts::{Buffers, Setup, host, host_with, pattern, receive_all, send_all};
 use crate::patience::{Patience, STEP};

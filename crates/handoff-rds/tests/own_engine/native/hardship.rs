@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use handoff::{Driver, Engine as Sending};
-use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::own::Engine;
 use handoff_rds::protocol::{Event, Limits};
 use handoff_rds::wire::PORT;
 use handoff_rds::{End, Error};
+use handoff_testbed::{Pair, PairEnd};
 
 use crate::hosts::{Buffers, host, pair, receive_all, send_all, until};
 

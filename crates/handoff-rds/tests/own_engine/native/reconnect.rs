@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use futures_lite::future::yield_now;
 use handoff::Engine as Sending;
 
-use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::wire::PORT;
+use handoff_testbed::{Pair, PairEnd};
 
 use crate::hosts::{Buffers, host, pair, pattern, receive_all, until};
 use crate::peer::{Peer, SOCKET};

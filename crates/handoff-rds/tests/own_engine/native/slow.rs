@@ -9,8 +9,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use futures_lite::future::yield_now;
-use handoff_lab::topology::{Pair, PairEnd};
 use handoff_rds::wire::{FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN};
+use handoff_testbed::{Pair, PairEnd};
 
 use crate::hosts::{Buffers, Setup, host_with, pair, pattern, receive_all, send_all, until};
 use crate::peer::{Peer, SOCKET};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use handoff::{Engine as Sending, Outcome};
-use handoff_lab::topology::PairEnd;
+use handoff_testbed::PairEnd;
 
 use crate::hosts::{Buffers, host, pair, receive_all, send_all};
 

@@ -1,9 +1,9 @@
 //! What arrives is what was sent, in both modes, both families, both directions.
 
 use handoff::Outcome;
-use handoff_lab::topology::PairEnd;
 use handoff_rds::End;
 use handoff_rds::kernel::{Information, Mode, Queue, Queued};
+use handoff_testbed::PairEnd;
 
 use crate::peers::{Patience, Peers, bind, complete, pattern, receive};
 

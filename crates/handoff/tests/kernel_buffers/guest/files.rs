@@ -3,8 +3,8 @@
 use std::os::unix::fs::FileExt;
 
 use handoff::{Engine, Outcome};
-use handoff_lab::helpers::bytes_at;
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
+use handoff_testbed::helpers::bytes_at;
 
 use crate::bed::{Lending, connection, direct, filled, on_disk, read_all};
 

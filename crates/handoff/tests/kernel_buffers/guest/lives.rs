@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use handoff::{Driver, Error, Wait};
-use handoff_lab::helpers::{bytes_at, eventually};
+use handoff_testbed::helpers::{bytes_at, eventually};
 
 use crate::bed::{Lending, connection, filled, on_disk, read_all};
 use crate::refusals::take_no_two_requests;

@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use handoff::{Carried, Driver, Engine, RingUse, Route, RouteEngine, RouteSink, RouteSource};
-use handoff_lab::helpers::{bytes_at, eventually};
-use handoff_lab::topology::{Disk, Pair, RamDisk, load};
 use handoff_meter::{Meter, Options, Scope};
+use handoff_testbed::helpers::{bytes_at, eventually};
+use handoff_testbed::{Disk, Pair, RamDisk, load};
 
 use crate::bed::{Lending, connection, direct, filled, on_disk, read_all, write_all};
 

@@ -3,8 +3,8 @@
 use std::os::unix::fs::FileExt;
 
 use handoff::{Error, Outcome};
-use handoff_lab::helpers::bytes_at;
-use handoff_lab::topology::Pair;
+use handoff_testbed::Pair;
+use handoff_testbed::helpers::bytes_at;
 
 use crate::bed::{Lending, connection, on_disk, read_all, write_all};
 

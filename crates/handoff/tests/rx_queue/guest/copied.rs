@@ -14,7 +14,7 @@ use crate::receiving::{
     LONG, MIB, PAGE, QUEUE, area, bound, driver, exchange, expect_stream, receiver,
 };
 use crate::traffic::{self, within};
-use handoff_lab::helpers::byte_at;
+use handoff_testbed::helpers::byte_at;
 
 #[test]
 fn bytes_that_come_by_another_queue_are_counted_as_copied() {

@@ -11,7 +11,7 @@ use handoff::{
     DmaBuf, DmaBufQueue, DmaBufReceiver, DmaBufSpan, Driver, Error, ReceiveEngine, SharedBuffer,
     SharedRegion, Wait,
 };
-use handoff_lab::helpers::{byte_at, eventually};
+use handoff_testbed::helpers::{byte_at, eventually};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use socket2::SockRef;
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use handoff::Wait;
-use handoff_lab::helpers::{byte_at, eventually};
+use handoff_testbed::helpers::{byte_at, eventually};
 use rustix::net::sockopt;
 
 use crate::bed::{Bed, port, stream_of};

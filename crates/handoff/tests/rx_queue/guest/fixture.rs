@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use handoff::{DmaBuf, RxBinding};
-use handoff_lab::helpers::eventually;
+use handoff_testbed::helpers::eventually;
 
 use crate::bed::port;
 use crate::receiving::{QUEUE, again, area, driver, receiver};

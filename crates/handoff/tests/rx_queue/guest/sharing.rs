@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff::{Driver, Error, ExportedRxQueue, RxQueue, Span, Wait};
-use handoff_lab::helpers::{byte_at, eventually};
+use handoff_testbed::helpers::{byte_at, eventually};
 use socket2::SockRef;
 
 use crate::bed::{Bed, port, send, stream_of};

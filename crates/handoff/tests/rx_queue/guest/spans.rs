@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff::{Driver, Outcome, Span, Wait};
-use handoff_lab::helpers::byte_at;
+use handoff_testbed::helpers::byte_at;
 use socket2::SockRef;
 
 use crate::bed::{Bed, send, stream_of};

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use handoff::{Driver, Receiver, Region, RxBinding, RxQueue, RxShortage, Span, Wait};
-use handoff_lab::helpers::{byte_at, eventually};
+use handoff_testbed::helpers::{byte_at, eventually};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::SockRef;
 

@@ -14,7 +14,7 @@ pub(crate) fn goes_on(engines: [&str; 2], file_system: &str, rounds: u32) {
         command.args(engines).args([&rounds, file_system]).output().expect("handoff starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(3) {
-        handoff_lab::skip!("{errors}");
+        handoff_testbed::skip!("{errors}");
     }
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
