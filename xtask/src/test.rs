@@ -48,7 +48,8 @@ const FAILURES: &str = "target/failures";
 /// The expected skips; any other is a failure.
 const MAY_SKIP: &str = "lab/may-skip.txt";
 /// The packages that stay in this tree.
-pub(crate) const NOT_PUBLISHED: [&str; 3] = ["handoff-contract", "handoff-examples", "xtask"];
+pub(crate) const NOT_PUBLISHED: [&str; 4] =
+    ["handoff-contract", "handoff-examples", "handoff-kmod-tests", "xtask"];
 /// If set, tests run their long form.
 const SOAK: &str = "HANDOFF_SOAK";
 /// Where the packages are built.

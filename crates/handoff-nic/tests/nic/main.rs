@@ -1,6 +1,6 @@
 //! Interfaces prepared and put back: the software NIC (`kmod/wire`) on the lab's kernel.
 
-#[path = "../../../handoff-lab/tests/wire/zcrx.rs"]
+#[path = "../../../../kmod/tests/tests/wire/zcrx.rs"]
 mod zcrx;
 
 mod guest {
