@@ -2,13 +2,14 @@
 
 use clap::{Args, Subcommand};
 
+use handoff_command::{Context, Failure};
+
 use crate::{
     block::BlockArgs,
-    context::{BenchError, Context},
     http::HttpArgs,
     rds::{self, RdsArgs},
     recv::{self, RecvArgs},
-    run,
+    run::{self, Found},
     send::{self, SendArgs},
     splice::SpliceArgs,
 };
@@ -38,12 +39,26 @@ pub enum Bench {
     Http(Box<HttpArgs>),
 }
 
+/// Runs one bench, and prints what it has found.
+///
+/// # Errors
+///
+/// See [`Failure`].
+pub fn run(args: &BenchArgs, context: &Context) -> Result<(), Failure> {
+    if let Bench::Recv(args) = &args.bench
+        && let Some(target) = &args.send_to
+    {
+        return recv::send_to::run(target, context);
+    }
+    measure(args, context)?.print(context)
+}
+
 /// Runs one bench.
 ///
 /// # Errors
 ///
-/// See [`BenchError`].
-pub fn run(args: &BenchArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+/// See [`Failure`].
+pub fn measure(args: &BenchArgs, context: &Context) -> Result<Found, Failure> {
     match &args.bench {
         Bench::Send(args) => send::run(args, context),
         Bench::Recv(args) => recv::run(args, context),

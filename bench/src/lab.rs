@@ -11,15 +11,14 @@
 use std::time::Duration;
 
 use handoff_lab::{
-    Acceleration, Error, Machine,
+    Acceleration, Machine,
     command::{self, Carried, TIMED_OUT},
 };
 use handoff_sys::companion::WORKSHOP;
 
-use crate::{
-    context::{BenchError, Context},
-    report::Report,
-};
+use handoff_command::{Context, Failure};
+
+use crate::{failure, report::Report};
 
 /// With `--quick`, benches end in three minutes; busy machines are three times as slow.
 const QUICK_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -41,12 +40,12 @@ pub(crate) fn is_guest() -> bool {
 ///
 /// # Errors
 ///
-/// [`BenchError::NotPossible`] with the reason.
-pub(crate) fn load_in_guest(module: &str) -> Result<(), BenchError> {
+/// [`Failure::NotPossible`] with the reason.
+pub(crate) fn load_in_guest(module: &str) -> Result<(), Failure> {
     if !is_guest() {
         return Ok(());
     }
-    Ok(handoff_testbed::load(module, &[])?)
+    handoff_testbed::load(module, &[]).map_err(failure::of_testbed)
 }
 
 /// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in, and so
@@ -55,28 +54,29 @@ pub(crate) fn load_in_guest(module: &str) -> Result<(), BenchError> {
 ///
 /// # Errors
 ///
-/// See [`BenchError`].
+/// See [`Failure`].
 pub fn run(
     arguments: &[String],
     carried: &Carried,
     virtio_net: u8,
     limit: Duration,
-    context: &Context<'_>,
-) -> Result<(Report, Option<String>), BenchError> {
+    context: &Context,
+) -> Result<(Report, Option<String>), Failure> {
     let machine = Machine {
         cpus: 1,
         acceleration: Acceleration::InstructionCounting,
         virtio_net,
         ..Machine::default()
     };
-    let ended =
-        command::run_program(&machine, carried, WORKSHOP, arguments, Some(limit), context.stop);
-    let (code, output) = ended.map_err(|error| match error {
-        Error::Failed(cause) => BenchError::Failed(cause),
-        Error::Usage(cause) => BenchError::Usage(cause),
-        Error::NotPossible(cause) => BenchError::NotPossible(cause),
-        Error::Stopped => BenchError::Stopped,
-    })?;
+    let ended = command::run_program(
+        &machine,
+        carried,
+        WORKSHOP,
+        arguments,
+        Some(limit),
+        context.stop.flag(),
+    );
+    let (code, output) = ended.map_err(|error| failure::of_lab(error, &context.stop))?;
     let failure = match code {
         0 => None,
         TIMED_OUT => Some(format!(
@@ -87,9 +87,9 @@ pub fn run(
     };
     match (serde_json::from_slice(&output), failure) {
         (Ok(report), failure) => Ok((report, failure)),
-        (Err(_), Some(failure)) => Err(BenchError::Failed(failure)),
+        (Err(_), Some(failure)) => Err(Failure::Failed(failure)),
         (Err(error), None) => {
-            Err(BenchError::Failed(format!("the bench in the guest printed no report: {error}")))
+            Err(Failure::Failed(format!("the bench in the guest printed no report: {error}")))
         }
     }
 }
@@ -111,28 +111,23 @@ mod tests {
     }
 
     mod native {
-        use std::{
-            sync::{Arc, atomic::AtomicBool},
-            time::Duration,
-        };
+        use std::time::Duration;
 
+        use handoff_command::{Context, Failure, Stop};
         use handoff_lab::command::Carried;
-
-        use crate::context::{BenchError, Context};
 
         #[test]
         fn a_bench_that_does_not_end_is_ended_and_says_so() {
-            let stop = Arc::new(AtomicBool::new(false));
-            let context = Context { json: true, stop: &stop, out: &mut Vec::new() };
+            let context = Context { json: true, stop: Stop::new().unwrap() };
             let fixture = "lab::tests::guest::fixture::does_not_end";
             let arguments = ["--exact", "--ignored", fixture].map(str::to_owned);
             let limit = Duration::from_secs(3);
             match crate::lab::run(&arguments, &Carried::default(), 0, limit, &context) {
-                Err(BenchError::Failed(cause)) => {
+                Err(Failure::Failed(cause)) => {
                     assert!(cause.contains("did not end within 3s"), "{cause}");
                 }
-                Err(BenchError::NotPossible(reason)) => handoff_testbed::skip!("{reason}"),
-                Err(error) => panic!("{error}"),
+                Err(Failure::NotPossible(reason)) => handoff_testbed::skip!("{reason}"),
+                Err(failure) => panic!("{failure:?}"),
                 Ok(_) => panic!("no report was printed"),
             }
         }

@@ -16,8 +16,8 @@
 pub mod block;
 pub mod calls;
 pub mod command;
-pub mod context;
 pub mod disagreement;
+pub mod failure;
 pub mod http;
 pub mod lab;
 pub mod machine;

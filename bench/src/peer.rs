@@ -33,8 +33,9 @@ use rustix::{
     thread::{CpuSet, sched_setaffinity},
 };
 
+use handoff_command::Failure;
+
 use crate::{
-    context::BenchError,
     measure::{Cpu, Engine, Slot, Tally, Time},
     processor::Waits,
     tcp_table::listens,
@@ -78,16 +79,14 @@ impl ProgramOptions {
     ///
     /// # Errors
     ///
-    /// [`BenchError::Usage`] with the first of them.
+    /// [`Failure::Usage`] with the first of them.
     pub(crate) fn must_have(
         &self,
         option: &str,
         values: &[(String, String)],
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Failure> {
         match values.iter().find(|(name, _)| value_of(name, &self.peer).is_none()) {
-            Some((name, _)) => {
-                Err(BenchError::Usage(format!("{option}: no peer is called '{name}'")))
-            }
+            Some((name, _)) => Err(Failure::Usage(format!("{option}: no peer is called '{name}'"))),
             None => Ok(()),
         }
     }
@@ -117,13 +116,13 @@ impl FigureOptions {
     ///
     /// # Errors
     ///
-    /// [`BenchError::Usage`] for one that is wrong, or of no program.
-    pub(crate) fn of(&self, programs: &ProgramOptions) -> Result<Vec<Figure>, BenchError> {
+    /// [`Failure::Usage`] for one that is wrong, or of no program.
+    pub(crate) fn of(&self, programs: &ProgramOptions) -> Result<Vec<Figure>, Failure> {
         programs.must_have("--peer-regex", &self.peer_regex)?;
         programs.must_have("--peer-unit", &self.peer_unit)?;
         let figure = |(name, _): &(String, String)| {
             Figure::new(value_of(name, &self.peer_regex), value_of(name, &self.peer_unit))
-                .map_err(|error| BenchError::Usage(format!("peer {name}: {error}")))
+                .map_err(|error| Failure::Usage(format!("peer {name}: {error}")))
         };
         programs.peer.iter().map(figure).collect()
     }

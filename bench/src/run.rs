@@ -8,14 +8,15 @@
 //! 3. If the copy meter is requested and not available, the bench ends before anything is measured.
 //! 4. Under emulation there are only instructions, if they are counted, or no speeds and ratios.
 
-use std::{fs, path::PathBuf, sync::atomic::AtomicBool, time::Duration, time::SystemTime};
+use std::{fs, path::PathBuf, time::Duration, time::SystemTime};
 
 use clap::Args;
 use handoff_testbed::instructions;
 use regex_lite::Regex;
 
+use handoff_command::{Context, Failure, Stop, output};
+
 use crate::{
-    context::{BenchError, Context},
     lab,
     machine::Machine,
     measure::{self, Compare, Measured, Plan, Subject},
@@ -147,15 +148,15 @@ pub trait Bench {
     ///
     /// # Errors
     ///
-    /// [`BenchError::Stopped`]; [`BenchError::NotPossible`] without the meter that was asked for.
+    /// [`Failure::Stopped`]; [`Failure::NotPossible`] without the meter that was asked for.
     fn measure_rows(
         &self,
         subjects: &[Subject<'_>],
         plan: Plan,
-        stop: &AtomicBool,
-    ) -> Result<Measured, BenchError> {
-        let mut measured = measure::measure(subjects, plan, stop, &|| Duration::ZERO)
-            .ok_or(BenchError::Stopped)?;
+        stop: &Stop,
+    ) -> Result<Measured, Failure> {
+        let mut measured = measure::measure(subjects, plan, stop.flag(), &|| Duration::ZERO)
+            .ok_or_else(|| stop.failure())?;
         if self.options().meter {
             witness::attest(subjects, &mut measured.rows, true, stop)?;
         }
@@ -166,8 +167,8 @@ pub trait Bench {
     ///
     /// # Errors
     ///
-    /// See [`BenchError`].
-    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError>;
+    /// See [`Failure`].
+    fn measure(&self, context: &Context) -> Result<(Measured, String), Failure>;
 
     /// What was measured and on what, for the table's first line.
     fn subject(&self, report: &Report) -> String;
@@ -210,9 +211,9 @@ impl RunOptions {
         arguments
     }
 
-    fn earlier(&self) -> Result<Option<Report>, BenchError> {
+    fn earlier(&self) -> Result<Option<Report>, Failure> {
         let Some(path) = &self.compare else { return Ok(None) };
-        let usage = |error: String| BenchError::Usage(format!("{}: {error}", path.display()));
+        let usage = |error: String| Failure::Usage(format!("{}: {error}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
         serde_json::from_str(&text)
             .map_err(|error| usage(format!("not the JSON of a bench of this version: {error}")))
@@ -234,18 +235,41 @@ pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
     words.into_iter().chain(own).chain(programs).collect()
 }
 
-/// Runs a bench, here or in the lab, and shows its table.
+/// What a bench has found.
+#[derive(Debug)]
+pub struct Found {
+    /// The rows, and what they were measured on.
+    pub report: Report,
+    /// The same as text.
+    text: String,
+    /// What failed while running.
+    failure: Option<String>,
+}
+
+impl Found {
+    /// Prints it.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Failed`] if something had failed while it was measured, or nobody takes the text.
+    pub fn print(self, context: &Context) -> Result<(), Failure> {
+        if context.json { output::json(&self.report) } else { output::text(&self.text) }?;
+        self.failure.map_or(Ok(()), |failure| Err(Failure::Failed(failure)))
+    }
+}
+
+/// Runs a bench, here or in the lab.
 ///
 /// # Errors
 ///
-/// See [`BenchError`].
-pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchError> {
+/// See [`Failure`].
+pub fn run<B: Bench>(bench: &B, context: &Context) -> Result<Found, Failure> {
     let options = bench.options();
     let earlier = options.earlier()?;
     let carried = bench.programs().map(|programs| programs.carried.clone()).unwrap_or_default();
     if !options.lab && !carried.is_empty() {
         let cause = "--put and --program carry files into the lab's guest: give --lab, too";
-        return Err(BenchError::Usage(cause.to_owned()));
+        return Err(Failure::Usage(cause.to_owned()));
     }
     let (report, failure) = if options.lab {
         let limit = lab::limit(options.quick);
@@ -265,24 +289,20 @@ pub fn run<B: Bench>(bench: &B, context: &mut Context<'_>) -> Result<(), BenchEr
         report.conditions = conditions.lines().map(str::to_owned).collect();
         (report, failure)
     };
-    let json = serde_json::to_string_pretty(&report)
-        .map_err(|error| BenchError::Failed(format!("the report cannot be written: {error}")))?;
     if let Some(path) = &options.json_file {
+        let json = serde_json::to_string_pretty(&report)
+            .map_err(|error| Failure::Failed(format!("the report cannot be written: {error}")))?;
         fs::write(path, format!("{json}\n")).map_err(|error| {
-            BenchError::Failed(format!("{} cannot be written: {error}", path.display()))
+            Failure::Failed(format!("{} cannot be written: {error}", path.display()))
         })?;
     }
-    let text = match context.json {
-        true => json,
-        false => format!(
-            "{}\n\n{}{}",
-            report.conditions.join("\n"),
-            table::draw(&report, earlier.as_ref()),
-            bench.verdict(&report)
-        ),
-    };
-    writeln!(context.out, "{text}").map_err(BenchError::Output)?;
-    failure.map_or(Ok(()), |failure| Err(BenchError::Failed(failure)))
+    let text = format!(
+        "{}\n\n{}{}\n",
+        report.conditions.join("\n"),
+        table::draw(&report, earlier.as_ref()),
+        bench.verdict(&report)
+    );
+    Ok(Found { report, text, failure })
 }
 
 /// The conditions of the measurement, above the table.

@@ -1,13 +1,12 @@
 //! Common parts of the tests of several benches.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::atomic::Ordering;
 
 use clap::{Args, Parser};
 
-use crate::{
-    context::{BenchError, Context},
-    report::Report,
-};
+use handoff_command::{Context, Failure, Stop};
+
+use crate::{report::Report, run::Found};
 
 /// The command line of one bench.
 #[derive(Parser)]
@@ -29,16 +28,15 @@ pub(crate) fn parse<A: Args>(line: &str) -> Result<A, clap::Error> {
 ///
 /// # Errors
 ///
-/// See [`BenchError`].
+/// See [`Failure`].
 pub(crate) fn report_of(
     stopped: bool,
-    bench: impl FnOnce(&mut Context<'_>) -> Result<(), BenchError> + Send + 'static,
-) -> Result<Report, BenchError> {
+    bench: impl FnOnce(&Context) -> Result<Found, Failure> + Send + 'static,
+) -> Result<Report, Failure> {
     let work = move || {
-        let mut out = Vec::new();
-        let stop = Arc::new(AtomicBool::new(stopped));
-        bench(&mut Context { json: true, stop: &stop, out: &mut out })?;
-        Ok(serde_json::from_slice(&out).unwrap())
+        let stop = Stop::new().unwrap();
+        stop.flag().store(stopped, Ordering::Relaxed);
+        bench(&Context { json: true, stop }).map(|found| found.report)
     };
     std::thread::spawn(work).join().unwrap()
 }
@@ -48,8 +46,8 @@ macro_rules! report_or_skip {
     ($measured:expr) => {
         match $measured {
             Ok(report) => report,
-            Err(BenchError::NotPossible(reason)) => handoff_testbed::skip!("{reason}"),
-            Err(error) => panic!("{error}"),
+            Err(Failure::NotPossible(reason)) => handoff_testbed::skip!("{reason}"),
+            Err(failure) => panic!("{failure:?}"),
         }
     };
 }

@@ -10,17 +10,14 @@
 //! 3. A row that cannot be counted has no such figure, and the reason is given; a program that tells its own bytes
 //!    has none either.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread::sleep,
-    time::Duration,
-};
+use std::{sync::atomic::AtomicBool, thread::sleep, time::Duration};
 
 use handoff_meter::{Meter, Options, Scope, Totals, Unavailable};
 use handoff_sys::hangup;
 
+use handoff_command::{Failure, Stop};
+
 use crate::{
-    context::BenchError,
     measure::{Engine, Slot, Subject, Tally},
     report::{CopiedAt, Disagreement, Row, disagree},
 };
@@ -38,15 +35,15 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 ///
-/// [`BenchError::NotPossible`] with the meter's own reason.
-pub fn try_out() -> Result<(), BenchError> {
+/// [`Failure::NotPossible`] with the meter's own reason.
+pub fn try_out() -> Result<(), Failure> {
     attach().map(drop)
 }
 
-fn attach() -> Result<Meter, BenchError> {
+fn attach() -> Result<Meter, Failure> {
     let scope = Scope::Tree(std::process::id());
     Meter::attach_with(Options { scope, paths: true, libc: false }).map_err(|error: Unavailable| {
-        BenchError::NotPossible(format!("{error}; without --meter there is no such column"))
+        Failure::NotPossible(format!("{error}; without --meter there is no such column"))
     })
 }
 
@@ -55,19 +52,17 @@ fn attach() -> Result<Meter, BenchError> {
 ///
 /// # Errors
 ///
-/// [`BenchError::NotPossible`] if the meter is not available, [`BenchError::Stopped`].
+/// [`Failure::NotPossible`] if the meter is not available, [`Failure::Stopped`].
 pub fn attest(
     subjects: &[Subject<'_>],
     rows: &mut [Row],
     meter: bool,
-    stop: &AtomicBool,
-) -> Result<(), BenchError> {
+    stop: &Stop,
+) -> Result<(), Failure> {
     let meter = if meter { Some(attach()?) } else { None };
     for (subject, row) in subjects.iter().zip(rows).filter(|(_, row)| row.skipped.is_none()) {
-        let attested = attest_row(subject, row, meter.as_ref(), stop);
-        if stop.load(Ordering::Relaxed) {
-            return Err(BenchError::Stopped);
-        }
+        let attested = attest_row(subject, row, meter.as_ref(), stop.flag());
+        stop.check()?;
         if let Err(reason) = attested {
             hangup::say(format_args!(
                 "handoff: no witness beside the row {}: {reason}",

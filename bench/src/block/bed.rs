@@ -10,7 +10,9 @@ use std::{
 use handoff_testbed::{Disk as _, NullDisk, instructions};
 
 use super::BlockArgs;
-use crate::context::BenchError;
+use handoff_command::Failure;
+
+use crate::failure::of_testbed;
 
 /// Bytes of each file by default.
 const FILE: u64 = 256 << 20;
@@ -36,27 +38,27 @@ enum Made {
 impl Bed {
     /// The user's; by default disks without memory where instructions are counted, since a file system's
     /// work belongs to no engine, and files where time is measured.
-    pub(super) fn new(args: &BlockArgs) -> Result<Self, BenchError> {
+    pub(super) fn new(args: &BlockArgs) -> Result<Self, Failure> {
         match <[PathBuf; 2]>::try_from(args.backing.clone()) {
             Ok(paths) => Ok(Self { paths, kind: "what was given", _made: Made::Nothing }),
-            Err(given) if !given.is_empty() => Err(BenchError::Usage(format!(
-                "--backing is given twice, not {} times",
-                given.len()
-            ))),
+            Err(given) if !given.is_empty() => {
+                Err(Failure::Usage(format!("--backing is given twice, not {} times", given.len())))
+            }
             Err(_) if instructions::counting() => Self::disks(),
             Err(_) => Self::files(&args.directory),
         }
     }
 
-    fn disks() -> Result<Self, BenchError> {
-        let disks = [NullDisk::new(DISK, 512, 1)?, NullDisk::new(DISK, 512, 1)?];
+    fn disks() -> Result<Self, Failure> {
+        let disk = || NullDisk::new(DISK, 512, 1).map_err(of_testbed);
+        let disks = [disk()?, disk()?];
         let paths = [0, 1].map(|index: usize| disks[index].path().to_owned());
         Ok(Self { paths, kind: WITHOUT_MEMORY, _made: Made::Disks { _disks: disks } })
     }
 
-    fn files(parent: &Path) -> Result<Self, BenchError> {
+    fn files(parent: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
-            BenchError::Failed(format!("no files in {}: {error}", parent.display()))
+            Failure::Failed(format!("no files in {}: {error}", parent.display()))
         };
         let directory = tempfile::tempdir_in(parent).map_err(failed)?;
         let paths = ["one", "two"].map(|name| directory.path().join(name));

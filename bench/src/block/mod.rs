@@ -30,8 +30,9 @@ use self::{
     program::Program,
     served::{Device, Served},
 };
+use handoff_command::{Context, Failure};
+
 use crate::{
-    context::{BenchError, Context},
     lab,
     measure::{self, Measured, Subject},
     peer::{Placeholders, ProgramOptions},
@@ -174,17 +175,18 @@ impl Bench for BlockArgs {
         }
     }
 
-    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+    fn measure(&self, context: &Context) -> Result<(Measured, String), Failure> {
         lab::load_in_guest("ublk_drv")?;
-        let not_possible = |error: handoff_block::Error| BenchError::NotPossible(error.to_string());
+        let not_possible = |error: handoff_block::Error| Failure::NotPossible(error.to_string());
         handoff_block::Control::open().map_err(not_possible)?;
         let bed = Bed::new(self)?;
-        let subjects = subjects(self, &bed, context.stop);
+        let subjects = subjects(self, &bed, context.stop.flag());
         let counted = instructions::counting();
         // A file or device serves only one at a time.
         let plan = self.plan(subjects.len());
-        let mut measured = measure::measure(&subjects, plan, context.stop, &|| Duration::ZERO)
-            .ok_or(BenchError::Stopped)?;
+        let mut measured =
+            measure::measure(&subjects, plan, context.stop.flag(), &|| Duration::ZERO)
+                .ok_or_else(|| context.stop.failure())?;
         for row in &mut measured.rows {
             // A speed that all rows have, or a server's instructions where there is no server, compares nothing.
             let limited = row.config.rate.is_some() && !counted;
@@ -195,7 +197,7 @@ impl Bench for BlockArgs {
                 (row.bytes_per_s, row.ops_per_s) = (None, None);
             }
         }
-        witness::attest(&subjects, &mut measured.rows, self.run.meter, context.stop)?;
+        witness::attest(&subjects, &mut measured.rows, self.run.meter, &context.stop)?;
         Ok((measured, format!("served from {}\n", bed.kind)))
     }
 

@@ -56,7 +56,7 @@ fn what_cannot_be_meant_is_refused() {
         assert!(args(line).is_err(), "{line}");
     }
     let one = args("--backing /dev/null").unwrap();
-    assert!(matches!(Bed::new(&one), Err(BenchError::Usage(text)) if text.contains("twice")));
+    assert!(matches!(Bed::new(&one), Err(Failure::Usage(text)) if text.contains("twice")));
 }
 
 #[test]

@@ -8,8 +8,9 @@ use std::{
 };
 
 use super::Job;
+use handoff_command::Failure;
+
 use crate::{
-    context::BenchError,
     network::{
         bed::{self, Load},
         far::Network as _,
@@ -39,13 +40,13 @@ impl Bed {
     ///
     /// # Errors
     ///
-    /// See [`BenchError`].
-    pub(super) fn new(jobs: &[Job], pinned: &Pinned) -> Result<Self, BenchError> {
+    /// See [`Failure`].
+    pub(super) fn new(jobs: &[Job], pinned: &Pinned) -> Result<Self, Failure> {
         let load = Load { mtu: MTU, gro: true };
         let mut network = bed::Bed::new(load, &Pattern::new(), pinned.others())?;
         network.receive_at_both_ends()?;
         let failed =
-            |error: io::Error| BenchError::Failed(format!("no files in {DIRECTORY}: {error}"));
+            |error: io::Error| Failure::Failed(format!("no files in {DIRECTORY}: {error}"));
         let directory = tempfile::tempdir_in(DIRECTORY).map_err(failed)?;
         let bed = Self { network, directory, cpu: pinned.cpu() };
         for job in jobs {

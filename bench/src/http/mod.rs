@@ -32,8 +32,9 @@ use self::{
     program::Program,
     served::{MakeServer, Served},
 };
+use handoff_command::{Context, Failure};
+
 use crate::{
-    context::{BenchError, Context},
     lab,
     measure::{Compare, Measured, Plan, Subject},
     network::far::Network as _,
@@ -165,16 +166,16 @@ impl Bench for HttpArgs {
         }
     }
 
-    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+    fn measure(&self, context: &Context) -> Result<(Measured, String), Failure> {
         lab::load_in_guest("getbuf")?;
-        wrk::must_be_there().map_err(BenchError::NotPossible)?;
-        let pinned = Pinned::to(self.cpu).map_err(BenchError::Usage)?;
+        wrk::must_be_there().map_err(Failure::NotPossible)?;
+        let pinned = Pinned::to(self.cpu).map_err(Failure::Usage)?;
         let jobs = self.jobs();
         let bed = Bed::new(&jobs, &pinned)?;
-        let subjects = subjects(self, &jobs, &bed, context.stop);
+        let subjects = subjects(self, &jobs, &bed, context.stop.flag());
         // There are fewer ports than rows.
         let plan = Plan { compare: Compare::Cost, ..self.plan(subjects.len()) };
-        let mut measured = self.measure_rows(&subjects, plan, context.stop)?;
+        let mut measured = self.measure_rows(&subjects, plan, &context.stop)?;
         for row in &mut measured.rows {
             // Bytes are counted, and all answers are as long.
             let size = row.config.bytes.map(|bytes| bytes as f64);

@@ -20,7 +20,9 @@ use super::{
     queues::{OwnQueue, Queues},
     sender::Sender,
 };
-use crate::{context::BenchError, peer::Placeholders};
+use handoff_command::Failure;
+
+use crate::{failure::of_testbed, peer::Placeholders};
 
 /// The first port; the queue of a port is as many places behind the first queue.
 const PORT: u16 = 4_000;
@@ -93,16 +95,14 @@ impl Bed {
     ///
     /// # Errors
     ///
-    /// See [`BenchError`].
-    pub(crate) fn new(
-        load: Load,
-        pattern: &Arc<Pattern>,
-        others: CpuSet,
-    ) -> Result<Self, BenchError> {
+    /// See [`Failure`].
+    pub(crate) fn new(load: Load, pattern: &Arc<Pattern>, others: CpuSet) -> Result<Self, Failure> {
         let (joint, pair) = match Pair::wire(load.mtu) {
             Ok(pair) => (Joint::Wire, pair),
-            Err(TopologyError::Unavailable { .. }) => (Joint::Veth, Pair::new(load.mtu)?),
-            Err(error) => return Err(error.into()),
+            Err(TopologyError::Unavailable { .. }) => {
+                (Joint::Veth, Pair::new(load.mtu).map_err(of_testbed)?)
+            }
+            Err(error) => return Err(of_testbed(error)),
         };
         Self::of(joint, pair, load, pattern, others)
     }
@@ -111,13 +111,13 @@ impl Bed {
     ///
     /// # Errors
     ///
-    /// See [`BenchError`].
+    /// See [`Failure`].
     pub(crate) fn virtio_net(
         mtu: u32,
         pattern: &Arc<Pattern>,
         others: CpuSet,
-    ) -> Result<Self, BenchError> {
-        let pair = Pair::virtio(mtu)?;
+    ) -> Result<Self, Failure> {
+        let pair = Pair::virtio(mtu).map_err(of_testbed)?;
         Self::of(Joint::VirtioNet, pair, Load { mtu, gro: false }, pattern, others)
     }
 
@@ -126,10 +126,10 @@ impl Bed {
     ///
     /// # Errors
     ///
-    /// See [`BenchError`].
-    pub(crate) fn onward(&self) -> Result<Self, BenchError> {
+    /// See [`Failure`].
+    pub(crate) fn onward(&self) -> Result<Self, Failure> {
         let Self { pair, joint, load, pattern, others, .. } = self;
-        Self::of(*joint, pair.onward(load.mtu)?, *load, pattern, *others)
+        Self::of(*joint, pair.onward(load.mtu).map_err(of_testbed)?, *load, pattern, *others)
     }
 
     fn of(
@@ -138,18 +138,18 @@ impl Bed {
         load: Load,
         pattern: &Arc<Pattern>,
         others: CpuSet,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, Failure> {
         let (mut prepared, mut napi) = (Vec::new(), [Vec::new(), Vec::new()]);
-        let threads = |end| nic::give_napi_threads(end).map_err(BenchError::Failed);
+        let threads = |end| nic::give_napi_threads(end).map_err(Failure::Failed);
         match joint {
             Joint::Wire => {
                 let set_up = nic::set_up_queues(&pair.right, PORT, load.gro);
-                prepared.push(set_up.map_err(BenchError::Failed)?);
+                prepared.push(set_up.map_err(Failure::Failed)?);
                 napi = [threads(&pair.left)?, threads(&pair.right)?];
             }
             Joint::VirtioNet => napi = [threads(&pair.left)?, threads(&pair.right)?],
             Joint::Veth if !load.gro => {
-                nic::send_in_packets(&pair.left).map_err(BenchError::Failed)?;
+                nic::send_in_packets(&pair.left).map_err(Failure::Failed)?;
             }
             Joint::Veth => {}
         }
@@ -178,15 +178,15 @@ impl Bed {
     /// # Errors
     ///
     /// What is wrong.
-    pub(crate) fn receive_at_both_ends(&mut self) -> Result<(), BenchError> {
+    pub(crate) fn receive_at_both_ends(&mut self) -> Result<(), Failure> {
         match self.joint {
             Joint::Wire => {
                 let set_up = nic::set_up_queues(&self.pair.left, PORT, self.load.gro);
-                self.prepared.push(set_up.map_err(BenchError::Failed)?);
+                self.prepared.push(set_up.map_err(Failure::Failed)?);
                 Ok(())
             }
             Joint::Veth if !self.load.gro => {
-                nic::send_in_packets(&self.pair.right).map_err(BenchError::Failed)
+                nic::send_in_packets(&self.pair.right).map_err(Failure::Failed)
             }
             Joint::Veth | Joint::VirtioNet => Ok(()),
         }

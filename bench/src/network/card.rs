@@ -16,7 +16,6 @@ use std::{
 };
 
 use handoff_command::allow_list::{self, AllowList};
-use handoff_lab::StopFlag;
 use handoff_nic::{Directory, Error, ErrorKind, Flow, Nic, Plan, Prepared, Wanted};
 use handoff_sys::hangup;
 use handoff_testbed::Namespace;
@@ -31,7 +30,9 @@ use super::{
     queues::{OwnQueue, Queues},
     sending_host::SendingHost,
 };
-use crate::{context::BenchError, peer::Placeholders};
+use handoff_command::{Failure, Stop};
+
+use crate::peer::Placeholders;
 
 /// The NIC, and the host that sends to it.
 pub(crate) struct Card {
@@ -57,15 +58,15 @@ impl Card {
     ///
     /// # Errors
     ///
-    /// See [`BenchError`].
+    /// See [`Failure`].
     pub(crate) fn new(
         device: &str,
         port: u16,
         from: &[IpNet],
         own: impl Fn(Load) -> usize,
         pattern: &Arc<Pattern>,
-        stop: &StopFlag,
-    ) -> Result<Self, BenchError> {
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
         let nic = Nic::look(device).map_err(of_nic)?;
         let address = usable(&nic)?;
         let load = Load { mtu: nic.mtu, gro: nic.hardware_gro.on };
@@ -74,10 +75,10 @@ impl Card {
         if ports.len() < own + 2 {
             let cause =
                 format!("--port {port} leaves no ports behind it for data: take a lower one");
-            return Err(BenchError::Usage(cause));
+            return Err(Failure::Usage(cause));
         }
         // Listeners for data come later; nobody else may have the ports now.
-        let listen = |&port: &u16| listen(address, port).map_err(BenchError::NotPossible);
+        let listen = |&port: &u16| listen(address, port).map_err(Failure::NotPossible);
         let first = listen(&ports[0])?;
         ports[1..].iter().try_for_each(|port| listen(port).map(drop))?;
         let (prepared, unfit) = match prepare(&nic, address, &ports[1..]) {
@@ -87,9 +88,9 @@ impl Card {
         };
         hangup::say(invitation(address, port));
         allow_list::warn((address, port).into(), from, "send");
-        let host =
-            SendingHost::accept(first, &AllowList::new(from), stop).map_err(BenchError::Failed)?;
-        let host = Rc::new(host.ok_or(BenchError::Stopped)?);
+        let host = SendingHost::accept(first, &AllowList::new(from), stop.flag())
+            .map_err(Failure::Failed)?;
+        let host = Rc::new(host.ok_or_else(|| stop.failure())?);
         let set_aside = prepared.as_ref().map_or(&[][..], Prepared::queues);
         // Without queues, programs still get ports.
         let no_queues = iter::repeat_n(0, if prepared.is_some() { 0 } else { ports.len() - 1 });
@@ -119,7 +120,7 @@ impl Card {
     /// # Errors
     ///
     /// What could not be put back, and how to do it.
-    pub(crate) fn put_back(self) -> Result<Vec<String>, BenchError> {
+    pub(crate) fn put_back(self) -> Result<Vec<String>, Failure> {
         self.host.leave();
         let Some(prepared) = self.prepared else { return Ok(Vec::new()) };
         Ok(prepared.undo().map_err(of_nic)?.left)
@@ -127,18 +128,18 @@ impl Card {
 }
 
 /// The address for another host to send to.
-fn usable(nic: &Nic) -> Result<IpAddr, BenchError> {
+fn usable(nic: &Nic) -> Result<IpAddr, Failure> {
     let name = &nic.name;
     if !nic.up {
         let cause = format!("{name} is down: ip link set {name} up");
-        return Err(BenchError::NotPossible(cause));
+        return Err(Failure::NotPossible(cause));
     }
     let address = addresses::of_interface(name);
     let address = address.map_err(|error| {
-        BenchError::Failed(format!("the addresses of {name} are not known: {error}"))
+        Failure::Failed(format!("the addresses of {name} are not known: {error}"))
     })?;
     address.ok_or_else(|| {
-        BenchError::NotPossible(format!("{name} has no address: ip address add ADDRESS dev {name}"))
+        Failure::NotPossible(format!("{name} has no address: ip address add ADDRESS dev {name}"))
     })
 }
 
@@ -181,12 +182,12 @@ fn invitation(address: IpAddr, port: u16) -> String {
 /// The port where the sending host connects by default.
 pub(crate) const DEFAULT_PORT: u16 = 4_000;
 
-fn of_nic(error: Error) -> BenchError {
+fn of_nic(error: Error) -> Failure {
     let cause = error.to_string();
     match error.kind() {
-        ErrorKind::Usage => BenchError::Usage(cause),
-        ErrorKind::NotPossible => BenchError::NotPossible(cause),
-        _ => BenchError::Failed(cause),
+        ErrorKind::Usage => Failure::Usage(cause),
+        ErrorKind::NotPossible => Failure::NotPossible(cause),
+        _ => Failure::Failed(cause),
     }
 }
 

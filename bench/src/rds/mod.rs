@@ -40,8 +40,9 @@ use self::{
     own::Own,
     program::{Program, Sending},
 };
+use handoff_command::{Context, Failure};
+
 use crate::{
-    context::{BenchError, Context},
     lab,
     measure::{Engine, Measured, Plan, Subject},
     network::{
@@ -51,7 +52,7 @@ use crate::{
     peer::{self, Figure, FigureOptions, ProgramOptions},
     processor::Pinned,
     report::{self, Report, Row},
-    run::{self, Bench, RunOptions, Slots},
+    run::{self, Bench, Found, RunOptions, Slots},
     tasks,
 };
 
@@ -133,8 +134,8 @@ pub struct RdsArgs {
 ///
 /// # Errors
 ///
-/// See [`BenchError`].
-pub fn run(args: &RdsArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+/// See [`Failure`].
+pub fn run(args: &RdsArgs, context: &Context) -> Result<Found, Failure> {
     run::run(&Rds::new(args)?, context)
 }
 
@@ -146,7 +147,7 @@ struct Rds<'a> {
 }
 
 impl<'a> Rds<'a> {
-    fn new(args: &'a RdsArgs) -> Result<Self, BenchError> {
+    fn new(args: &'a RdsArgs) -> Result<Self, Failure> {
         args.programs.must_have("--peer-receiver", &args.peer_receiver)?;
         Ok(Self { args, figures: args.figures.of(&args.programs)? })
     }
@@ -179,15 +180,15 @@ impl Bench for Rds<'_> {
         }
     }
 
-    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
-        let pinned = Pinned::to(self.args.cpu).map_err(BenchError::Usage)?;
+    fn measure(&self, context: &Context) -> Result<(Measured, String), Failure> {
+        let pinned = Pinned::to(self.args.cpu).map_err(Failure::Usage)?;
         let mut bed = Bed::new(LOAD, &Pattern::new(), pinned.others())?;
         bed.receive_at_both_ends()?;
         // An address has room for one engine.
         let run = |subjects: &[Subject<'_>]| {
             let plan = self.plan(subjects.len());
             let plan = Plan { peer_slot: plan.slot.max(Duration::from_secs(1)), ..plan };
-            self.measure_rows(subjects, plan, context.stop)
+            self.measure_rows(subjects, plan, &context.stop)
         };
         let is_last = |subject: &Subject<'_>| comes_last(&subject.engine, subject.peer);
         let mut first = self.subjects(&bed, pinned.cpu());
@@ -232,12 +233,12 @@ impl Bench for Rds<'_> {
 }
 
 /// Loads the kernel's RDS, and makes it accept messages of 1 MiB.
-fn prepare_guest() -> Result<(), BenchError> {
+fn prepare_guest() -> Result<(), Failure> {
     lab::load_in_guest("rds_tcp")?;
     for name in ["wmem_max", "rmem_max"] {
         let path = format!("/proc/sys/net/core/{name}");
         fs::write(&path, UNDER_WAY.to_string())
-            .map_err(|error| BenchError::Failed(format!("{path}: {error}")))?;
+            .map_err(|error| Failure::Failed(format!("{path}: {error}")))?;
     }
     Ok(())
 }

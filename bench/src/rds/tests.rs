@@ -15,7 +15,7 @@ fn args(line: &str) -> RdsArgs {
     testing::parse(line).unwrap()
 }
 
-fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
+fn measured(line: &'static str, stopped: bool) -> Result<Report, Failure> {
     testing::report_of(stopped, move |context| run(&args(line), context))
 }
 
@@ -48,8 +48,8 @@ fn needs_root_both_ways_are_measured_beside_tcp() {
 #[test]
 fn needs_root_a_stop_ends_the_bench_without_a_table() {
     match measured("--time 60 --rounds 9", true) {
-        Err(BenchError::Stopped) => {}
-        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
+        Err(Failure::Stopped(_)) => {}
+        Err(Failure::NotPossible(reason)) => skip!("{reason}"),
         other => panic!("{other:?}"),
     }
 }
@@ -116,8 +116,8 @@ fn needs_root_what_does_not_arrive_ends_a_row() {
     });
     match made.join().unwrap() {
         Ok(error) => assert!(error.contains("nothing arrived"), "{error}"),
-        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
-        Err(error) => panic!("{error}"),
+        Err(Failure::NotPossible(reason)) => skip!("{reason}"),
+        Err(failure) => panic!("{failure:?}"),
     }
 }
 

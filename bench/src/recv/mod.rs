@@ -18,24 +18,20 @@ mod epoll;
 mod handoff_rows;
 mod reception;
 mod rows;
-mod send_to;
+pub(crate) mod send_to;
 mod served;
 mod several;
 
-use std::{
-    fmt::Write as _,
-    slice,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{fmt::Write as _, slice, sync::Arc, time::Duration};
 
 use clap::Args;
 use handoff_command::allow_list::AllowArgs;
 use handoff_command::quantity::{parse_count, parse_size};
 
 use self::rows::{LOADS, own_queues, subjects};
+use handoff_command::{Context, Failure, Stop};
+
 use crate::{
-    context::{BenchError, Context},
     measure::{Measured, Plan, Subject},
     network::{
         bed::{Bed, Joint},
@@ -46,7 +42,7 @@ use crate::{
     peer::ProgramOptions,
     processor::Pinned,
     report::{self, Report},
-    run::{self, Bench, RunOptions, Slots},
+    run::{self, Bench, Found, RunOptions, Slots},
     statistics::Spread,
     user_share,
 };
@@ -193,22 +189,19 @@ fn parse_chunk(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 ///
-/// See [`BenchError`].
-pub fn run(args: &RecvArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
-    if let Some(target) = &args.send_to {
-        return send_to::run(target, context);
-    }
+/// See [`Failure`].
+pub fn run(args: &RecvArgs, context: &Context) -> Result<Found, Failure> {
     if args.nic.is_none() && !args.placement.is_empty() {
         let cause = "--placement is by the interrupts of a NIC of this host: give --nic IFACE, too";
-        return Err(BenchError::Usage(cause.to_owned()));
+        return Err(Failure::Usage(cause.to_owned()));
     }
     if args.nic.is_none() && !args.allowed.from.is_empty() {
         let cause = "--from says which hosts may send to a NIC of this host: give --nic IFACE, too";
-        return Err(BenchError::Usage(cause.to_owned()));
+        return Err(Failure::Usage(cause.to_owned()));
     }
     if args.nic.is_some() && args.run.lab {
         let cause = "--nic is a NIC of this host, and the lab's guest has its own: leave --nic or --lab out";
-        return Err(BenchError::Usage(cause.to_owned()));
+        return Err(Failure::Usage(cause.to_owned()));
     }
     run::run(args, context)
 }
@@ -244,7 +237,7 @@ impl Bench for RecvArgs {
         }
     }
 
-    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+    fn measure(&self, context: &Context) -> Result<(Measured, String), Failure> {
         let pattern = Pattern::new();
         let (measured, mut remarks) = match &self.nic {
             Some(device) => self.over_card(device, &pattern, context)?,
@@ -304,26 +297,27 @@ impl RecvArgs {
     fn over_beds(
         &self,
         pattern: &Arc<Pattern>,
-        context: &Context<'_>,
-    ) -> Result<(Measured, String), BenchError> {
+        context: &Context,
+    ) -> Result<(Measured, String), Failure> {
         let pinned = self.pinned()?;
         let cpu = pinned.cpu();
         let bed = |load| Bed::new(load, pattern, pinned.others());
         let beds = LOADS.into_iter().map(bed).collect::<Result<Vec<_>, _>>()?;
-        let measured = self.over(&subjects(self, &beds, cpu, context.stop), context.stop)?;
+        let measured =
+            self.over(&subjects(self, &beds, cpu, context.stop.flag()), &context.stop)?;
         Ok((measured, format!("received on processor {cpu}\n")))
     }
 
     /// Of many connections.
-    fn of_crowds(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+    fn of_crowds(&self, context: &Context) -> Result<(Measured, String), Failure> {
         let pinned = self.pinned()?;
         let subjects = crowd::subjects(self, pinned.others());
-        let measured = self.over(&subjects, context.stop)?;
+        let measured = self.over(&subjects, &context.stop)?;
         Ok((measured, format!("received on processor {}\n", pinned.cpu())))
     }
 
-    fn pinned(&self) -> Result<Pinned, BenchError> {
-        Pinned::to(self.cpu).map_err(BenchError::Usage)
+    fn pinned(&self) -> Result<Pinned, Failure> {
+        Pinned::to(self.cpu).map_err(Failure::Usage)
     }
 
     /// On a NIC of this host.
@@ -331,15 +325,15 @@ impl RecvArgs {
         &self,
         device: &str,
         pattern: &Arc<Pattern>,
-        context: &Context<'_>,
-    ) -> Result<(Measured, String), BenchError> {
+        context: &Context,
+    ) -> Result<(Measured, String), Failure> {
         // Placed rows find their processors themselves.
         let pinned = self.placement.is_empty().then(|| self.pinned()).transpose()?;
         let cpu = pinned.as_ref().map_or(0, Pinned::cpu);
         let own = |load| own_queues(self, load);
-        let card = Card::new(device, self.port, &self.allowed.from, own, pattern, context.stop)?;
-        let subjects = subjects(self, slice::from_ref(&card), cpu, context.stop);
-        let mut measured = self.over(&subjects, context.stop);
+        let card = Card::new(device, self.port, &self.allowed.from, own, pattern, &context.stop)?;
+        let subjects = subjects(self, slice::from_ref(&card), cpu, context.stop.flag());
+        let mut measured = self.over(&subjects, &context.stop);
         drop(subjects);
         if let (Ok(measured), Some(lost)) = (&mut measured, card.lost()) {
             // Rows without a connection yet did not fail while running, but this did.
@@ -362,10 +356,10 @@ impl RecvArgs {
         Ok((measured, remarks))
     }
 
-    fn over(&self, subjects: &[Subject<'_>], stop: &AtomicBool) -> Result<Measured, BenchError> {
+    fn over(&self, subjects: &[Subject<'_>], stop: &Stop) -> Result<Measured, Failure> {
         let plan = Plan { keep_engines: true, ..self.plan(subjects.len()) };
         let mut measured = self.measure_rows(subjects, plan, stop)?;
-        user_share::attest(subjects, &mut measured.rows, stop);
+        user_share::attest(subjects, &mut measured.rows, stop.flag());
         Ok(measured)
     }
 }

@@ -11,8 +11,9 @@ use std::{
 use handoff_sys::hangup;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
+use handoff_command::{Context, Failure, Stop};
+
 use crate::{
-    context::{BenchError, Context},
     network::{
         PATIENCE,
         card::DEFAULT_PORT,
@@ -36,8 +37,8 @@ struct Senders {
 }
 
 /// Does what the host there asks until its table is complete.
-pub(super) fn run(target: &str, context: &Context<'_>) -> Result<(), BenchError> {
-    let address = address(target).map_err(BenchError::Usage)?;
+pub(crate) fn run(target: &str, context: &Context) -> Result<(), Failure> {
+    let address = address(target).map_err(Failure::Usage)?;
     let stream = TcpStream::connect_timeout(&address, FOR_A_CONNECTION).map_err(|error| {
         let cause = match error.kind() {
             io::ErrorKind::ConnectionRefused => {
@@ -45,24 +46,24 @@ pub(super) fn run(target: &str, context: &Context<'_>) -> Result<(), BenchError>
             }
             _ => "take the address that the receiving host says",
         };
-        BenchError::Failed(format!("cannot connect to {address}: {error}: {cause}"))
+        Failure::Failed(format!("cannot connect to {address}: {error}: {cause}"))
     })?;
-    let failed = |error: io::Error| BenchError::Failed(error.to_string());
-    let mut talk = Talk::new(stream, context.stop).map_err(failed)?;
+    let failed = |error: io::Error| Failure::Failed(error.to_string());
+    let mut talk = Talk::new(stream, context.stop.flag()).map_err(failed)?;
     let greeted = talk.say(&Hello::ours()).and_then(|()| talk.hear(Some(PATIENCE)));
-    match greeted.map_err(|silence| silent(address, &silence))? {
+    match greeted.map_err(|silence| silent(address, &silence, &context.stop))? {
         Answer::Done(_) => {
             hangup::say(format_args!("sending to {address} until its table is complete"));
         }
-        Answer::Failed(why) => return Err(BenchError::Failed(why)),
+        Answer::Failed(why) => return Err(Failure::Failed(why)),
     }
     let processors = sched_getaffinity(None).map_err(|errno| failed(errno.into()))?;
     let (host, pattern) = (address.ip(), Pattern::new());
     let mut senders = Senders { host, pattern, processors, all: HashMap::new() };
     loop {
-        let order = talk.hear(None).map_err(|silence| silent(address, &silence))?;
+        let order = talk.hear(None).map_err(|silence| silent(address, &silence, &context.stop))?;
         let answer = senders.carry_out(order).map_or_else(Answer::Failed, Answer::Done);
-        talk.say(&answer).map_err(|silence| silent(address, &silence))?;
+        talk.say(&answer).map_err(|silence| silent(address, &silence, &context.stop))?;
         if order == Order::Leave {
             return Ok(());
         }
@@ -88,14 +89,14 @@ fn address(target: &str) -> Result<SocketAddr, String> {
 }
 
 /// How an incomplete talk ends.
-fn silent(address: SocketAddr, silence: &Silence) -> BenchError {
+fn silent(address: SocketAddr, silence: &Silence, stop: &Stop) -> Failure {
     match silence {
-        Silence::Stopped => BenchError::Stopped,
-        Silence::Gone => BenchError::Failed(format!(
+        Silence::Stopped => stop.failure(),
+        Silence::Gone => Failure::Failed(format!(
             "{address} has ended the talk: its bench ended before its table was complete, has another \
              sender already, or does not let this host in (--from)"
         )),
-        other => BenchError::Failed(format!("{address}: {other}")),
+        other => Failure::Failed(format!("{address}: {other}")),
     }
 }
 

@@ -20,7 +20,7 @@ fn args(line: &str) -> RecvArgs {
     testing::parse(line).unwrap()
 }
 
-fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
+fn measured(line: &'static str, stopped: bool) -> Result<Report, Failure> {
     testing::report_of(stopped, move |context| run(&args(line), context))
 }
 
@@ -59,8 +59,8 @@ fn needs_root_a_row_is_measured_beside_its_baseline() {
 #[test]
 fn needs_root_a_stop_ends_the_bench_without_a_table() {
     match measured("--time 60 --rounds 9", true) {
-        Err(BenchError::Stopped) => {}
-        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
+        Err(Failure::Stopped(_)) => {}
+        Err(Failure::NotPossible(reason)) => skip!("{reason}"),
         other => panic!("{other:?}"),
     }
 }
@@ -97,8 +97,8 @@ fn needs_root_damage_ends_a_row_that_looks() {
     });
     let (blind, looking) = match made.join().unwrap() {
         Ok(both) => both,
-        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
-        Err(error) => panic!("{error}"),
+        Err(Failure::NotPossible(reason)) => skip!("{reason}"),
+        Err(failure) => panic!("{failure:?}"),
     };
     assert!(blind.unwrap().bytes > 0);
     assert!(looking.unwrap_err().contains("byte 0"));
@@ -124,8 +124,8 @@ fn needs_root_a_sender_that_is_faster_does_not_keep_a_row_from_its_end() {
     });
     let (most, verdict) = match made.join().unwrap() {
         Ok(seen) => seen,
-        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
-        Err(error) => panic!("{error}"),
+        Err(Failure::NotPossible(reason)) => skip!("{reason}"),
+        Err(failure) => panic!("{failure:?}"),
     };
     assert!((1..=epoll::BUFFER as u64).contains(&most), "{most} bytes in one go");
     assert_eq!(verdict, Ok(()));

@@ -20,13 +20,15 @@ use clap::{Args, ValueEnum};
 use handoff_command::quantity::{format_size, parse_count, parse_size};
 
 use self::bed::Bed;
+use handoff_command::{Context, Failure};
+
 use crate::{
-    context::{BenchError, Context},
+    failure::of_testbed,
     measure::{self, Measured, Plan},
     peer::{Figure, FigureOptions, ProgramOptions},
     processor::Pinned,
     report::{self, Report},
-    run::{self, Bench, RunOptions, Slots},
+    run::{self, Bench, Found, RunOptions, Slots},
     user_share, witness,
 };
 
@@ -154,8 +156,8 @@ pub struct SendArgs {
 ///
 /// # Errors
 ///
-/// See [`BenchError`].
-pub fn run(args: &SendArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+/// See [`Failure`].
+pub fn run(args: &SendArgs, context: &Context) -> Result<Found, Failure> {
     let bench = Send { args, sizes: sizes(args)?, figures: args.figures.of(&args.programs)? };
     run::run(&bench, context)
 }
@@ -201,11 +203,11 @@ impl Bench for Send<'_> {
         }
     }
 
-    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+    fn measure(&self, context: &Context) -> Result<(Measured, String), Failure> {
         let args = self.args;
-        let bed = Bed::new(args.proto)?;
+        let bed = Bed::new(args.proto).map_err(of_testbed)?;
         // Only now: the threads of the far end stay free to run elsewhere.
-        let pinned = Pinned::to(args.cpu).map_err(BenchError::Usage)?;
+        let pinned = Pinned::to(args.cpu).map_err(Failure::Usage)?;
         let stock = rows::Stock::new(args.working_set);
         let mut subjects = rows::subjects(args, &self.sizes, &bed, &stock);
         let ours = subjects.len();
@@ -216,12 +218,13 @@ impl Bench for Send<'_> {
             keep_engines: args.working_set <= KEPT_MEMORY,
             ..plan
         };
-        let mut measured = measure::measure(&subjects, plan, context.stop, &|| bed.far_end_cpu())
-            .ok_or(BenchError::Stopped)?;
+        let mut measured =
+            measure::measure(&subjects, plan, context.stop.flag(), &|| bed.far_end_cpu())
+                .ok_or_else(|| context.stop.failure())?;
         if args.run.meter {
-            witness::attest(&subjects, &mut measured.rows, true, context.stop)?;
+            witness::attest(&subjects, &mut measured.rows, true, &context.stop)?;
         }
-        user_share::attest(&subjects, &mut measured.rows, context.stop);
+        user_share::attest(&subjects, &mut measured.rows, context.stop.flag());
         let busy = measured.busy("the processor", "figures are low and spread wide");
         let remarks = format!("on processor {}\n{busy}", pinned.cpu());
         Ok((measured, remarks))
@@ -277,14 +280,14 @@ impl Bench for Send<'_> {
     }
 }
 
-fn sizes(args: &SendArgs) -> Result<Vec<u64>, BenchError> {
+fn sizes(args: &SendArgs) -> Result<Vec<u64>, Failure> {
     if let Some(segment) = args.segment {
         if args.proto != Protocol::Udp {
-            return Err(BenchError::Usage("--segment: only UDP has datagrams".into()));
+            return Err(Failure::Usage("--segment: only UDP has datagrams".into()));
         }
         let most = segments::MOST * u64::from(segment);
         if let Some(bytes) = args.sizes.iter().find(|bytes| **bytes > most) {
-            return Err(BenchError::Usage(format!(
+            return Err(Failure::Usage(format!(
                 "--sizes: {bytes} bytes are more than {} datagrams of {segment}, which is what the kernel \
                  makes of one message",
                 segments::MOST
@@ -298,7 +301,7 @@ fn sizes(args: &SendArgs) -> Result<Vec<u64>, BenchError> {
     let fitting = |&bytes: &u64| match (args.proto, bytes) {
         (Protocol::Udp, 65_536) => Ok(DEFAULT_BYTES),
         (_, bytes) if bytes > limit => {
-            Err(BenchError::Usage(format!("--sizes: {bytes} bytes is more than {limit}, {why}")))
+            Err(Failure::Usage(format!("--sizes: {bytes} bytes is more than {limit}, {why}")))
         }
         (_, bytes) => Ok(bytes),
     };

@@ -9,7 +9,7 @@ fn args(line: &str) -> SendArgs {
     testing::parse(line).unwrap()
 }
 
-fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
+fn measured(line: &'static str, stopped: bool) -> Result<Report, Failure> {
     testing::report_of(stopped, move |context| run(&args(line), context))
 }
 
@@ -133,8 +133,8 @@ fn needs_root_many_sockets_make_other_rows_without_a_ratio() {
 #[test]
 fn needs_root_a_stop_ends_the_bench_without_a_table() {
     match measured("--time 60 --rounds 9", true) {
-        Err(BenchError::Stopped) => {}
-        Err(BenchError::NotPossible(reason)) => skip!("{reason}"),
+        Err(Failure::Stopped(_)) => {}
+        Err(Failure::NotPossible(reason)) => skip!("{reason}"),
         other => panic!("{other:?}"),
     }
 }
@@ -152,7 +152,7 @@ fn impossible_sizes_and_peers_are_usage_errors() {
         ("--compare /nonexistent/file", "/nonexistent/file"),
     ] {
         match measured(line, false) {
-            Err(BenchError::Usage(text)) => assert!(text.contains(names), "{line}: {text}"),
+            Err(Failure::Usage(text)) => assert!(text.contains(names), "{line}: {text}"),
             other => panic!("{line}: {other:?}"),
         }
     }

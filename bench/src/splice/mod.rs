@@ -39,8 +39,9 @@ use self::{
     spliced::{OpSplice, Splice},
     streams::{Over, Streams},
 };
+use handoff_command::{Context, Failure};
+
 use crate::{
-    context::{BenchError, Context},
     lab,
     measure::{Engine, Measured, Subject, Tally},
     network::{PATIENCE, drain::Drain, sender::Sender},
@@ -150,16 +151,16 @@ impl Bench for SpliceArgs {
         }
     }
 
-    fn measure(&self, context: &Context<'_>) -> Result<(Measured, String), BenchError> {
+    fn measure(&self, context: &Context) -> Result<(Measured, String), Failure> {
         lab::load_in_guest("getbuf")?;
-        let pinned = Pinned::to(self.cpu).map_err(BenchError::Usage)?;
+        let pinned = Pinned::to(self.cpu).map_err(Failure::Usage)?;
         let streams = Over::ALL.map(|over| match streams_wanted(self, over) {
             true => Streams::new(over, pinned.others()),
             false => Err("not asked for".to_owned()),
         });
-        let subjects = subjects(self, &streams, pinned.cpu(), context.stop);
+        let subjects = subjects(self, &streams, pinned.cpu(), context.stop.flag());
         // A thread has places for 16 rings.
-        let measured = self.measure_rows(&subjects, self.plan(subjects.len()), context.stop)?;
+        let measured = self.measure_rows(&subjects, self.plan(subjects.len()), &context.stop)?;
         Ok((measured, format!("on processor {}\n", pinned.cpu())))
     }
 

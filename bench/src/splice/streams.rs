@@ -20,8 +20,9 @@ use super::{
     plain::{Copied, Sendfile, Spliced},
     relay::{self, Relay},
 };
+use handoff_command::Failure;
+
 use crate::{
-    context::BenchError,
     measure::{Engine, Subject},
     network::{
         bed::{Bed, Joint, Load},
@@ -93,7 +94,7 @@ impl Streams {
     /// Why this machine cannot have them, in one line.
     pub(super) fn new(over: Over, others: CpuSet) -> Result<Self, String> {
         let pattern = Pattern::new();
-        let line = |error: BenchError| error.to_string();
+        let line = |failure: Failure| failure.line().unwrap_or_default();
         let source = match over {
             Over::SoftwareNics => Bed::new(Load { mtu: MTU, gro: true }, &pattern, others),
             Over::VirtioNet => Bed::virtio_net(MTU, &pattern, others),

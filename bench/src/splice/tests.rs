@@ -9,7 +9,7 @@ fn args(line: &str) -> Result<SpliceArgs, clap::Error> {
     testing::parse(line)
 }
 
-fn measured(line: &'static str, stopped: bool) -> Result<Report, BenchError> {
+fn measured(line: &'static str, stopped: bool) -> Result<Report, Failure> {
     testing::report_of(stopped, move |context| run::run(&args(line).unwrap(), context))
 }
 
@@ -101,7 +101,7 @@ fn a_relay_without_the_module_is_no_failure() {
 #[test]
 fn a_stop_ends_the_bench() {
     let stopped = measured("--only depth=1.splice", true);
-    assert!(matches!(stopped, Err(BenchError::Stopped)), "{stopped:?}");
+    assert!(matches!(stopped, Err(Failure::Stopped(_))), "{stopped:?}");
 }
 
 #[test]
@@ -110,13 +110,10 @@ fn what_cannot_be_meant_is_refused() {
         assert!(args(line).is_err(), "{line}");
     }
     let carried = measured("--program /bin/true", false);
-    assert!(
-        matches!(&carried, Err(BenchError::Usage(text)) if text.contains("--lab")),
-        "{carried:?}"
-    );
+    assert!(matches!(&carried, Err(Failure::Usage(text)) if text.contains("--lab")), "{carried:?}");
     let missing = measured("--cpu 100000", false);
     assert!(
-        matches!(&missing, Err(BenchError::Usage(text)) if text.contains("usable")),
+        matches!(&missing, Err(Failure::Usage(text)) if text.contains("usable")),
         "{missing:?}"
     );
 }

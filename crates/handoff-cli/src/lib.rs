@@ -93,7 +93,7 @@ pub enum Command {
     /// Boot a stock Debian kernel in QEMU and run things on it (handoff-workshop)
     Lab(workshop::Args),
     /// Count the bytes that the kernel's CPU copies, and where
-    Meter(handoff_meter::command::MeterArgs),
+    Meter(meter::Args),
     /// Send a file through every mechanism, and show who copied it on the way (handoff-workshop)
     Tour(workshop::Args),
     /// Print a completion script for a shell

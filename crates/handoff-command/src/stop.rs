@@ -46,19 +46,16 @@ impl Stop {
     ///
     /// Refusals of `sigaction(2)` or `socketpair(2)`.
     pub fn on_signals() -> io::Result<Self> {
-        let requested = Arc::new(AtomicBool::new(false));
-        let signal = Arc::new(AtomicUsize::new(0));
-        let (wake, waker) = UnixStream::pair()?;
+        let (stop, waker) = Self::made()?;
+        let Self { requested, signal, patient, insisted, .. } = &stop;
         let waker = Arc::new(waker);
         let asked = Arc::new(AtomicBool::new(false));
-        let patient = Arc::new(AtomicBool::new(false));
-        let insisted = Arc::new(AtomicBool::new(false));
         let heard =
             if hangup::is_ignored() { &[SIGINT, SIGTERM][..] } else { &[SIGINT, SIGTERM, SIGHUP] };
         for &number in heard {
-            let (requested, signal) = (Arc::clone(&requested), Arc::clone(&signal));
+            let (requested, signal) = (Arc::clone(requested), Arc::clone(signal));
             let (waker, asked) = (Arc::clone(&waker), Arc::clone(&asked));
-            let (patient, insisted) = (Arc::clone(&patient), Arc::clone(&insisted));
+            let (patient, insisted) = (Arc::clone(patient), Arc::clone(insisted));
             // One action does everything: between several, a signal would be half handled.
             let action = move || {
                 if number == SIGHUP {
@@ -81,7 +78,29 @@ impl Stop {
             // allocates, locks, panics nor changes `errno`.
             unsafe { low_level::register(number, action) }?;
         }
-        Ok(Self { requested, signal, patient, insisted, wake: Arc::new(wake) })
+        Ok(stop)
+    }
+
+    /// One that no signal requests, for tests of commands: its [`flag`](Self::flag) does.
+    ///
+    /// # Errors
+    ///
+    /// Refusals of `socketpair(2)`.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self::made()?.0)
+    }
+
+    /// With the other end of what wakes those who wait.
+    fn made() -> io::Result<(Self, UnixStream)> {
+        let (wake, waker) = UnixStream::pair()?;
+        let stop = Self {
+            requested: Arc::default(),
+            signal: Arc::default(),
+            patient: Arc::default(),
+            insisted: Arc::default(),
+            wake: Arc::new(wake),
+        };
+        Ok((stop, waker))
     }
 
     /// From here on a second SIGINT or SIGTERM does not end the process: [`insisted`](Self::insisted) tells of it.

@@ -30,7 +30,6 @@
 
 mod breakpoint;
 mod counters;
-mod live;
 mod meter;
 mod object;
 mod options;
@@ -39,10 +38,8 @@ mod scope;
 mod symbols;
 mod user_copies;
 
-pub mod command;
-
 pub use counters::ReadError;
 pub use meter::{Meter, Unavailable};
 pub use options::Options;
-pub use report::{Place, Report, Totals};
-pub use scope::Scope;
+pub use report::{COPIED_BY, FOR, Place, Report, Totals, draw, near};
+pub use scope::{Scope, is_alive};

@@ -213,12 +213,12 @@ impl Report {
             let others = format!("{} other places (--json lists them)", rest.len());
             rows.push([bytes.to_string(), calls.to_string(), others, String::new()]);
         }
-        table(["bytes", "calls", COPIED_BY, FOR], rows)
+        draw(["bytes", "calls", COPIED_BY, FOR], rows)
     }
 }
 
 /// Places as people see them: those that differ only in far callers are one.
-pub(crate) fn near(places: &[Place]) -> Vec<Place> {
+pub fn near(places: &[Place]) -> Vec<Place> {
     let mut near: BTreeMap<(&str, &[String]), Counter> = BTreeMap::new();
     for Place { function, path, bytes, calls } in places {
         let path = &path[..path.len().min(CALLERS)];
@@ -234,17 +234,18 @@ pub(crate) fn near(places: &[Place]) -> Vec<Place> {
 
 impl Place {
     /// The callers that are shown.
-    pub(crate) fn callers(&self) -> String {
+    pub fn callers(&self) -> String {
         self.path.join(" < ")
     }
 }
 
-/// Titles of the columns that say where.
-pub(crate) const COPIED_BY: &str = "copied by";
-pub(crate) const FOR: &str = "for";
+/// The title of the column that says where.
+pub const COPIED_BY: &str = "copied by";
+/// The title of the column of callers.
+pub const FOR: &str = "for";
 
 /// Two columns of figures, and two that say where.
-pub(crate) fn table(titles: [&str; 4], rows: Vec<[String; 4]>) -> String {
+pub fn draw(titles: [&str; 4], rows: Vec<[String; 4]>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(titles);

@@ -27,7 +27,7 @@ pub enum Scope {
 }
 
 /// Whether the process exists and has not ended.
-pub(crate) fn is_alive(process: u32) -> bool {
+pub fn is_alive(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"));
     stat.is_ok_and(|stat| state_in(&stat).is_some_and(|state| !matches!(state, "Z" | "X")))
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{Args, builder::PossibleValuesParser};
-use handoff_bench::context::{BenchError, Context};
+use handoff_command::{Context, Failure, output};
 use tempfile::NamedTempFile;
 
 use crate::{
@@ -68,8 +68,8 @@ pub struct ReportArgs {
 ///
 /// # Errors
 ///
-/// See [`BenchError`]. If benches have failed, the page is still written.
-pub fn run(args: &ReportArgs, context: &mut Context<'_>) -> Result<(), BenchError> {
+/// See [`Failure`]. If benches have failed, the page is still written.
+pub fn run(args: &ReportArgs, context: &Context) -> Result<(), Failure> {
     // Find out now, not after minutes of work, whether the directory takes a file. Drop the file at
     // once, so that a stop leaves none.
     drop(draft(&args.output)?);
@@ -77,17 +77,20 @@ pub fn run(args: &ReportArgs, context: &mut Context<'_>) -> Result<(), BenchErro
         [] => {
             let meter = handoff_bench::witness::try_out().is_ok();
             let wanted = Wanted { only: &args.only, quick: args.quick, lab: args.lab, meter };
-            gather::gather(&wanted, context.stop)?
+            gather::gather(&wanted, &context.stop)?
         }
         paths => earlier::read(paths)?,
     };
     if !args.only.is_empty() {
         findings.runs.retain(|run| args.only.contains(&run.bench));
     }
-    let json = findings.json().map_err(BenchError::Failed)?;
+    let json = findings.json().map_err(Failure::Failed)?;
     write(&args.output, &page(&findings, &json))?;
-    let text = if context.json { json } else { summary(&args.output, &findings) };
-    writeln!(context.out, "{text}").map_err(BenchError::Output)?;
+    if context.json {
+        output::text(&format!("{json}\n"))?;
+    } else {
+        output::text(&format!("{}\n", summary(&args.output, &findings)))?;
+    }
     let failed: Vec<String> = findings
         .runs
         .iter()
@@ -97,17 +100,17 @@ pub fn run(args: &ReportArgs, context: &mut Context<'_>) -> Result<(), BenchErro
     if failed.is_empty() {
         return Ok(());
     }
-    Err(BenchError::Failed(format!("the page is written, but {}", failed.join("; "))))
+    Err(Failure::Failed(format!("the page is written, but {}", failed.join("; "))))
 }
 
 /// An invisible file in the directory of `path`; removed unless it takes the place of `path`.
-fn draft(path: &Path) -> Result<NamedTempFile, BenchError> {
+fn draft(path: &Path) -> Result<NamedTempFile, Failure> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     if path.is_dir() {
-        return Err(BenchError::Usage(format!("{} is a directory", path.display())));
+        return Err(Failure::Usage(format!("{} is a directory", path.display())));
     }
     tempfile::Builder::new()
         .prefix(".handoff-report.")
@@ -117,12 +120,12 @@ fn draft(path: &Path) -> Result<NamedTempFile, BenchError> {
         .map_err(|error| cannot_write(path, &error))
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> BenchError {
-    BenchError::Failed(format!("{} cannot be written: {error}", path.display()))
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::Failed(format!("{} cannot be written: {error}", path.display()))
 }
 
 /// Writes the file whole or not at all.
-fn write(path: &Path, page: &str) -> Result<(), BenchError> {
+fn write(path: &Path, page: &str) -> Result<(), Failure> {
     let mut file = draft(path)?;
     file.write_all(page.as_bytes()).map_err(|error| cannot_write(path, &error))?;
     file.persist(path).map_err(|error| cannot_write(path, &error.error))?;

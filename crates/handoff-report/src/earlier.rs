@@ -6,7 +6,9 @@ use std::{
     time::SystemTime,
 };
 
-use handoff_bench::{context::BenchError, report::Report};
+use handoff_command::Failure;
+
+use handoff_bench::report::Report;
 
 use crate::{
     findings::{Findings, Place, Run},
@@ -22,8 +24,8 @@ const EXTENSIONS: [&str; 2] = ["json", "html"];
 ///
 /// # Errors
 ///
-/// [`BenchError::Usage`] names the file that cannot be read or is of another kind.
-pub(crate) fn read(paths: &[PathBuf]) -> Result<Findings, BenchError> {
+/// [`Failure::Usage`] names the file that cannot be read or is of another kind.
+pub(crate) fn read(paths: &[PathBuf]) -> Result<Findings, Failure> {
     let mut findings = Findings {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -31,7 +33,7 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Findings, BenchError> {
         runs: Vec::new(),
     };
     for path in paths {
-        let usage = |reason: String| BenchError::Usage(format!("{}: {reason}", path.display()));
+        let usage = |reason: String| Failure::Usage(format!("{}: {reason}", path.display()));
         if !path.is_dir() {
             let text = fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
             add(&mut findings, path, &text).map_err(usage)?;

@@ -10,14 +10,13 @@ use std::{
     io::{self, IsTerminal as _, Read},
     os::unix::process::CommandExt as _,
     process::{Child, Command, ExitStatus, Stdio},
-    sync::atomic::Ordering,
     thread,
     time::{Duration, SystemTime},
 };
 
-use handoff_bench::context::BenchError;
+use handoff_command::{Failure, Stop};
 use handoff_lab::{
-    Machine, StopFlag,
+    Machine,
     command::{self, Carried},
 };
 use handoff_probe::Mechanism;
@@ -71,8 +70,8 @@ pub(crate) struct Wanted<'a> {
 ///
 /// # Errors
 ///
-/// [`BenchError::Stopped`]; everything else is among the findings.
-pub(crate) fn gather(wanted: &Wanted<'_>, stop: &StopFlag) -> Result<Findings, BenchError> {
+/// [`Failure::Stopped`]; everything else is among the findings.
+pub(crate) fn gather(wanted: &Wanted<'_>, stop: &Stop) -> Result<Findings, Failure> {
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let lines = command_lines(wanted);
     let asked = handoff_probe::all().iter().map(Mechanism::from).collect();
@@ -120,9 +119,9 @@ fn command_lines(wanted: &Wanted<'_>) -> Vec<(Place, Vec<String>)> {
 
 /// Runs one bench in a process of its own: for users other than root it enters a user namespace, which
 /// nothing else should be in.
-fn run(place: Place, words: &[String], stop: &StopFlag) -> Result<Run, BenchError> {
+fn run(place: Place, words: &[String], stop: &Stop) -> Result<Run, Failure> {
     let not_run = |error: io::Error| {
-        BenchError::Failed(format!("handoff {} cannot be run: {error}", words.join(" ")))
+        Failure::Failed(format!("handoff {} cannot be run: {error}", words.join(" ")))
     };
     let mut child = Command::new("/proc/self/exe")
         .arg("--json")
@@ -142,8 +141,8 @@ fn run(place: Place, words: &[String], stop: &StopFlag) -> Result<Run, BenchErro
         (status, out.join().unwrap_or_default(), err.join().unwrap_or_default())
     });
     let status = status.map_err(not_run)?;
-    if stop.load(Ordering::Relaxed) {
-        return Err(BenchError::Stopped);
+    if stop.requested() {
+        return Err(stop.failure());
     }
     let said = String::from_utf8_lossy(&err).into_owned();
     let reason = || {
@@ -170,13 +169,13 @@ fn read(pipe: Option<impl Read>) -> Vec<u8> {
 }
 
 /// Waits until it has ended; a stop asks it to end.
-fn wait(child: &mut Child, stop: &StopFlag) -> io::Result<ExitStatus> {
+fn wait(child: &mut Child, stop: &Stop) -> io::Result<ExitStatus> {
     let mut asked = false;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if stop.load(Ordering::Relaxed) && !asked {
+        if stop.requested() && !asked {
             kill_process(Pid::from_child(child), Signal::TERM)?;
             asked = true;
         }
@@ -185,11 +184,12 @@ fn wait(child: &mut Child, stop: &StopFlag) -> io::Result<ExitStatus> {
 }
 
 /// `None` where the lab cannot run; the benches then say why.
-fn ask_guest(stop: &StopFlag) -> Result<Option<Vec<Mechanism>>, BenchError> {
+fn ask_guest(stop: &Stop) -> Result<Option<Vec<Mechanism>>, Failure> {
     let (machine, nothing) = (Machine::default(), Carried::default());
-    match command::run_program(&machine, &nothing, PRODUCT, ["doctor", "--json"], None, stop) {
+    match command::run_program(&machine, &nothing, PRODUCT, ["doctor", "--json"], None, stop.flag())
+    {
         Ok((_, output)) => Ok(serde_json::from_slice(&output).ok()),
-        Err(handoff_lab::Error::Stopped) => Err(BenchError::Stopped),
+        Err(handoff_lab::Error::Stopped) => Err(stop.failure()),
         Err(_) => Ok(None),
     }
 }

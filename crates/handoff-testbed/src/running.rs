@@ -83,6 +83,7 @@ pub struct Running {
 
 impl Running {
     /// Starts a command; its output is gathered meanwhile.
+    #[allow(clippy::print_stderr, reason = "libtest captures what a test prints")]
     pub fn start(command: &mut Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the command starts");

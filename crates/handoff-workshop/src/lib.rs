@@ -17,9 +17,7 @@ use handoff_command::program::{EXIT_CODES, Global, Program};
 use handoff_command::{Context, Failure, completions, man};
 use handoff_sys::companion::PRODUCT;
 
-mod bench;
 mod lab;
-mod report;
 mod tour;
 
 const EXAMPLES: &str = "\
@@ -91,8 +89,8 @@ impl Program for Cli {
 
     fn run(&self, context: &Context) -> Result<(), Failure> {
         match &self.command {
-            Command::Bench(args) => bench::run(args, context),
-            Command::Report(args) => report::run(args, context),
+            Command::Bench(args) => handoff_bench::command::run(args, context),
+            Command::Report(args) => handoff_report::run(args, context),
             Command::Lab(args) => lab::run(args, context),
             Command::Tour(args) => tour::run(args, context),
             Command::Completions(Completions { handoff: false, shared }) => {

@@ -7,7 +7,6 @@ mod counting;
 mod files;
 
 mod guest {
-    mod command;
     mod housekeeping;
     mod library;
     mod scopes;

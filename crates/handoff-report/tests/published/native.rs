@@ -1,13 +1,11 @@
 //! Each bench lists its rows, including those that cannot run here.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use clap::Parser;
+use handoff_command::{Context, Failure, Stop};
+
 use handoff_bench::{
-    command::{BenchArgs, run},
-    context::{BenchError, Context},
-    report::{Report, Row},
+    command::{BenchArgs, measure},
+    report::Row,
 };
 use handoff_testbed::skip;
 use serde_json::Value;
@@ -39,14 +37,12 @@ fn rows(bench: &str, wanted: &[String]) -> Result<Vec<String>, String> {
     let only = format!("--only=^({})(, (copied|shares pages))?$", wanted.join("|"));
     let words = ["bench", bench, "--time=0.01", "--rounds=1", &only];
     let line = Line::try_parse_from(words).expect("a command line");
-    let stop = Arc::new(AtomicBool::new(false));
-    let mut out = Vec::new();
-    let mut context = Context { json: true, stop: &stop, out: &mut out };
-    match run(&line.args, &mut context) {
-        Err(BenchError::NotPossible(reason)) => return Err(reason),
-        ended => ended.expect("it runs"),
-    }
-    let report: Report = serde_json::from_slice(&out).expect("a report");
+    let context = Context { json: true, stop: Stop::new().expect("a socket pair") };
+    let report = match measure(&line.args, &context) {
+        Ok(found) => found.report,
+        Err(Failure::NotPossible(reason)) => return Err(reason),
+        Err(failure) => panic!("{failure:?}"),
+    };
     let name = |row: &Row| {
         let name = row.name.as_str();
         let plain =

@@ -13,6 +13,7 @@
 
 use std::path::PathBuf;
 
+use handoff_bench::failure::of_lab;
 use handoff_bench::machine::Machine as Here;
 use handoff_command::failure::Failed;
 use handoff_command::quantity::parse_size;
@@ -20,8 +21,6 @@ use handoff_command::{Context, Failure, output};
 use handoff_lab::{Disk, DiskContent, Machine, command, command::Carried};
 
 use handoff_sys::companion::WORKSHOP;
-
-use crate::lab;
 
 mod bed;
 mod chain;
@@ -127,7 +126,7 @@ fn in_the_lab(args: &Args, context: &Context) -> Result<Report, Failure> {
     let (nothing, stop) = (Carried::default(), context.stop.flag());
     let (code, printed) =
         command::run_program(&machine, &nothing, WORKSHOP, &arguments, None, stop)
-            .map_err(|error| lab::failure(error, context))?;
+            .map_err(|error| of_lab(error, &context.stop))?;
     if code != 0 {
         // It has said why.
         return Err(Failure::Ended(code));

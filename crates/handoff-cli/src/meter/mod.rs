@@ -1,25 +1,22 @@
-//! The subcommand `handoff meter`.
+//! `handoff meter`: counts the bytes that the kernel's CPU copies.
 
 use std::cell::Cell;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use handoff_command::{Context, Failure, Stop, output};
+use handoff_meter::{Meter, Options, Report, Scope, is_alive};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::counters::ReadError;
-use crate::live::Live;
-use crate::meter::{Meter, Unavailable};
-use crate::options::Options;
-use crate::report::Report;
-use crate::scope::{self, Scope};
+mod live;
+
+use live::Live;
 
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -48,9 +45,9 @@ Examples:
 ///
 /// Counts, by BPF, the bytes that the kernel copies from buffer to buffer for a process tree or for
 /// the whole machine, beside the bytes that go through files and sockets.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub struct MeterArgs {
+pub struct Args {
     /// Count for this process and all its descendants
     #[arg(short, long, value_name = "PID", conflicts_with = "command",
           value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
@@ -84,57 +81,25 @@ pub struct MeterArgs {
     pub command: Vec<OsString>,
 }
 
-/// How the command is called.
-pub struct Context<'a> {
-    /// Whether to print one JSON object on `out` and nothing else.
-    pub json: bool,
-    /// Set when the user wants the command to end (SIGINT, SIGTERM).
-    pub stop: &'a AtomicBool,
-    /// Where the report goes.
-    pub out: &'a mut dyn Write,
-}
-
-/// Why `handoff meter` fails. Each text is one line.
-#[derive(Debug, thiserror::Error)]
-pub enum MeterError {
-    /// The command line makes no sense: exit code 2.
-    #[error("{0}")]
-    Usage(String),
-    /// The kernel refuses or lacks tracing: exit code 3.
-    #[error(transparent)]
-    NotPossible(#[from] Unavailable),
-    /// Counting failed: exit code 1.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// More was copied than `--fail-above` allows: exit code 1. The report has been written.
-    #[error("{0}")]
-    AboveLimit(String),
-    /// The counted command failed with this code and printed its own message. The report has been
-    /// written.
-    #[error("the command ended with exit code {0}")]
-    Ended(u8),
-    /// The report could not be written to `out`.
-    #[error("the result could not be written: {0}")]
-    Output(#[source] io::Error),
-}
-
 /// Counts, and writes the report.
 ///
 /// A stop ends the counting; the report is still written.
 ///
 /// # Errors
 ///
-/// See [`MeterError`].
-pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError> {
+/// [`Failure::NotPossible`] where the kernel refuses or lacks tracing; [`Failure::Failed`] if more was copied than
+/// `--fail-above` allows; [`Failure::Ended`] if the counted command failed. The report is then printed all the same.
+pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let deadline = Cell::new(None);
     let attach = |scope| {
-        let meter = Meter::attach_with(Options { scope, paths: !args.no_paths, libc: args.libc })?;
+        let options = Options { scope, paths: !args.no_paths, libc: args.libc };
+        let meter = Meter::attach_with(options).map_err(Failure::not_possible)?;
         // Attaching itself takes a while.
         deadline.set(args.duration.and_then(|duration| Instant::now().checked_add(duration)));
-        Ok::<_, Unavailable>(meter)
+        Ok::<_, Failure>(meter)
     };
     let over = || {
-        context.stop.load(Ordering::Acquire)
+        context.stop.requested()
             || deadline.get().is_some_and(|deadline| Instant::now() >= deadline)
     };
     let (report, status) = match (args.pid, args.command.split_first()) {
@@ -147,23 +112,23 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
             let mut live = Live::new(&meter, args.live, args.every);
             while !over() {
                 thread::sleep(PAUSE);
-                live.tell()?;
+                live.tell().map_err(Failure::failed)?;
             }
             live.end();
-            (meter.read()?, None)
+            (meter.read().map_err(Failure::failed)?, None)
         }
         (Some(pid), _) => {
-            if !scope::is_alive(pid) {
-                return Err(MeterError::Usage(format!("there is no process {pid}")));
+            if !is_alive(pid) {
+                return Err(Failure::Usage(format!("there is no process {pid}")));
             }
             let meter = attach(Scope::Tree(pid))?;
             let mut live = Live::new(&meter, args.live, args.every);
-            while scope::is_alive(pid) && !over() {
+            while is_alive(pid) && !over() {
                 thread::sleep(PAUSE);
-                live.tell()?;
+                live.tell().map_err(Failure::failed)?;
             }
             live.end();
-            (meter.read()?, None)
+            (meter.read().map_err(Failure::failed)?, None)
         }
         (None, Some((program, arguments))) => {
             let meter = attach(Scope::ChildrenOf(std::process::id()))?;
@@ -172,35 +137,33 @@ pub fn run(args: &MeterArgs, context: &mut Context<'_>) -> Result<(), MeterError
             let mut ended = None;
             while ended.is_none() && !over() {
                 thread::sleep(PAUSE);
-                live.tell()?;
-                ended = child.try_wait().map_err(MeterError::Output)?;
+                live.tell().map_err(Failure::failed)?;
+                ended = child.try_wait().map_err(Failure::failed)?;
             }
             live.end();
-            let report = meter.read()?;
+            let report = meter.read().map_err(Failure::failed)?;
             drop(meter);
-            (report, Some(finish(child, ended, context.stop)?))
+            (report, Some(finish(child, ended, &context.stop)?))
         }
     };
-    write(&report, context).map_err(MeterError::Output)?;
+    if context.json { output::json(&report) } else { output::text(&report.table()) }?;
     match status.map(code_of) {
-        Some(code) if code != 0 => return Err(MeterError::Ended(code)),
+        Some(code) if code != 0 => return Err(Failure::Ended(code)),
         _ => {}
     }
     match args.fail_above {
-        Some(limit) if report.totals.exceeds(limit) => {
-            Err(MeterError::AboveLimit(above(&report, limit)))
-        }
+        Some(limit) if report.totals.exceeds(limit) => Err(Failure::Failed(above(&report, limit))),
         _ => Ok(()),
     }
 }
 
 /// The directory of a control group, given as a path, or as a path below the mount point.
-fn directory_of(group: &Path) -> Result<PathBuf, MeterError> {
+fn directory_of(group: &Path) -> Result<PathBuf, Failure> {
     let below = || Path::new(CGROUPS).join(group.strip_prefix("/").unwrap_or(group));
     // Every control group has this file.
     let is_one = |path: &Path| path.join("cgroup.procs").exists();
     [group.to_path_buf(), below()].into_iter().find(|path| is_one(path)).ok_or_else(|| {
-        MeterError::Usage(format!(
+        Failure::Usage(format!(
             "{} is no control group, nor is {}: `systemd-cgls` or `ls {CGROUPS}` shows which there are",
             group.display(),
             below().display()
@@ -208,54 +171,40 @@ fn directory_of(group: &Path) -> Result<PathBuf, MeterError> {
     })
 }
 
-fn start(program: &OsString, arguments: &[OsString], json: bool) -> Result<Child, MeterError> {
+fn start(program: &OsString, arguments: &[OsString], json: bool) -> Result<Child, Failure> {
     let mut command = Command::new(program);
     command.args(arguments);
     if json {
-        let errors = io::stderr().as_fd().try_clone_to_owned().map_err(MeterError::Output)?;
+        let errors = io::stderr().as_fd().try_clone_to_owned().map_err(Failure::failed)?;
         command.stdout(Stdio::from(errors));
     }
     command.spawn().map_err(|error| {
-        MeterError::Usage(format!("{} cannot be started: {error}", program.display()))
+        Failure::Usage(format!("{} cannot be started: {error}", program.display()))
     })
 }
 
 /// Waits for the command, and asks it to end when we are asked.
-fn finish(
-    mut child: Child,
-    ended: Option<ExitStatus>,
-    stop: &AtomicBool,
-) -> Result<ExitStatus, MeterError> {
+fn finish(mut child: Child, ended: Option<ExitStatus>, stop: &Stop) -> Result<ExitStatus, Failure> {
     let mut asked = false;
     let mut ended = ended;
     loop {
         if let Some(status) = ended {
             return Ok(status);
         }
-        if stop.load(Ordering::Acquire) && !asked {
+        if stop.requested() && !asked {
             asked = true;
             let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
             // It may have ended; its id stays taken until we wait for it.
             let _ = process.map(|process| kill_process(process, Signal::TERM));
         }
         thread::sleep(PAUSE);
-        ended = child.try_wait().map_err(MeterError::Output)?;
+        ended = child.try_wait().map_err(Failure::failed)?;
     }
 }
 
 fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
-}
-
-fn write(report: &Report, context: &mut Context<'_>) -> io::Result<()> {
-    if context.json {
-        serde_json::to_writer_pretty(&mut *context.out, report)?;
-        context.out.write_all(b"\n")?;
-    } else {
-        context.out.write_all(report.table().as_bytes())?;
-    }
-    context.out.flush()
 }
 
 fn above(report: &Report, limit: f64) -> String {
@@ -286,15 +235,15 @@ mod tests {
     use clap::{CommandFactory as _, Parser};
 
     use super::*;
-    use crate::report::{Place, Totals};
+    use handoff_meter::{Place, Totals};
 
     #[derive(Debug, Parser)]
     struct Cli {
         #[command(flatten)]
-        meter: MeterArgs,
+        meter: Args,
     }
 
-    fn parse(line: &str) -> Result<MeterArgs, clap::Error> {
+    fn parse(line: &str) -> Result<Args, clap::Error> {
         Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.meter)
     }
 
@@ -340,7 +289,8 @@ mod tests {
 
     #[test]
     fn what_is_no_control_group_is_said() {
-        let error = directory_of(Path::new("/proc")).expect_err("it is none").to_string();
+        let error =
+            directory_of(Path::new("/proc")).expect_err("it is none").line().expect("a line");
         assert!(error.contains("/proc") && error.contains(CGROUPS), "{error}");
     }
 

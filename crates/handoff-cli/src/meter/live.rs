@@ -9,12 +9,9 @@
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
+use handoff_meter::{COPIED_BY, FOR, Meter, Place, ReadError, Report, Totals, draw, near};
 use indicatif::{DecimalBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::termios::tcgetwinsize;
-
-use crate::counters::ReadError;
-use crate::meter::Meter;
-use crate::report::{self, COPIED_BY, FOR, Place, Report, Totals};
 
 /// How often, by default.
 const EVERY: Duration = Duration::from_secs(1);
@@ -22,7 +19,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const USUAL: (usize, usize) = (24, 80);
 
 /// Prints the counts when it is time.
-pub(crate) struct Live<'a> {
+pub(super) struct Live<'a> {
     meter: &'a Meter,
     every: Duration,
     since: Instant,
@@ -40,7 +37,7 @@ enum Show {
 
 impl<'a> Live<'a> {
     /// A `view` or lines, `every` so often.
-    pub(crate) fn new(meter: &'a Meter, view: bool, every: Option<Duration>) -> Self {
+    pub(super) fn new(meter: &'a Meter, view: bool, every: Option<Duration>) -> Self {
         let target = ProgressDrawTarget::stderr();
         let show = match (view, every) {
             (true, _) if !target.is_hidden() => {
@@ -60,7 +57,7 @@ impl<'a> Live<'a> {
     /// # Errors
     ///
     /// As [`Meter::read`].
-    pub(crate) fn tell(&mut self) -> Result<(), ReadError> {
+    pub(super) fn tell(&mut self) -> Result<(), ReadError> {
         let lately = self.last.elapsed();
         if lately < self.every {
             return Ok(());
@@ -86,7 +83,7 @@ impl<'a> Live<'a> {
     }
 
     /// Clears the view: the next output takes its place.
-    pub(crate) fn end(self) {
+    pub(super) fn end(self) {
         if let Show::View(bar, _) = self.show {
             bar.finish_and_clear();
         }
@@ -147,15 +144,15 @@ fn view(
     // Below are the titles, and the cursor's own line.
     let room = rows.saturating_sub(lines.len() + 2);
     if room > 0 && !all.places.is_empty() {
-        let spent = report::near(&spent.places);
+        let spent = near(&spent.places);
         let row = |place: &Place| {
             let same = |one: &&Place| one.function == place.function && one.path == place.path;
             let now = spent.iter().find(same).map_or(0, |place| place.bytes);
             let all = DecimalBytes(place.bytes).to_string();
             [rate(now, lately), all, place.function.clone(), place.callers()]
         };
-        let places = report::near(&all.places).iter().take(room).map(row).collect();
-        let table = report::table(["lately", "in all", COPIED_BY, FOR], places);
+        let places = near(&all.places).iter().take(room).map(row).collect();
+        let table = draw(["lately", "in all", COPIED_BY, FOR], places);
         lines.extend(table.lines().map(str::to_owned));
     }
     let cut = |line: &String| line.chars().take(columns).collect::<String>();
