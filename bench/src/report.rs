@@ -100,6 +100,19 @@ impl Report {
         sizes.len() > 1 && ![BLOCK, RDS].contains(&self.bench.as_str())
     }
 
+    /// The record of this run, as JSON with a line for each row.
+    ///
+    /// # Errors
+    ///
+    /// What has no form in JSON.
+    pub fn record(&self) -> serde_json::Result<String> {
+        let head = serde_json::to_string(&Self { rows: Vec::new(), ..self.clone() })?;
+        // The rows are last.
+        let head = head.strip_suffix("]}").unwrap_or(&head);
+        let rows: Vec<_> = self.rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        Ok(format!("{head}\n{}\n]}}\n", rows.join(",\n")))
+    }
+
     /// The row of the same name and configuration.
     pub fn find(&self, row: &Row) -> Option<&Row> {
         self.rows.iter().find(|other| other.name == row.name && other.config == row.config)

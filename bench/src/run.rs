@@ -290,9 +290,10 @@ pub fn run<B: Bench>(bench: &B, context: &Context) -> Result<Found, Failure> {
         (report, failure)
     };
     if let Some(path) = &options.json_file {
-        let json = serde_json::to_string_pretty(&report)
+        let record = report
+            .record()
             .map_err(|error| Failure::Failed(format!("the report cannot be written: {error}")))?;
-        fs::write(path, format!("{json}\n")).map_err(|error| {
+        fs::write(path, record).map_err(|error| {
             Failure::Failed(format!("{} cannot be written: {error}", path.display()))
         })?;
     }

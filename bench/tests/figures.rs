@@ -76,13 +76,15 @@ fn pages_and_data_agree() {
         pages += &anew;
     }
     let data = fs::read_dir(directory().join("data")).into_iter().flatten();
-    for name in data.map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
-    {
+    for path in data.map(|entry| entry.expect("an entry").path()) {
+        let name = path.file_name().expect("a name").to_str().expect("text");
         let used = pages.contains(&format!("{BEGIN}{name}"));
         assert!(
             used || !name.ends_with(".json"),
             "no page has a table of docs/figures/data/{name}"
         );
+        let text = fs::read_to_string(&path).expect("a run");
+        assert_eq!(text.lines().count(), read(name).rows.len() + 2, "{name}: a line for each row");
     }
 }
 

@@ -111,7 +111,7 @@ impl Soak {
     /// All has ended: adds a row with the commit, the machine, the time and the result.
     pub(super) fn end(self, result: &str) -> Result<(), String> {
         let row = row(
-            &humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            &humantime::format_rfc3339_seconds(SystemTime::now()).to_string()[..10],
             &commit(),
             &format!(
                 "{} processors, Linux {}",
@@ -147,7 +147,7 @@ impl Soak {
 
 fn row(date: &str, commit: &str, machine: &str, took: Duration, result: &str) -> String {
     let minutes = took.as_secs().div_ceil(60);
-    format!("| {date} | {commit} | {machine} | {minutes} min | {result} |\n")
+    format!("| {date} | {commit} | `make soak` | {machine} | {minutes} min | {result} |\n")
 }
 
 /// What ran, as a row names it. A row of another part leaves `docs` changed.
