@@ -11,6 +11,8 @@ mod run;
 mod sandbox;
 mod test;
 
+use xtask::runner;
+
 /// Maintenance of the handoff tree.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -27,6 +29,8 @@ enum Task {
     Picture,
     /// Check what others build on: licences, known faults, the oldest compiler, the public API
     Published(published::Args),
+    /// Run test programs on this machine and in guests, and count the results
+    RunTests(Box<runner::command::Args>),
     /// Run a command so that nothing of it is left on this machine
     Sandbox(sandbox::Args),
     /// Run the checks and the tests, and count them
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
         Task::Demo(args) => demo::run(&args),
         Task::Picture => picture::run(),
         Task::Published(args) => published::run(&args),
+        Task::RunTests(args) => run_tests(&args),
         Task::Sandbox(args) => sandbox::task(&args),
         Task::Test(args) => test::run(&args),
     };
@@ -48,4 +53,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn run_tests(args: &runner::command::Args) -> Result<ExitCode, String> {
+    let stop = run::stop_flag().map_err(|error| format!("signal handlers: {error}"))?;
+    Ok(ExitCode::from(runner::command::run(args, &stop).unwrap_or_else(|error| {
+        eprintln!("xtask: {error}");
+        error.code()
+    })))
 }

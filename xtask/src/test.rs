@@ -4,7 +4,7 @@
 //! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel), `lab`
 //!   (boots guests), `guest` (the lab's kernel), `linux73` (Linux 7.3), `soak` (hours), `fixture` (another
 //!   test runs it); a test with none of them is hermetic and passes on any Linux, as any user;
-//! - format and lints come first; then everything is built once, and `handoff lab test` runs all tiers
+//! - format and lints come first; then everything is built once, and `cargo xtask run-tests` runs all tiers
 //!   at the same time, each test in a process of its own;
 //! - a failure does not stop the rest, and the last line is always `N passed, N failed, N skipped`, also
 //!   in the file `target/test-summary`; `target/test.log` has all output, and `target/failures` has a
@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use handoff_lab::testing::{Output, Part, Report, Verdict};
+use xtask::runner::{Output, Part, Report, Verdict};
 
 use self::changed::Packages;
 use self::soak::Soak;
@@ -40,6 +40,7 @@ mod times;
 const LOG: &str = "target/test.log";
 const SUMMARY: &str = "target/test-summary";
 const WORKSHOP: &str = "target/debug/handoff-workshop";
+const XTASK: &str = "target/debug/xtask";
 /// What Cargo reports as built.
 const PROGRAMS: &str = "target/test-programs.json";
 const REPORT: &str = "target/test-report.json";
@@ -371,8 +372,8 @@ impl Session {
     fn tests(&mut self, stages: &[String]) {
         // One of the long forms fetches what guests boot anew.
         let network: &[&str] = if self.soak.is_some() { &["--network"] } else { &[] };
-        let mut lab = sandboxed(network, WORKSHOP);
-        lab.args(["lab", "test", "--report", REPORT, "--may-skip", MAY_SKIP, "--keep"]);
+        let mut lab = sandboxed(network, XTASK);
+        lab.args(["run-tests", "--report", REPORT, "--may-skip", MAY_SKIP, "--keep"]);
         if let Some(soak) = &self.soak {
             lab.envs([(SOAK, "1"), ("PROPTEST_CASES", SOAK_CASES)]);
             lab.arg(soak.kept()).arg("--results").arg(soak.results());

@@ -243,7 +243,8 @@ mod native {
                     env!("CARGO_BIN_EXE_xtask")
                 ),
             ),
-            ("target/debug/handoff-workshop", format!("[ \"$2\" = test ] || exit 0\n{tests}")),
+            ("target/debug/handoff-workshop", "exit 0".to_owned()),
+            ("target/debug/xtask", format!("[ \"$1\" = run-tests ] || exit 0\n{tests}")),
         ] {
             let path = place(name);
             fs::create_dir_all(path.parent().expect("has one")).expect("makes");

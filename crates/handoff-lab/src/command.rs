@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
+use handoff_sys::companion::WORKSHOP;
+
 use crate::cache::Cache;
 use crate::error::Result;
 use crate::job::Stream;
@@ -19,9 +21,9 @@ mod guest_options;
 mod image;
 mod kernel;
 mod run;
-mod test;
+mod runner;
 
-pub use guest_options::{Carried, GuestOptions};
+pub use guest_options::{Carried, GuestOptions, Prepared};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -51,12 +53,10 @@ pub enum Command {
     Shell(run::ShellArgs),
     /// Show what a guest has that this machine may lack
     Demo(demo::DemoArgs),
-    /// Run test programs on this machine and in guests, and count the results
-    Test(test::TestArgs),
     /// Run one test program in a guest: a target runner for Cargo
     ///
     /// CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='handoff lab runner' cargo test
-    Runner(test::RunnerArgs),
+    Runner(runner::RunnerArgs),
     /// Build what a guest needs, so that later starts are quick and work offline
     Image(image::ImageArgs),
     /// Build a kernel that Debian does not have, for finding bugs
@@ -80,8 +80,7 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
         Command::Run(args) => run::run(args, stop),
         Command::Shell(args) => run::shell(args, stop),
         Command::Demo(args) => demo::run(args, stop),
-        Command::Test(args) => test::test(args, stop),
-        Command::Runner(args) => test::runner(args, stop),
+        Command::Runner(args) => runner::run(args, stop),
         Command::Image(args) => image::run(args, stop),
         Command::Kernel(args) => kernel::run(args, stop),
         Command::Clean => {
@@ -92,7 +91,7 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
     }
 }
 
-/// Runs `program`, the product or the workshop, in a guest with `carried` in; returns its exit code
+/// Runs `program`, the product or this program under the name of the workshop, in a guest with `carried` in; returns its exit code
 /// and its standard output. A `timeout` ends it: exit code [`TIMED_OUT`], and the output shows where the
 /// guest's tasks stood.
 ///
@@ -113,7 +112,7 @@ pub fn run_program<T: AsRef<[u8]>>(
     let stripped = Stripped::new()?;
     let mut machine = machine.clone();
     machine.puts.extend(carried.puts(&stripped));
-    machine.puts.extend(stripped.programs());
+    machine.puts.extend(stripped.programs((program == WORKSHOP).then_some(WORKSHOP)));
     let mut words = vec![program.as_bytes().to_vec()];
     words.extend(arguments.into_iter().map(|word| word.as_ref().to_vec()));
     let mut output = Vec::new();

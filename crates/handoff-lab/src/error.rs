@@ -35,13 +35,19 @@ impl Error {
         }
     }
 
-    pub(crate) fn failed(text: impl Display) -> Self {
+    /// It was tried and failed.
+    pub fn failed(text: impl Display) -> Self {
         Self::Failed(text.to_string())
     }
 }
 
 /// Puts what was tried in front of an operating system error.
-pub(crate) trait Trying<T> {
+pub trait Trying<T> {
+    /// The same, with `what` in front of the cause.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Failed`].
     fn trying(self, what: impl Display) -> Result<T>;
 }
 

@@ -91,13 +91,13 @@ impl fmt::Display for Hang {
                 "the emulator was {state}: it ran for {percent} % of the time that others left to it"
             )?;
         }
-        writeln!(formatter, "{}", told(&self.tasks))?;
+        writeln!(formatter, "{}", where_tasks_stood(&self.tasks))?;
         write!(formatter, "the last console lines:\n{}", self.lines.join("\n"))
     }
 }
 
 /// Where tasks stood, or a note that this is unknown.
-pub(crate) fn told(tasks: &str) -> &str {
+pub fn where_tasks_stood(tasks: &str) -> &str {
     if tasks.is_empty() { "the guest did not say where its tasks stood" } else { tasks.trim_end() }
 }
 

@@ -45,14 +45,15 @@ mod wire;
 
 pub mod command;
 pub mod module;
-pub mod testing;
 
 pub use cache::{Cache, DIRECTORY_VARIABLE};
 pub use console::Fault;
-pub use error::{Error, Result};
+pub use error::{Error, Result, Trying};
 pub use guest::{Guest, prepare};
-pub use job::{Ending, Hang, Input, Job, Outcome, Stream};
+pub use job::{Ending, Hang, Input, Job, Outcome, Stream, where_tasks_stood};
 pub use kernel::{Kernel, KernelChoice};
 pub use machine::{Acceleration, Disk, DiskContent, Machine, Put};
+pub use scheduled::KeptWaiting;
+pub use strip::Stripped;
 pub use tool::StopFlag;
 pub use userland::Userland;

@@ -72,7 +72,7 @@ impl Stretch {
 /// How long a process and the processes it started were kept from running, by others or by each other: at each
 /// moment, the thread that waited most.
 #[derive(Debug)]
-pub(crate) struct KeptWaiting {
+pub struct KeptWaiting {
     process: u32,
     looked: Instant,
     /// At the last look, by thread.
@@ -85,13 +85,13 @@ impl KeptWaiting {
     const LOOK: Duration = Duration::from_secs(1);
 
     /// For a process that begins now.
-    pub(crate) fn of(process: u32) -> Self {
+    pub fn of(process: u32) -> Self {
         let (looked, waited) = (Instant::now(), HashMap::new());
         Self { process, looked, waited, total: Duration::ZERO }
     }
 
     /// Until now; 0 if the kernel does not report it. Call it repeatedly, at least once a second.
-    pub(crate) fn total(&mut self) -> Duration {
+    pub fn total(&mut self) -> Duration {
         let since = self.looked.elapsed();
         if since >= Self::LOOK {
             self.looked = Instant::now();

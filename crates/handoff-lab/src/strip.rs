@@ -14,21 +14,26 @@ use crate::tool;
 
 /// A directory of stripped copies, removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Stripped {
+pub struct Stripped {
     directory: tempfile::TempDir,
     /// The copy of each program.
     made: Mutex<BTreeMap<PathBuf, PathBuf>>,
 }
 
 impl Stripped {
-    pub(crate) fn new() -> Result<Self> {
+    /// Without any copy yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Failed`](crate::Error::Failed) if there can be no temporary directory.
+    pub fn new() -> Result<Self> {
         let directory = tempfile::tempdir().trying("temporary directory")?;
         Ok(Self { directory, made: Mutex::default() })
     }
 
     /// A stripped copy of `program`; the program itself if it is no ELF file or this machine has no
     /// `strip`.
-    pub(crate) fn of(&self, program: &Path) -> PathBuf {
+    pub fn of(&self, program: &Path) -> PathBuf {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(copy) = made.get(program) {
             return copy.clone();
@@ -46,17 +51,19 @@ impl Stripped {
     }
 
     /// A program under `name` on the guest's path.
-    pub(crate) fn on_path(&self, program: &Path, name: &OsStr) -> Put {
+    pub fn on_path(&self, program: &Path, name: &OsStr) -> Put {
         Put { source: self.of(program), target: Path::new("/opt/handoff/bin").join(name) }
     }
 
-    /// The workshop, which is this program, and the product, if it is installed, on the guest's path.
-    pub(crate) fn programs(&self) -> Vec<Put> {
-        // Under our process id: "self" would be whichever program opens it. The path also works for a
-        // program that was rebuilt, and so deleted, since it started.
-        let workshop = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
-        let product = companion::find(PRODUCT).map(|path| (path, PRODUCT));
-        let programs = [(workshop, WORKSHOP)].into_iter().chain(product);
-        programs.map(|(path, name)| self.on_path(&path, OsStr::new(name))).collect()
+    /// The programs of Handoff that are installed, on the guest's path; with this program under the name `ourselves`.
+    pub(crate) fn programs(&self, ourselves: Option<&str>) -> Vec<Put> {
+        let find = |name| match ourselves == Some(name) {
+            // Under our process id: "self" would be whichever program opens it. The path also works for a
+            // program that was rebuilt, and so deleted, since it started.
+            true => Some(PathBuf::from(format!("/proc/{}/exe", std::process::id()))),
+            false => companion::find(name),
+        };
+        let put = |name| Some(self.on_path(&find(name)?, OsStr::new(name)));
+        [PRODUCT, WORKSHOP].into_iter().filter_map(put).collect()
     }
 }

@@ -13,8 +13,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use handoff_lab::testing::Part;
 use serde::{Deserialize, Serialize};
+use xtask::runner::Part;
 
 pub(super) const FIGURES: &str = "docs/figures/long-runs.md";
 

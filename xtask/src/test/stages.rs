@@ -86,7 +86,7 @@ fn without<'a>(names: impl IntoIterator<Item = &'a &'static str>) -> String {
     names.join(",")
 }
 
-/// The stages of these tiers, in the form of `handoff lab test`; the longest first.
+/// The stages of these tiers, in the form of `cargo xtask run-tests`; the longest first.
 pub(super) fn of(tiers: &[Tier], soak: bool) -> Vec<String> {
     let mut stages = Vec::new();
     let long_forms: &[&str] = if soak { &[] } else { &LONG };

@@ -81,19 +81,25 @@ pub struct GuestOptions {
     pub console: bool,
 }
 
-/// The programs prepared for the guest; removed when dropped.
-pub(super) struct Prepared {
-    pub(super) machine: Machine,
-    pub(super) stripped: Stripped,
+/// A guest to boot, and the programs prepared for it; they are removed when this is dropped.
+pub struct Prepared {
+    /// The guest.
+    pub machine: Machine,
+    /// Programs without debug information.
+    pub stripped: Stripped,
 }
 
 impl GuestOptions {
     /// The guest, with the programs of Handoff on its path unless its userland is for packages.
-    pub(super) fn prepare(&self, stop: &StopFlag) -> Result<Prepared> {
+    ///
+    /// # Errors
+    ///
+    /// See [`crate::Error`].
+    pub fn prepare(&self, stop: &StopFlag) -> Result<Prepared> {
         let stripped = Stripped::new()?;
         let mut puts = self.carried.puts(&stripped);
         if self.userland == Userland::Small {
-            puts.extend(stripped.programs());
+            puts.extend(stripped.programs(None));
         }
         let cache = Cache::open()?;
         for directory in &self.module {

@@ -113,7 +113,7 @@ fn conclude(guest: Guest, outcome: Outcome) -> Result<u8> {
             hangup::say(format_args!("handoff lab: the command could not be started: {reason}"));
         }
         Ending::TimedOut(tasks) => {
-            explain("the command was ended at its time-out", job::told(tasks));
+            explain("the command was ended at its time-out", job::where_tasks_stood(tasks));
         }
         Ending::GuestDied(_) | Ending::Exited(_) | Ending::Killed(_) => {}
     }

@@ -1,7 +1,5 @@
 //! What the tests of [`crate::native::lab`] run in a guest or as a process of their own.
 
-mod endings;
-
 /// Prints what a loop of two million instructions costs, without the turns that a timer interrupt
 /// came into.
 #[test]

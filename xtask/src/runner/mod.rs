@@ -20,12 +20,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use handoff_lab::{Error, KernelChoice, Machine, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
-use crate::kernel::KernelChoice;
-use crate::machine::Machine;
-
+pub mod command;
 mod in_guest;
 mod keep;
 mod lanes;
@@ -56,7 +54,7 @@ pub struct Program {
 /// Where tests run, and which.
 ///
 /// ```
-/// use handoff_lab::testing::Stage;
+/// use xtask::runner::Stage;
 ///
 /// let stage: Stage = "7.2:native,guest:send::,-send::udp".parse().unwrap();
 /// assert_eq!(stage.place(), "7.2");
@@ -135,7 +133,7 @@ impl Stage {
 /// One of several parts of each stage's tests, which are alike in number.
 ///
 /// ```
-/// use handoff_lab::testing::Part;
+/// use xtask::runner::Part;
 ///
 /// let part: Part = "2/3".parse().unwrap();
 /// assert_eq!(part.to_string(), "2/3");

@@ -1,7 +1,7 @@
 //! The declaration of expected skips.
 
 use super::Verdict;
-use crate::error::{Error, Result};
+use handoff_lab::{Error, Result};
 
 /// Which tests may skip, and where. By default none may.
 ///

@@ -1,15 +1,23 @@
 //! The output of Rust's test programs: the list of tests, and their results.
 
-use super::{Program, Verdict};
-use crate::error::Result;
-use crate::tool::{self, StopFlag};
+use std::process::Command;
+
+use handoff_lab::{Error, Result, Trying as _};
 use handoff_testbed::skip::MARK;
 
+use super::{Program, Verdict};
+
 /// The names of all tests in a program, ignored ones too.
-pub(super) fn list(program: &Program, stop: &StopFlag) -> Result<Vec<String>> {
-    let mut list = std::process::Command::new(&program.path);
+pub(super) fn list(program: &Program) -> Result<Vec<String>> {
+    let mut list = Command::new(&program.path);
     list.args(["--list", "--format=terse"]).current_dir(&program.directory);
-    Ok(names(&tool::run(list, stop, |_| {})?))
+    let output = list.output().trying(program.path.display())?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let cause = format!("{} does not list its tests: {said}", program.path.display());
+        return Err(Error::Failed(cause));
+    }
+    Ok(names(&String::from_utf8_lossy(&output.stdout)))
 }
 
 fn names(listing: &str) -> Vec<String> {

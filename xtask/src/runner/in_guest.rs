@@ -5,13 +5,10 @@ use std::time::Instant;
 
 use super::lanes::Ran;
 use super::{Plan, Program, Verdict, libtest};
-use crate::error::Result;
-use crate::guest::Guest;
-use crate::job::{self, Ending, Job};
-use crate::kernel::KernelChoice;
-use crate::machine::{Disk, DiskContent, Machine, Put};
-use crate::strip::Stripped;
-use crate::tool::StopFlag;
+use handoff_lab::{
+    Disk, DiskContent, Ending, Guest, Job, KernelChoice, Machine, Put, Result, StopFlag, Stripped,
+    where_tasks_stood,
+};
 
 /// Where the guest has the test programs.
 const DIRECTORY: &str = "/opt/handoff/tests";
@@ -81,7 +78,7 @@ impl<'a> Guests<'a> {
             Ending::NotStarted(reason) => (format!("could not be started: {reason}"), true),
             Ending::TimedOut(at) => {
                 tasks = at;
-                let told = job::told(&tasks);
+                let told = where_tasks_stood(&tasks);
                 (format!("was ended after {} s:\n{told}", timeout.as_secs()), true)
             }
             Ending::Hung(hang) => (format!("hung, with the guest:\n{hang}"), false),

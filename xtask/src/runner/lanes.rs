@@ -14,10 +14,7 @@ use std::time::Duration;
 
 use super::in_guest::Guests;
 use super::{Plan, Program, Report, Stage, TestResult, Verdict, keep, libtest, on_host};
-use crate::error::{Error, Result};
-use crate::guest::Guest;
-use crate::kernel::KernelChoice;
-use crate::tool::StopFlag;
+use handoff_lab::{Error, Guest, KernelChoice, Result, StopFlag};
 
 /// How many tests must be left for each guest of a stage before another guest boots for it.
 const WORTH_A_BOOT: usize = 8;
@@ -69,7 +66,7 @@ struct Queue<'a> {
 pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -> Result<Report> {
     let mut listed = Vec::new();
     for program in &plan.programs {
-        listed.push((program, libtest::list(program, stop)?));
+        listed.push((program, libtest::list(program)?));
     }
     let mut report = Report::default();
     // It is no stage's test.

@@ -1,20 +1,15 @@
-//! `handoff lab test` and `handoff lab runner`.
+//! `cargo xtask run-tests`: the command line of the runner.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use handoff_lab::command::GuestOptions;
+use handoff_lab::{Error, Result, StopFlag, Trying};
 use rustix::fs::{FlockOperation, flock};
 
-use super::guest_options::GuestOptions;
-use super::run;
-use crate::error::{Error, Result, Trying};
-use crate::machine::Put;
-use crate::testing::{self, MaySkip, Part, Plan, Program, Stage, TestResult, Verdict};
-use crate::tool::StopFlag;
+use super::{MaySkip, Part, Plan, Program, Stage, TestResult, Verdict, programs_from_cargo};
 
 const AFTER_HELP: &str = "\
 A stage is WHERE:NEEDS[:NAMES]. WHERE is host or a kernel's name. NEEDS are some of hermetic,
@@ -23,16 +18,16 @@ NAMES are beginnings of the tests' names, with the program's name in front. A - 
 those tests out.
 
 Examples:
-  cargo test --no-run --message-format=json | handoff lab test --stage host:hermetic,native,lab \\
+  cargo test --no-run --message-format=json | cargo xtask run-tests --stage host:hermetic,native,lab \\
       --stage 7.2:native,guest --stage bookworm:native:send:: --may-skip lab/may-skip.txt
-  handoff lab test --stage 7.2:guest target/debug/deps/guest-0123456789abcdef
+  cargo xtask run-tests --stage 7.2:guest target/debug/deps/guest-0123456789abcdef
 
 Exit code 0: all passed or were skipped as declared; 1: some failed.";
 
-/// The arguments of `handoff lab test`.
+/// The arguments of `cargo xtask run-tests`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
-pub struct TestArgs {
+pub struct Args {
     /// Where tests run, and which, as described below; may be repeated
     #[arg(long, required = true, value_name = "WHERE:NEEDS[:NAMES]")]
     pub stage: Vec<Stage>,
@@ -68,27 +63,16 @@ pub struct TestArgs {
     pub programs: Vec<PathBuf>,
 }
 
-/// The arguments of `handoff lab runner`.
-#[derive(Debug, clap::Args)]
-pub struct RunnerArgs {
-    /// The guest.
-    #[command(flatten)]
-    pub guest: GuestOptions,
-    /// The program that Cargo has built, and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required = true,
-        value_name = "PROGRAM"
-    )]
-    pub command: Vec<OsString>,
-}
-
-pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
+/// Runs the tests, and returns the exit code: 0 if none failed.
+///
+/// # Errors
+///
+/// See [`Error`].
+pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
     let (programs, companions) = if args.programs.is_empty() {
         let mut messages = String::new();
         std::io::stdin().read_to_string(&mut messages).trying("standard input")?;
-        testing::programs_from_cargo(&messages)?
+        programs_from_cargo(&messages)?
     } else {
         (args.programs.iter().map(|path| program(path)).collect::<Result<_>>()?, Vec::new())
     };
@@ -121,7 +105,7 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
         machine: prepared.machine.clone(),
     };
     let mut lost = None;
-    let report = testing::run(&plan, stop, |test| {
+    let report = super::run(&plan, stop, |test| {
         show(test);
         if let (Some(journal), None, true) = (&mut journal, &lost, test.ran) {
             lost = append(journal, test).err();
@@ -141,18 +125,6 @@ pub(super) fn test(args: &TestArgs, stop: &StopFlag) -> Result<u8> {
     Ok(u8::from(report.failed > 0))
 }
 
-/// One boot for one program: Cargo starts this when the lab is its target runner.
-pub(super) fn runner(args: &RunnerArgs, stop: &StopFlag) -> Result<u8> {
-    let mut prepared = args.guest.prepare(stop)?;
-    let path = PathBuf::from(&args.command[0]);
-    let source = prepared.stripped.of(&path);
-    let target = Path::new("/opt/handoff/tests").join(path.file_name().unwrap_or_default());
-    let mut words = vec![target.clone().into_os_string().into_vec()];
-    words.extend(args.command[1..].iter().map(|word| word.clone().into_vec()));
-    prepared.machine.puts.push(Put { source, target });
-    run::run_once(&prepared.machine, words, None, stop, run::pass_on)
-}
-
 /// The results in a file, and the file to append more; nobody else may write to it. A last line that a killed run did
 /// not finish is dropped.
 fn earlier(path: &Path) -> io::Result<(Vec<TestResult>, File)> {
@@ -168,7 +140,7 @@ fn earlier(path: &Path) -> io::Result<(Vec<TestResult>, File)> {
             known.push(serde_json::from_slice(line)?);
             whole += line.len();
         } else if !is_result {
-            return Err(io::Error::other("it has something else than results of lab test"));
+            return Err(io::Error::other("it has something else than results of tests"));
         }
     }
     file.set_len(whole as u64)?;

@@ -13,9 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::lanes::Ran;
 use super::{Plan, Program, libtest};
-use crate::error::{Error, Result, Trying};
-use crate::scheduled::KeptWaiting;
-use crate::tool::StopFlag;
+use handoff_lab::{Error, KeptWaiting, Result, StopFlag, Trying};
 
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a test may take to clean up.
@@ -83,7 +81,7 @@ mod tests {
 
     use super::super::{MaySkip, Part, Report, TestResult, Verdict, run};
     use super::*;
-    use crate::machine::Machine;
+    use handoff_lab::Machine;
 
     /// The ways in which a test ends.
     mod fixture {
