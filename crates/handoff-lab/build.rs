@@ -16,13 +16,13 @@ fn main() {
     build_init();
 }
 
-/// Writes `OURS`: the directories of kmod/ and the files in each.
+/// Writes `OURS`: the modules in kmod/, each a directory with a Kbuild, and the files of each.
 fn embed_modules() {
     let manifest = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
     let place = Path::new(&manifest).join("kmod");
-    println!("cargo::rerun-if-changed={}", place.display());
     let mut text = "const OURS: &[(&str, &[(&str, &str)])] = &[\n".to_owned();
-    for directory in entries(&place) {
+    for directory in entries(&place).into_iter().filter(|place| place.join("Kbuild").exists()) {
+        println!("cargo::rerun-if-changed={}", directory.display());
         text += &format!("    ({:?}, &[\n", name_of(&directory));
         for file in entries(&directory) {
             // What somebody has built there does not belong to the sources.

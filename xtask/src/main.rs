@@ -11,8 +11,6 @@ mod run;
 mod sandbox;
 mod test;
 
-use xtask::runner;
-
 /// Maintenance of the handoff tree.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -30,7 +28,7 @@ enum Task {
     /// Check what others build on: licences, known faults, the oldest compiler, the public API
     Published(published::Args),
     /// Run test programs on this machine and in guests, and count the results
-    RunTests(Box<runner::command::Args>),
+    RunTests(Box<test_runner::command::Args>),
     /// Run a command so that nothing of it is left on this machine
     Sandbox(sandbox::Args),
     /// Run the checks and the tests, and count them
@@ -55,9 +53,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_tests(args: &runner::command::Args) -> Result<ExitCode, String> {
+fn run_tests(args: &test_runner::command::Args) -> Result<ExitCode, String> {
     let stop = run::stop_flag().map_err(|error| format!("signal handlers: {error}"))?;
-    Ok(ExitCode::from(runner::command::run(args, &stop).unwrap_or_else(|error| {
+    Ok(ExitCode::from(test_runner::command::run(args, &stop).unwrap_or_else(|error| {
         eprintln!("xtask: {error}");
         error.code()
     })))

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use xtask::runner::{Output, Part, Report, Verdict};
+use test_runner::{Output, Part, Report, Verdict};
 
 use self::changed::Packages;
 use self::soak::Soak;

@@ -9,7 +9,10 @@ use handoff_lab::command::GuestOptions;
 use handoff_lab::{Error, Result, StopFlag, Trying};
 use rustix::fs::{FlockOperation, flock};
 
-use super::{MaySkip, Part, Plan, Program, Stage, TestResult, Verdict, programs_from_cargo};
+use crate::may_skip::MaySkip;
+use crate::plan::Plan;
+use crate::report::{TestResult, Verdict};
+use crate::selection::{Part, Program, Stage, programs_from_cargo};
 
 const AFTER_HELP: &str = "\
 A stage is WHERE:NEEDS[:NAMES]. WHERE is host or a kernel's name. NEEDS are some of hermetic,
@@ -105,7 +108,7 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
         machine: prepared.machine.clone(),
     };
     let mut lost = None;
-    let report = super::run(&plan, stop, |test| {
+    let report = crate::lanes::run(&plan, stop, |test| {
         show(test);
         if let (Some(journal), None, true) = (&mut journal, &lost, test.ran) {
             lost = append(journal, test).err();

@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::time::Instant;
 
-use super::lanes::Ran;
-use super::{Plan, Program, Verdict, libtest};
+use crate::libtest;
+use crate::plan::Plan;
+use crate::report::Ran;
+use crate::report::Verdict;
+use crate::selection::Program;
 use handoff_lab::{
     Disk, DiskContent, Ending, Guest, Job, KernelChoice, Machine, Put, Result, StopFlag, Stripped,
     where_tasks_stood,

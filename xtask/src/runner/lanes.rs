@@ -10,10 +10,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
-use super::in_guest::Guests;
-use super::{Plan, Program, Report, Stage, TestResult, Verdict, keep, libtest, on_host};
+use crate::in_guest::Guests;
+use crate::plan::Plan;
+use crate::report::{Ran, Report, TestResult, Verdict};
+use crate::selection::{Program, Stage};
+use crate::{keep, libtest, on_host};
 use handoff_lab::{Error, Guest, KernelChoice, Result, StopFlag};
 
 /// How many tests must be left for each guest of a stage before another guest boots for it.
@@ -21,23 +23,6 @@ const WORTH_A_BOOT: usize = 8;
 
 /// What the kernel says while a guest switches off, among the results.
 const POWER_OFF: &str = "lab::power_off";
-
-/// The result of a test, and what else is known about it.
-#[derive(Debug)]
-pub(super) struct Ran {
-    pub(super) verdict: Verdict,
-    pub(super) took: Duration,
-    pub(super) ran: bool,
-    /// Titles and texts for the file about a failed test.
-    pub(super) details: Vec<(&'static str, String)>,
-}
-
-impl Ran {
-    fn failed(reason: String) -> Self {
-        let verdict = Verdict::Failed { reason };
-        Self { verdict, took: Duration::ZERO, ran: true, details: Vec::new() }
-    }
-}
 
 /// A test and its program.
 type Test<'a> = (&'a Program, &'a str);

@@ -5,7 +5,8 @@ use std::process::Command;
 use handoff_lab::{Error, Result, Trying as _};
 use handoff_testbed::skip::MARK;
 
-use super::{Program, Verdict};
+use crate::report::Verdict;
+use crate::selection::Program;
 
 /// The names of all tests in a program, ignored ones too.
 pub(super) fn list(program: &Program) -> Result<Vec<String>> {

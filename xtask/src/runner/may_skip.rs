@@ -1,6 +1,6 @@
 //! The declaration of expected skips.
 
-use super::Verdict;
+use crate::report::Verdict;
 use handoff_lab::{Error, Result};
 
 /// Which tests may skip, and where. By default none may.

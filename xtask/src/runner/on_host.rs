@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use handoff_testbed::die_with_us;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::lanes::Ran;
-use super::{Plan, Program, libtest};
+use crate::libtest;
+use crate::plan::Plan;
+use crate::report::Ran;
+use crate::selection::Program;
 use handoff_lab::{Error, KeptWaiting, Result, StopFlag, Trying};
 
 const LOOK: Duration = Duration::from_millis(5);
@@ -79,8 +81,11 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::super::{MaySkip, Part, Report, TestResult, Verdict, run};
     use super::*;
+    use crate::lanes::run;
+    use crate::may_skip::MaySkip;
+    use crate::report::{Report, TestResult, Verdict};
+    use crate::selection::Part;
     use handoff_lab::Machine;
 
     /// The ways in which a test ends.
@@ -125,13 +130,13 @@ mod tests {
         }
     }
 
-    const FIXTURES: &str = "handoff_lab::testing::on_host::tests::fixture::";
+    const FIXTURES: &str = "test_runner::on_host::tests::fixture::";
 
     /// To run the fixtures with these names.
     fn plan(names: &str, seconds: u64, keep: &Path) -> Plan {
         let path = std::env::current_exe().expect("our path");
         Plan {
-            programs: vec![Program { name: "handoff_lab".to_owned(), path, directory: "/".into() }],
+            programs: vec![Program { name: "test_runner".to_owned(), path, directory: "/".into() }],
             companions: Vec::new(),
             stages: vec![format!("host:fixture:{FIXTURES}{names}").parse().expect("a stage")],
             may_skip: MaySkip::parse(&format!("host {FIXTURES}skips on purpose")).expect("a rule"),

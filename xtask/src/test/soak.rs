@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use xtask::runner::Part;
+use test_runner::Part;
 
 pub(super) const FIGURES: &str = "docs/figures/long-runs.md";
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use xtask::runner::{Report, TestResult, Verdict};
+use test_runner::{Report, TestResult, Verdict};
 
 /// How many of the longest tests are shown.
 const LONGEST: usize = 20;

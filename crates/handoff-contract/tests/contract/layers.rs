@@ -107,11 +107,10 @@ fn crates() -> BTreeMap<String, Crate> {
         let name = entry.expect("an entry").file_name();
         format!("crates/{}", name.to_string_lossy())
     });
-    let all = libraries.chain(["bench", "xtask"].map(str::to_owned));
+    let all = libraries.chain(["bench", "xtask", "xtask/src/runner"].map(str::to_owned));
     let read = |directory: String| {
-        let sources = root().join(&directory).join("src");
-        let file =
-            ["lib.rs", "main.rs"].iter().map(|name| sources.join(name)).find(|it| it.exists());
+        let files = ["src/lib.rs", "src/main.rs", "lib.rs"].iter();
+        let file = files.map(|name| root().join(&directory).join(name)).find(|it| it.exists());
         let found = Crate::read(&file?);
         (found.modules().count() > 1).then_some((directory, found))
     };

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use handoff_lab::{Cache, KernelChoice, Machine, StopFlag, module};
-use xtask::runner::{self, MaySkip, Part, Plan, Program, Verdict};
+use test_runner::{MaySkip, Part, Plan, Program, Verdict};
 
 /// The parts of the file about a failed test.
 const PRINTED: &str = "all that it printed\n";
@@ -42,7 +42,7 @@ fn each_ending_is_reported_rightly() {
         keep: Some(kept.path().to_owned()),
         machine: Machine { memory: 1024, puts, ..Machine::default() },
     };
-    let report = runner::run(&plan, &stop, |test| println!("{test:?}")).expect("runs");
+    let report = test_runner::run(&plan, &stop, |test| println!("{test:?}")).expect("runs");
     let verdicts: BTreeMap<&str, &Verdict> = report
         .tests
         .iter()

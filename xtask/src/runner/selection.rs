@@ -1,39 +1,11 @@
-//! Runs the workspace's test programs on the host and in guests, and counts the results.
-//!
-//! Contracts:
-//! - the modules in a test's path say what it needs: `native` (root, namespaces, a recent kernel),
-//!   `guest` (the lab's kernel), `linux73` (Linux 7.3), `lab` (boots guests itself), `soak` (hours),
-//!   `fixture` (is the subject of another test, which runs it); a test with none of them is hermetic;
-//! - a test passes, fails or skips; a test that cannot run in its place says so with
-//!   [`skip!`](macro@handoff_testbed::skip), and counts as skipped with its reason, never as passed;
-//! - a skip that the declaration ([`MaySkip`]) does not foresee is a failure;
-//! - each test is a process of its own, on the host too: a kernel report, a hang, a crash or something
-//!   left behind counts for the test that caused it, and the others still run; when a guest dies, the
-//!   next test gets a new one;
-//! - a run that was interrupted goes on: tests whose results it is given do not run again;
-//! - for a test that failed, one file keeps its output, the guest's console, and where the guest's tasks
-//!   stood.
+//! Which tests run, and where.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 
-use handoff_lab::{Error, KernelChoice, Machine, Result};
-use serde::{Deserialize, Serialize};
-
-pub mod command;
-mod in_guest;
-mod keep;
-mod lanes;
-mod libtest;
-mod may_skip;
-mod on_host;
-
-pub use lanes::run;
-pub use libtest::{Output, Sums};
-pub use may_skip::MaySkip;
+use handoff_lab::{Error, KernelChoice, Result};
 
 /// What a test may need, by the names of its modules.
 const NEEDS: [&str; 6] = ["native", "guest", "linux73", "lab", "soak", "fixture"];
@@ -54,7 +26,7 @@ pub struct Program {
 /// Where tests run, and which.
 ///
 /// ```
-/// use xtask::runner::Stage;
+/// use test_runner::Stage;
 ///
 /// let stage: Stage = "7.2:native,guest:send::,-send::udp".parse().unwrap();
 /// assert_eq!(stage.place(), "7.2");
@@ -106,7 +78,7 @@ impl Stage {
     }
 
     /// The tests that it runs, program by program.
-    fn selected<'a>(
+    pub(crate) fn selected<'a>(
         &self,
         listed: &'a [(&'a Program, Vec<String>)],
     ) -> Vec<(&'a Program, Vec<&'a str>)> {
@@ -117,7 +89,7 @@ impl Stage {
         listed.iter().map(of_program).filter(|(_, tests)| !tests.is_empty()).collect()
     }
 
-    fn selects(&self, program: &str, test: &str) -> bool {
+    pub(crate) fn selects(&self, program: &str, test: &str) -> bool {
         let needs: Vec<&str> = test.split("::").filter(|module| NEEDS.contains(module)).collect();
         let granted = match needs.as_slice() {
             [] => self.needs.contains(HERMETIC),
@@ -133,7 +105,7 @@ impl Stage {
 /// One of several parts of each stage's tests, which are alike in number.
 ///
 /// ```
-/// use xtask::runner::Part;
+/// use test_runner::Part;
 ///
 /// let part: Part = "2/3".parse().unwrap();
 /// assert_eq!(part.to_string(), "2/3");
@@ -155,7 +127,7 @@ impl Part {
     }
 
     /// Whether a stage's test is in it. Neighbours, which may be alike, are in different parts.
-    fn has(self, index: usize) -> bool {
+    pub(crate) fn has(self, index: usize) -> bool {
         index % self.of + 1 == self.number
     }
 }
@@ -177,105 +149,6 @@ impl fmt::Display for Part {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}/{}", self.number, self.of)
     }
-}
-
-/// The result of a test.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "result", rename_all = "lowercase")]
-pub enum Verdict {
-    /// It passed.
-    Passed,
-    /// It failed; why, with its output.
-    Failed {
-        /// What it printed, or what happened to it.
-        reason: String,
-    },
-    /// It could not run here; why.
-    Skipped {
-        /// Its own words.
-        reason: String,
-    },
-}
-
-/// A test that ran.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TestResult {
-    /// Where: `host` or a kernel's name.
-    pub place: String,
-    /// Program and path of the test.
-    pub name: String,
-    /// Its result.
-    #[serde(flatten)]
-    pub verdict: Verdict,
-    /// How long it took.
-    pub seconds: f64,
-    /// False if it failed because there was no guest for it.
-    pub ran: bool,
-    /// The file with everything known about a failed test.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kept: Option<PathBuf>,
-}
-
-/// The results of all stages.
-///
-/// [`run`] returns it.
-#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// Tests that passed.
-    pub passed: usize,
-    /// Tests that failed.
-    pub failed: usize,
-    /// Tests that skipped.
-    pub skipped: usize,
-    /// Every test, in the order in which they ended.
-    pub tests: Vec<TestResult>,
-    /// The places where this machine cannot boot a guest, and why.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
-    pub left_out: BTreeMap<String, String>,
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { passed, failed, skipped, .. } = self;
-        write!(formatter, "{passed} passed, {failed} failed, {skipped} skipped")
-    }
-}
-
-impl Report {
-    fn add(&mut self, test: TestResult) {
-        match test.verdict {
-            Verdict::Passed => self.passed += 1,
-            Verdict::Failed { .. } => self.failed += 1,
-            Verdict::Skipped { .. } => self.skipped += 1,
-        }
-        self.tests.push(test);
-    }
-}
-
-/// A run of tests.
-#[derive(Debug)]
-pub struct Plan {
-    /// The test programs.
-    pub programs: Vec<Program>,
-    /// Other programs that tests start by their absolute path; guests have them at that path and on the
-    /// `PATH`.
-    pub companions: Vec<PathBuf>,
-    /// Where to run which tests.
-    pub stages: Vec<Stage>,
-    /// Which of their tests.
-    pub part: Part,
-    /// The skips that are foreseen.
-    pub may_skip: MaySkip,
-    /// How long one test may take.
-    pub timeout: Duration,
-    /// How often each test runs.
-    pub repeat: usize,
-    /// Results of an earlier run of these programs: part of the report, without running these tests again.
-    pub known: Vec<TestResult>,
-    /// The directory for files about failed tests, if you want any.
-    pub keep: Option<PathBuf>,
-    /// The guests; the stages set their kernel and their files.
-    pub machine: Machine,
 }
 
 /// The test programs and other programs in the messages of
