@@ -43,6 +43,8 @@ mod error;
 mod exchange;
 mod existing;
 mod files;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 mod identity;
 mod image_lock;
 mod life;

@@ -25,6 +25,8 @@ mod connection;
 mod cut;
 mod date;
 mod exchange;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 mod idle;
 mod input;
 mod lent_body;

@@ -24,6 +24,8 @@ mod console;
 mod error;
 mod files;
 mod guest;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 mod initramfs;
 mod job;
 mod kernel;

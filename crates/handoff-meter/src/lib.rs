@@ -30,6 +30,8 @@
 
 mod breakpoint;
 mod counters;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 mod meter;
 mod object;
 mod options;

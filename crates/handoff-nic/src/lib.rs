@@ -30,6 +30,8 @@ mod change;
 mod error;
 mod fitness;
 mod flow;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 mod kernel;
 mod lease;
 mod link;

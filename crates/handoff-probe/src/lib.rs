@@ -18,6 +18,8 @@ mod block;
 mod btf;
 mod confinement;
 mod devices;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 mod interface;
 mod kernel_module;
 mod lab;

@@ -8,6 +8,8 @@
 
 mod completion;
 mod error;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 pub mod kernel;
 pub mod own;
 mod payload;

@@ -46,6 +46,8 @@ mod executor;
 mod file;
 #[cfg(feature = "getbuf")]
 mod getbuf;
+#[cfg(all(doc, not(doctest)))]
+pub mod guide;
 mod handle;
 mod lease;
 mod mechanism;

@@ -260,7 +260,7 @@ impl Reader<'_> {
 impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_item(&mut self, item: &'ast Item) {
         let (attributes, name) = of_item(item);
-        if attributes.iter().any(is_for_tests) {
+        if attributes.iter().any(is_aside) {
             return;
         }
         match item {
@@ -275,7 +275,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
-        if !item.attrs.iter().any(is_for_tests) {
+        if !item.attrs.iter().any(is_aside) {
             visit::visit_impl_item_fn(self, item);
         }
     }
@@ -322,9 +322,11 @@ fn of_item(item: &Item) -> (&[Attribute], Option<String>) {
     (attributes, name.map(ToString::to_string))
 }
 
-fn is_for_tests(attribute: &Attribute) -> bool {
-    attribute.path().is_ident("cfg")
-        && attribute.parse_args::<syn::Ident>().is_ok_and(|condition| condition == "test")
+/// Whether an item is in no program: it is for tests, or for pages.
+fn is_aside(attribute: &Attribute) -> bool {
+    let Ok(list) = attribute.meta.require_list() else { return false };
+    let condition = list.tokens.to_string();
+    list.path.is_ident("cfg") && (condition == "test" || condition.starts_with("all (doc"))
 }
 
 fn path_attribute(attribute: &Attribute) -> Option<String> {

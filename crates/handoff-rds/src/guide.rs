@@ -1,0 +1,4 @@
+//! The guides of the project that are about this crate. Their links lead to pages and files of the project's sources.
+
+#[doc = include_str!("../guides/rds.md")]
+pub mod rds {}
