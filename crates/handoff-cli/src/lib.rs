@@ -23,7 +23,6 @@ pub mod doctor;
 mod lab;
 pub mod man;
 mod meter;
-pub mod net;
 mod nic;
 mod rds;
 mod relay;

@@ -245,8 +245,8 @@ mod tests {
 
         use super::super::*;
         use crate::cp::{Args, Order};
-        use crate::net::address::Address;
         use handoff_command::{Context, Stop};
+        use handoff_net::address::Address;
 
         const DISK: &str = "/dev/disk/by-id/nvme-tests";
         /// The most pieces of a request.

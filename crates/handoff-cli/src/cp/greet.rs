@@ -23,7 +23,7 @@ use handoff_command::failure::Failed;
 use rustix::net::SendFlags;
 
 use super::wire::{Frame, HELLO_LEN, Hello};
-use crate::net::reach::Listener;
+use handoff_net::reach::Listener;
 
 /// How long an accepted connection may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);

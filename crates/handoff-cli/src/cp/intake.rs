@@ -15,7 +15,7 @@ use super::coverage::Coverage;
 use super::job::Order;
 use super::report::hexadecimal;
 use super::wire::{Attributes, Decoder, Event, Frame};
-use crate::net::arrived::Arrived;
+use handoff_net::arrived::Arrived;
 
 /// State shared by all connections of a transfer.
 pub(super) struct Intake<'a> {

@@ -17,8 +17,8 @@ use handoff_command::{Context, Failure, Stop, clock, output, progress};
 use indicatif::ProgressBar;
 
 use super::Args;
-use crate::net::address::Address;
-use crate::net::path;
+use handoff_net::address::Address;
+use handoff_net::path;
 
 /// The most memory for pieces, in bytes: as much as a receive pool can have.
 const MOST_MEMORY: usize = 2 << 30;

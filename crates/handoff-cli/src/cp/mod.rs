@@ -57,14 +57,14 @@ use handoff_command::failure::Failed;
 use handoff_command::quantity::parse_bytes;
 use handoff_command::{Context, Failure, output, quantity, standard};
 
-use crate::net::address::{self, Address, Endpoint};
-use crate::net::nic::{self, Card};
-use crate::net::patience::{self, Patience};
-use crate::net::reach::{self, Addresses, Listener};
-use crate::rds;
 use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
+use handoff_net::address::{self, Address, Endpoint};
+use handoff_net::nic::{self, Card};
+use handoff_net::patience::{self, Patience};
+use handoff_net::rds;
+use handoff_net::reach::{self, Addresses, Listener};
 use job::{Job, Order};
 use lending::Lending;
 use origin::Origin;
@@ -149,8 +149,8 @@ pub struct Args {
     pub engine: EngineName,
 
     /// Engine of reliable datagrams, if SRC or DST is rds://
-    #[arg(long, value_enum, value_name = "ENGINE", default_value_t = rds::port::EngineName::Auto)]
-    pub rds: rds::port::EngineName,
+    #[arg(long, value_enum, value_name = "ENGINE", default_value_t = rds::EngineName::Auto)]
+    pub rds: rds::EngineName,
 
     /// Send or receive bare bytes on one connection, for peers that are not `handoff cp`
     #[arg(long)]

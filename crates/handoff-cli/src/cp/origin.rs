@@ -18,7 +18,7 @@ use super::destination::Source;
 use super::extents::Extents;
 use super::kept::Preserved;
 use super::wire::Attributes;
-use crate::net::patience;
+use handoff_net::patience;
 
 /// Where a copy comes from.
 #[derive(Debug)]

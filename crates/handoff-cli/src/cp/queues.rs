@@ -9,7 +9,7 @@ use handoff_command::failure::Failed;
 
 use super::gathering;
 use super::job::Job;
-use crate::net::nic::{self, Card, Rules};
+use handoff_net::nic::{self, Card, Rules};
 
 const SHARING: &str = "sharing an rx queue";
 

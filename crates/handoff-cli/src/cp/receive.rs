@@ -35,9 +35,9 @@ use super::sink::{Outlet, Sink};
 use super::tell::tell;
 use super::wire::Frame;
 use super::{Offer, outlet, reach};
-use crate::net::address::{Address, Endpoint};
-use crate::net::arrived::Arrived;
-use crate::net::nic::{Card, Rules};
+use handoff_net::address::{Address, Endpoint};
+use handoff_net::arrived::Arrived;
+use handoff_net::nic::{Card, Rules};
 
 const SHARING_OUT: &str = "sharing connections out";
 const ANSWERING: &str = "answering the sender";

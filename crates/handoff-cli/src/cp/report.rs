@@ -8,7 +8,7 @@ use handoff_command::output;
 use serde::Serialize;
 
 use super::Order;
-use crate::net::arrived::Arrived;
+use handoff_net::arrived::Arrived;
 
 /// One hop of the bytes from buffer to buffer.
 #[derive(Debug, Clone, Serialize)]

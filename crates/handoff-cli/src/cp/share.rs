@@ -20,7 +20,7 @@ use super::ending::Ending;
 use super::intake::{Intake, Part};
 use super::job::Job;
 use super::sink::{Opened, Sink};
-use crate::net::arrived::Arrived;
+use handoff_net::arrived::Arrived;
 
 /// Bytes of a chunk of the receive pool: about what one receive yields at high rates.
 const CHUNK: usize = 64 * 1024;

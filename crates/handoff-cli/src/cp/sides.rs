@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use handoff_command::Failure;
 
 use super::{Args, EngineName, Lend};
-use crate::net::address::Address;
-use crate::rds;
+use handoff_net::address::Address;
+use handoff_net::rds;
 
 /// Whether this destination is standard output, which then is for the bytes only.
 pub(super) fn is_output(destination: &OsStr) -> bool {
@@ -36,7 +36,7 @@ pub(super) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     }
     if is_rds(&source) || is_rds(&destination) {
         refuse_by_messages(args, is_rds(&source))?;
-    } else if args.rds != rds::port::EngineName::Auto {
+    } else if args.rds != rds::EngineName::Auto {
         return Err(Failure::usage("--rds needs rds:// as SRC or DST"));
     }
     if args.raw && !is_peer(&source) && !is_peer(&destination) {

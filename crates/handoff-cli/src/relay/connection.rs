@@ -12,7 +12,7 @@ use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
 use super::Relay;
 use super::ledger::Counted;
-use crate::net::reach;
+use handoff_net::reach;
 
 /// After a failure to accept or to connect that says nothing of when it ends.
 pub(super) const AGAIN: Duration = Duration::from_millis(250);

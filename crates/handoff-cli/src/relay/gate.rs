@@ -13,7 +13,7 @@ use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock};
 
 use super::{Args, Relay, connection};
-use crate::net::reach::Listener;
+use handoff_net::reach::Listener;
 
 /// When it is time to end.
 pub(super) struct Ends<'a> {

@@ -34,11 +34,11 @@ use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, output, quantity};
 use handoff_sys::getbuf;
 
-use crate::net::address::{Address, Endpoint};
-use crate::net::nic::{self, Card};
-use crate::net::patience::Patience;
-use crate::net::reach::{self, Addresses, Listener};
 use gate::Door;
+use handoff_net::address::{Address, Endpoint};
+use handoff_net::nic::{self, Card};
+use handoff_net::patience::Patience;
+use handoff_net::reach::{self, Addresses, Listener};
 use ledger::{Ledger, Shared};
 use report::Report;
 use worker::{First, Turn, Worker};

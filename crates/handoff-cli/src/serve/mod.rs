@@ -27,9 +27,9 @@ use handoff_command::rate_limit::RateLimit;
 use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, allow_list, descriptors, output, quantity, service};
 
-use crate::net::address::Endpoint;
-use crate::net::patience::Patience;
-use crate::net::reach::{Addresses, Listener};
+use handoff_net::address::Endpoint;
+use handoff_net::patience::Patience;
+use handoff_net::reach::{Addresses, Listener};
 use report::{Counts, Report};
 use root::Root;
 use worker::Worker;

@@ -9,7 +9,7 @@ use syn::{Field, Fields, Item};
 const PRINTED: [(&str, &str, &[&str]); 14] = [
     ("doctor", "crates/handoff-report/src/findings.rs", &["Mechanism"]),
     ("cp", "crates/handoff-cli/src/cp/report.rs", &["Report", "Hop"]),
-    ("cp", "crates/handoff-cli/src/net/arrived.rs", &["Arrived"]),
+    ("cp", "crates/handoff-net/src/arrived.rs", &["Arrived"]),
     ("cp", "crates/handoff-command/src/growth.rs", &["Growth"]),
     ("relay", "crates/handoff-cli/src/relay/report.rs", &["Report"]),
     ("rds", "crates/handoff-cli/src/rds/ping.rs", &["Report"]),

@@ -9,9 +9,9 @@ use super::super::Args;
 use super::super::job::Job;
 use super::super::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
 use super::line::Line;
-use crate::net::address::Endpoint;
-use crate::net::patience::Patience;
-use crate::net::reach;
+use handoff_net::address::Endpoint;
+use handoff_net::patience::Patience;
+use handoff_net::reach;
 
 /// How often a sender knocks: messages to an unbound port are dropped silently.
 const KNOCK: Duration = Duration::from_millis(500);

@@ -18,8 +18,7 @@ use handoff_rds::{Error, Refused};
 use super::super::EngineName;
 use super::super::job::Job;
 use super::super::wire::{Frame, HELLO_LEN, Hello};
-use crate::rds::failure;
-use crate::rds::port::{self, Host, Port, UNDER_WAY};
+use handoff_net::rds::{self, Host, Port, UNDER_WAY, failure};
 
 /// How often a side says hello that has nothing else to say.
 const SIGN: Duration = Duration::from_secs(2);
@@ -416,7 +415,7 @@ pub(super) fn piece(line: &Line<'_>) -> usize {
         line.job.note(format!(
             "pieces of {} bytes instead of {wanted}: {}",
             line.longest,
-            port::limit(line.longest)
+            rds::limit(line.longest)
         ));
     }
     wanted.min(line.longest)

@@ -18,7 +18,7 @@ use super::super::sink::{Outlet, Sink, Writes};
 use super::super::wire::Frame;
 use super::greeting::{admit, resolve};
 use super::line::{self, Line};
-use crate::net::address::Endpoint;
+use handoff_net::address::Endpoint;
 
 /// After so many taken bytes the sender is told, even if more wait.
 const CONFIRM: u64 = 512 << 10;

@@ -15,7 +15,7 @@ use super::super::wire::{Decoder, Frame, Hello};
 use super::super::{random, ranged::ALIGNMENT};
 use super::greeting::{knock, own_address, resolve};
 use super::line::{self, Line};
-use crate::net::address::Endpoint;
+use handoff_net::address::Endpoint;
 
 /// Sends all of `inlet` to the receiver at `endpoint`.
 ///

@@ -9,9 +9,9 @@ use handoff_command::Failure;
 use handoff_rds::End;
 
 use super::super::frame::{self, Head, Kind};
-use super::super::port::{Host, Port};
 use super::shared::{AT_ONCE, Run, StressArgs};
-use crate::rds::failure;
+use handoff_net::rds::failure;
+use handoff_net::rds::{Host, Port};
 
 /// How long to wait at the end, from the last answer on, for answers to requests that were given up.
 const GRACE: Duration = Duration::from_secs(5);

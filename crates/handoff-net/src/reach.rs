@@ -25,6 +25,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Addresses, as every command that reaches peers over TCP takes them.
 #[derive(Debug, clap::Args)]
 pub struct Addresses {
+    /// Who may connect.
     #[command(flatten)]
     pub allowed: AllowArgs,
 
@@ -38,7 +39,8 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    pub(crate) fn family(&self) -> Family {
+    /// The family that the options leave.
+    pub fn family(&self) -> Family {
         match (self.v4, self.v6) {
             (true, _) => Family::V4,
             (_, true) => Family::V6,
@@ -46,16 +48,20 @@ impl Addresses {
         }
     }
 
-    pub(crate) fn from(&self) -> &[IpNet] {
+    /// The networks that may connect; none given means all.
+    pub fn from(&self) -> &[IpNet] {
         &self.allowed.from
     }
 }
 
 /// Which addresses may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub enum Family {
+    /// Both.
     Any,
+    /// IPv4 only.
     V4,
+    /// IPv6 only.
     V6,
 }
 
@@ -82,7 +88,7 @@ impl Family {
 /// # Errors
 ///
 /// An unknown name, one without an address of the family, the time-out, the stop.
-pub(crate) fn resolve(
+pub fn resolve(
     endpoint: &Endpoint,
     family: Family,
     patience: Patience<'_>,
@@ -137,7 +143,7 @@ fn resolver_words(error: &io::Error) -> String {
 /// # Errors
 ///
 /// When no address answers in time.
-pub(crate) fn connect(
+pub fn connect(
     driver: &Driver,
     endpoint: &Endpoint,
     family: Family,
@@ -170,7 +176,7 @@ pub(crate) fn connect(
 /// # Errors
 ///
 /// Why there is no connection, the time-out among that; [`why`] has the words.
-pub(crate) async fn connect_to(
+pub async fn connect_to(
     driver: &Driver,
     address: SocketAddr,
     time: Duration,
@@ -183,7 +189,7 @@ pub(crate) async fn connect_to(
 }
 
 /// Why an address can't be reached.
-pub(crate) fn why(error: &handoff::Error) -> String {
+pub fn why(error: &handoff::Error) -> String {
     match error {
         handoff::Error::Io { source, .. } => source.to_string(),
         handoff::Error::TimedOut { .. } => "no answer in time (--connect-timeout)".to_owned(),
@@ -201,7 +207,7 @@ fn prepare(socket: SockRef<'_>) -> io::Result<()> {
 }
 
 /// A socket that waits for the peer.
-pub(crate) struct Listener {
+pub struct Listener {
     socket: Socket,
     allow_list: AllowList,
     /// Whether systemd has opened it.
@@ -216,7 +222,7 @@ impl Listener {
     ///
     /// An address that is not this machine's, a port in use, a name that is unknown, a socket that does not
     /// listen.
-    pub(crate) fn bind(
+    pub fn bind(
         endpoint: &Endpoint,
         family: Family,
         from: &[IpNet],
@@ -270,7 +276,7 @@ impl Listener {
     /// # Errors
     ///
     /// When there is no descriptor for it.
-    pub(crate) fn beside(&self) -> Result<Self, Failure> {
+    pub fn beside(&self) -> Result<Self, Failure> {
         if self.passed {
             let socket =
                 self.socket.try_clone().failed("sharing the socket that systemd passes")?;
@@ -308,7 +314,7 @@ impl Listener {
     /// # Errors
     ///
     /// When the driver has no room for that.
-    pub(crate) fn on(self, driver: &Driver) -> Result<(handoff::Listener, AllowList), Failure> {
+    pub fn on(self, driver: &Driver) -> Result<(handoff::Listener, AllowList), Failure> {
         let listener = driver.listen(self.socket.into()).map_err(Failure::failed)?;
         Ok((listener, self.allow_list))
     }
@@ -318,7 +324,7 @@ impl Listener {
     /// # Errors
     ///
     /// None that a bound socket gives.
-    pub(crate) fn address(&self) -> Result<SocketAddr, Failure> {
+    pub fn address(&self) -> Result<SocketAddr, Failure> {
         self.socket
             .local_addr()
             .map(|address| address.as_socket())
@@ -331,7 +337,7 @@ impl Listener {
     /// # Errors
     ///
     /// The time-out, the stop, what accept(2) fails with.
-    pub(crate) fn accept_one(
+    pub fn accept_one(
         self,
         driver: &Driver,
         patience: Patience<'_>,

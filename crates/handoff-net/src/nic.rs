@@ -23,7 +23,7 @@ const MOST_AREA: usize = 512 << 20;
 const FIRST: usize = 2 << 20;
 
 /// Packets for a listener.
-pub(crate) fn arriving_at(address: SocketAddr) -> Vec<Flow> {
+pub fn arriving_at(address: SocketAddr) -> Vec<Flow> {
     match address.ip() {
         // One socket serves both.
         IpAddr::V6(ip) if ip.is_unspecified() => {
@@ -34,11 +34,16 @@ pub(crate) fn arriving_at(address: SocketAddr) -> Vec<Flow> {
 }
 
 /// An interface that connections arrive at.
-pub(crate) enum Card {
+pub enum Card {
     /// Ours to change.
     Prepared(Prepared),
     /// Of a container, with a leased queue.
-    Leased { name: String, queue: u32 },
+    Leased {
+        /// The device.
+        name: String,
+        /// The leased queue.
+        queue: u32,
+    },
 }
 
 impl Card {
@@ -57,7 +62,7 @@ impl Card {
 /// # Errors
 ///
 /// [`Failure::NotPossible`] with what stands in the way.
-pub(crate) fn prepare(interface: &str, queues: u32, flows: Vec<Flow>) -> Result<Card, Failure> {
+pub fn prepare(interface: &str, queues: u32, flows: Vec<Flow>) -> Result<Card, Failure> {
     let flows = flows.into_iter().map(|flow| (flow, 0)).collect();
     let nic = Nic::look(interface).map_err(failure)?;
     let leased = nic.leased();
@@ -100,7 +105,7 @@ pub(crate) fn prepare(interface: &str, queues: u32, flows: Vec<Flow>) -> Result<
 /// # Errors
 ///
 /// Those of the rest, or what could not be put back.
-pub(crate) fn put_back(card: Card, ended: Result<(), Failure>) -> Result<(), Failure> {
+pub fn put_back(card: Card, ended: Result<(), Failure>) -> Result<(), Failure> {
     let Card::Prepared(prepared) = card else { return ended };
     match prepared.undo() {
         Ok(undone) => {
@@ -123,7 +128,7 @@ pub(crate) fn put_back(card: Card, ended: Result<(), Failure>) -> Result<(), Fai
 /// # Errors
 ///
 /// [`Failure::NotPossible`] with the reason.
-pub(crate) fn bind(
+pub fn bind(
     driver: &Driver,
     card: &Card,
     number: usize,
@@ -139,14 +144,14 @@ pub(crate) fn bind(
 }
 
 /// Steers connections to the queues, as long as it lives.
-pub(crate) struct Rules<'a> {
+pub struct Rules<'a> {
     card: &'a Card,
     steered: RefCell<Vec<Steered>>,
 }
 
 impl<'a> Rules<'a> {
     /// None yet.
-    pub(crate) fn of(card: &'a Card) -> Self {
+    pub fn of(card: &'a Card) -> Self {
         Self { card, steered: RefCell::default() }
     }
 
@@ -155,7 +160,7 @@ impl<'a> Rules<'a> {
     /// # Errors
     ///
     /// When the NIC has no room for the rule, or another rule steers it elsewhere.
-    pub(crate) fn lead(&self, connection: &Socket, number: usize) -> Result<(), Failure> {
+    pub fn lead(&self, connection: &Socket, number: usize) -> Result<(), Failure> {
         const FINDING: &str = "finding the addresses of a connection";
         let connection = SockRef::from(connection);
         let internet = |address: SockAddr| {
@@ -171,7 +176,7 @@ impl<'a> Rules<'a> {
     /// # Errors
     ///
     /// As [`lead`](Self::lead).
-    pub(crate) fn lead_arriving(&self, at: SocketAddr) -> Result<(), Failure> {
+    pub fn lead_arriving(&self, at: SocketAddr) -> Result<(), Failure> {
         arriving_at(at).into_iter().try_for_each(|flow| self.steer(flow, 0))
     }
 
@@ -185,7 +190,7 @@ impl<'a> Rules<'a> {
 }
 
 /// The failure of a subcommand by an error of the library.
-pub(crate) fn failure(error: Error) -> Failure {
+pub fn failure(error: Error) -> Failure {
     let cause = error.to_string();
     match error.kind() {
         ErrorKind::Usage => Failure::Usage(cause),

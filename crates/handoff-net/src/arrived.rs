@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// The part of a report about the queues; its fields are those of `--json`.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Arrived {
+pub struct Arrived {
     queues: usize,
     /// Received by the queues, frames included, first words not.
     bytes: u64,
@@ -31,12 +31,12 @@ pub(crate) struct Arrived {
 
 impl Arrived {
     /// Everything that came by the queue.
-    pub(crate) fn by(queue: &RxQueue) -> Self {
+    pub fn by(queue: &RxQueue) -> Self {
         Self::since(&RxStats::default(), queue)
     }
 
     /// What came by the queue since an earlier count.
-    pub(crate) fn since(before: &RxStats, queue: &RxQueue) -> Self {
+    pub fn since(before: &RxStats, queue: &RxQueue) -> Self {
         let RxStats { bytes, copied, shared, shortages, .. } = queue.stats();
         let copied = copied.map(|copied| copied.saturating_sub(before.copied.unwrap_or(0)));
         Self {
@@ -54,7 +54,7 @@ impl Arrived {
     }
 
     /// What came by these queues and by others.
-    pub(crate) fn and(self, others: Self) -> Self {
+    pub fn and(self, others: Self) -> Self {
         let mut growth = [self.growth, others.growth].concat();
         growth.sort_by(|one, other| one.after_s.total_cmp(&other.after_s));
         Self {
@@ -73,7 +73,7 @@ impl Arrived {
 
     /// The receivers' tallies. With several receivers their copies are unknown one by one; together they are the
     /// queues' counts. If several threads had some copied, the rest stays unknown.
-    pub(crate) fn settle(&self, tally: Tally) -> Tally {
+    pub fn settle(&self, tally: Tally) -> Tally {
         let Some(counted) = self.copied else { return tally };
         // Bytes that came another way were copied as well, and are not in the count.
         let by_another_way = tally.total().saturating_sub(self.bytes);
@@ -88,7 +88,7 @@ impl Arrived {
     }
 
     /// The report for people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let megabytes = |bytes: usize| format!("{:.1} MB", bytes as f64 / 1e6);
         let copied = match self.copied {
             Some(0) => "nothing copied".to_owned(),

@@ -97,7 +97,7 @@ impl Address {
 }
 
 /// The text of a path that has the form of an address without its scheme.
-pub(crate) fn looks_like_endpoint(path: &Path) -> Option<&str> {
+pub fn looks_like_endpoint(path: &Path) -> Option<&str> {
     let text = path.to_str()?;
     let host = Endpoint::parse(text.as_bytes(), text, false).ok()?.host;
     (host.contains(['.', ':']) || host == "localhost").then_some(text)
@@ -120,7 +120,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// What makes it none.
-    pub(crate) fn to_listen_at(text: &str) -> Result<Self, AddressError> {
+    pub fn to_listen_at(text: &str) -> Result<Self, AddressError> {
         Self::parse(text.as_bytes(), text, true)
     }
 

@@ -17,14 +17,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The time that waits end at, and the stop.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience<'a> {
+pub struct Patience<'a> {
     stop: &'a Stop,
     /// `None` waits for ever.
     until: Option<Instant>,
 }
 
 impl<'a> Patience<'a> {
-    pub(crate) fn new(stop: &'a Stop, time: Option<Duration>) -> Self {
+    /// Waits end after `time`, if there is one, or with the stop.
+    pub fn new(stop: &'a Stop, time: Option<Duration>) -> Self {
         // A time-out past the end of time means none.
         Self { stop, until: time.and_then(|time| Instant::now().checked_add(time)) }
     }
@@ -35,7 +36,7 @@ impl<'a> Patience<'a> {
     }
 
     /// Runs an operation of a driver, which is told how long it may take, to its end or to the stop.
-    pub(crate) fn on<T>(
+    pub fn on<T>(
         &self,
         driver: &Driver,
         work: impl AsyncFnOnce(Duration) -> T,
@@ -52,7 +53,7 @@ impl<'a> Patience<'a> {
 
     /// Runs uninterruptible work on a thread of its own; when the time is over, leaves the thread behind
     /// and returns `None`.
-    pub(crate) fn detached<T: Send + 'static>(
+    pub fn detached<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Option<T>, Failure> {
@@ -77,7 +78,7 @@ impl<'a> Patience<'a> {
 /// # Errors
 ///
 /// The kernel's refusals, and the stop.
-pub(crate) fn open(stop: &Stop, path: &Path, options: OpenOptions) -> Result<File, Failure> {
+pub fn open(stop: &Stop, path: &Path, options: OpenOptions) -> Result<File, Failure> {
     let owned = path.to_owned();
     match Patience::new(stop, None).detached(move || options.open(owned))? {
         Some(Ok(file)) => Ok(file),

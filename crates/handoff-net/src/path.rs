@@ -13,7 +13,7 @@ use std::time::Duration;
 const UNANSWERED: u8 = 2;
 
 /// How long the peer's host has answered nothing that it was asked; `None` if it has answered all, or is not TCP's.
-pub(crate) fn silence(socket: impl AsFd) -> Option<Duration> {
+pub fn silence(socket: impl AsFd) -> Option<Duration> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes, which the structure has.

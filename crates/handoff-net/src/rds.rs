@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::rds::failure;
 use futures_util::future::select;
 use handoff::{Buffer, Driver, Executor, File};
 use handoff_rds::kernel::{self, Mode};
@@ -22,7 +21,7 @@ use handoff_command::descriptors;
 use handoff_command::{Failure, output};
 
 /// Bytes under way by default.
-pub(crate) const UNDER_WAY: usize = 8 << 20;
+pub const UNDER_WAY: usize = 8 << 20;
 /// The largest size that can be requested for a socket's buffer.
 const LARGEST_BUFFER: usize = 1 << 30;
 /// Bytes that one of the kernel's sockets holds before it tells its peers to wait, if allowed; as our own
@@ -84,7 +83,7 @@ impl Serving {
     /// # Errors
     ///
     /// As of [`Host::new`], and options that do not go with each other.
-    pub(super) fn host(
+    pub fn host(
         &self,
         driver: &Driver,
         address: IpAddr,
@@ -113,8 +112,15 @@ impl Serving {
 }
 
 /// What ports are made of.
-pub(crate) enum Host {
-    Kernel { address: IpAddr, under_way: usize },
+pub enum Host {
+    /// The kernel's sockets.
+    Kernel {
+        /// Where ports are bound.
+        address: IpAddr,
+        /// Bytes that may be under way from each port.
+        under_way: usize,
+    },
+    /// Our engine.
     Own(Engine),
 }
 
@@ -122,7 +128,7 @@ impl Host {
     /// The engine that was asked for, and why not the kernel's where that was left open. Ours listens at `own`,
     /// and lets `allow_list` connect. `under_way` bytes may be under way from each
     /// of the kernel's ports, if it allows it, or to each peer of our own.
-    pub(crate) fn new(
+    pub fn new(
         driver: &Driver,
         name: EngineName,
         own: SocketAddr,
@@ -151,7 +157,8 @@ impl Host {
         Ok((Self::Own(engine), passed_over))
     }
 
-    pub(crate) fn name(&self) -> &'static str {
+    /// The engine's name, as reports have it.
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Kernel { .. } => "rds-kernel",
             Self::Own(_) => "rds-own",
@@ -159,7 +166,7 @@ impl Host {
     }
 
     /// Says on stderr what serves, and what is wrong.
-    pub(crate) fn announce(&self, passed_over: Option<&str>) {
+    pub fn announce(&self, passed_over: Option<&str>) {
         let why = passed_over.map(|why| format!(" ({why})")).unwrap_or_default();
         output::say(format_args!("engine {}{why}", self.name()));
         if let Self::Own(engine) = self
@@ -172,7 +179,7 @@ impl Host {
     }
 
     /// Makes the engine serve its ports as long as the executor runs.
-    pub(crate) fn serve(&self, executor: &Executor) {
+    pub fn serve(&self, executor: &Executor) {
         if let Self::Own(engine) = self {
             let run = engine.run();
             executor
@@ -182,7 +189,7 @@ impl Host {
     }
 
     /// A free port; the kernel chooses one itself.
-    pub(crate) fn bind_free(&self, driver: &Driver, copy: bool) -> Result<Port, Failure> {
+    pub fn bind_free(&self, driver: &Driver, copy: bool) -> Result<Port, Failure> {
         if let Self::Kernel { .. } = self {
             return self.bind(driver, 0, copy);
         }
@@ -198,7 +205,7 @@ impl Host {
 
     /// A socket to answer one peer from, if a port's bytes under way are limited for all peers together. It takes next
     /// to nothing that somebody sends to it.
-    pub(crate) fn bind_for_answers(&self) -> Result<Option<Box<kernel::Socket<Buffer>>>, Failure> {
+    pub fn bind_for_answers(&self) -> Result<Option<Box<kernel::Socket<Buffer>>>, Failure> {
         let Self::Kernel { address, under_way } = self else { return Ok(None) };
         let socket = Box::new(kernel::Socket::bind((*address, 0).into()).map_err(failure)?);
         socket.set_send_buffer((*under_way).min(LARGEST_BUFFER)).map_err(failure)?;
@@ -206,7 +213,12 @@ impl Host {
         Ok(Some(socket))
     }
 
-    pub(crate) fn bind(&self, driver: &Driver, port: u16, copy: bool) -> Result<Port, Failure> {
+    /// Binds a port; with `copy` the kernel copies what is sent.
+    ///
+    /// # Errors
+    ///
+    /// A port that is taken, and the engine's refusals.
+    pub fn bind(&self, driver: &Driver, port: u16, copy: bool) -> Result<Port, Failure> {
         match self {
             Self::Own(engine) => Ok(Port::Own(engine.bind(port).map_err(failure)?)),
             Self::Kernel { address, under_way } => {
@@ -223,15 +235,25 @@ impl Host {
 }
 
 /// Why messages are limited to this.
-pub(crate) fn limit(longest: usize) -> &'static str {
+pub fn limit(longest: usize) -> &'static str {
     match longest < KERNEL_MESSAGE_LIMIT {
         true => "a message is no longer than the kernel's send buffer (net.core.wmem_max)",
         false => "RDS has no longer messages",
     }
 }
 
-pub(crate) enum Port {
-    Kernel { socket: Box<kernel::Socket<Buffer>>, readable: File, mode: Mode },
+/// One port of either engine.
+pub enum Port {
+    /// A socket of the kernel's.
+    Kernel {
+        /// The socket.
+        socket: Box<kernel::Socket<Buffer>>,
+        /// The same socket, to wait for.
+        readable: File,
+        /// Whether it lends or copies.
+        mode: Mode,
+    },
+    /// A port of our engine.
     Own(own::Socket),
 }
 
@@ -258,7 +280,7 @@ fn bind_once_closed(address: SocketAddr) -> Result<kernel::Socket<Buffer>, Failu
 
 impl Port {
     /// Bytes of the longest message.
-    pub(crate) fn longest(&self) -> Result<usize, Failure> {
+    pub fn longest(&self) -> Result<usize, Failure> {
         match self {
             Self::Kernel { socket, .. } => {
                 Ok(socket.send_buffer().map_err(failure)?.min(KERNEL_MESSAGE_LIMIT))
@@ -268,7 +290,7 @@ impl Port {
     }
 
     /// As [`Port::send`]; the kernel copies the bytes, and does not report when they are acknowledged.
-    pub(crate) fn send_copied(
+    pub fn send_copied(
         &self,
         to: SocketAddr,
         payload: Buffer,
@@ -280,7 +302,12 @@ impl Port {
         }
     }
 
-    pub(crate) fn send(
+    /// Lends a message to the engine.
+    ///
+    /// # Errors
+    ///
+    /// The engine's refusal, with the payload.
+    pub fn send(
         &self,
         to: SocketAddr,
         payload: Buffer,
@@ -292,17 +319,24 @@ impl Port {
         }
     }
 
-    pub(crate) fn receive(&self) -> Result<Option<Received>, Failure> {
+    /// The next message, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The engine's.
+    pub fn receive(&self) -> Result<Option<Received>, Failure> {
         match self {
             Self::Kernel { socket, .. } => Ok(socket.receive().map_err(failure)?),
             Self::Own(socket) => Ok(socket.try_receive()),
         }
     }
 
-    pub(crate) fn completions(
-        &self,
-        batch: &mut Vec<Completion<Buffer>>,
-    ) -> Result<usize, Failure> {
+    /// Adds the messages that are back to `batch`, and counts them.
+    ///
+    /// # Errors
+    ///
+    /// The engine's.
+    pub fn completions(&self, batch: &mut Vec<Completion<Buffer>>) -> Result<usize, Failure> {
         match self {
             Self::Kernel { socket, .. } => {
                 Ok(socket.completions(usize::MAX, batch).map_err(failure)?)
@@ -312,7 +346,7 @@ impl Port {
     }
 
     /// Gives up what our engine has under way to a peer.
-    pub(crate) fn cancel(&self, to: IpAddr) {
+    pub fn cancel(&self, to: IpAddr) {
         if let Self::Own(socket) = self {
             socket.cancel(Some(to));
         }
@@ -320,7 +354,7 @@ impl Port {
 
     /// Messages of the kernel's engine that are back, because they were copied, and that the peer may not
     /// have: they end with the port.
-    pub(crate) fn unacknowledged(&self) -> Result<usize, Failure> {
+    pub fn unacknowledged(&self) -> Result<usize, Failure> {
         match self {
             Self::Kernel { socket, .. } => Ok(socket.unacknowledged().map_err(failure)?),
             // Its messages come back acknowledged.
@@ -329,7 +363,7 @@ impl Port {
     }
 
     /// Waits until something may have changed, or `time` says that it is time to look.
-    pub(crate) async fn changed(&self, time: impl Future<Output = ()>) -> Result<(), Failure> {
+    pub async fn changed(&self, time: impl Future<Output = ()>) -> Result<(), Failure> {
         let time = pin!(time);
         match self {
             Self::Kernel { readable, .. } => {
@@ -341,5 +375,14 @@ impl Port {
             }
         }
         Ok(())
+    }
+}
+
+/// The failure of a subcommand by an error of the library.
+pub fn failure(error: Error) -> Failure {
+    match error {
+        Error::NotPossible(_) | Error::Memlock { .. } => Failure::not_possible(error),
+        Error::Invalid(_) | Error::MessageTooLong { .. } => Failure::usage(error),
+        other => Failure::failed(other),
     }
 }
