@@ -18,7 +18,6 @@ use clap::{CommandFactory, Parser, Subcommand};
 mod bench;
 mod blk;
 pub mod completions;
-pub mod cp;
 pub mod doctor;
 mod lab;
 pub mod man;
@@ -94,7 +93,7 @@ pub enum Command {
     /// Show what this kernel, these limits, this user and each interface can do
     Doctor(doctor::Args),
     /// Copy a file or pipe to another, here or on another machine
-    Cp(cp::Args),
+    Cp(handoff_cp::Args),
     /// Pass TCP connections on to another address, without copying
     Relay(relay::Args),
     /// Serve the files of a directory over HTTP, from the page cache's pages
@@ -183,7 +182,7 @@ pub fn main() -> ExitCode {
 pub fn run(command: &Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Doctor(args) => doctor::run(args, context),
-        Command::Cp(args) => cp::run(args, context),
+        Command::Cp(args) => handoff_cp::run(args, context),
         Command::Relay(args) => relay::run(args, context),
         Command::Serve(args) => serve::run(args, context),
         Command::Bench(args) => bench::run(args, context),

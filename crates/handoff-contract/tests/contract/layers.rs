@@ -146,11 +146,11 @@ fn modules_import_downwards_only() {
 /// Where the commands that users rely on have their sources; the benches and the lab are for those who build it.
 const PRODUCT: [&str; 7] = [
     "crates/handoff-cli/src/blk",
-    "crates/handoff-cli/src/cp",
     "crates/handoff-cli/src/nic",
     "crates/handoff-cli/src/rds",
     "crates/handoff-cli/src/relay",
     "crates/handoff-cli/src/serve",
+    "crates/handoff-cp/src",
     "crates/handoff-net/src",
 ];
 
