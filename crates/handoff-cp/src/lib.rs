@@ -64,8 +64,8 @@ use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
 use handoff_net::address::{self, Address, Endpoint};
+use handoff_net::deadline::{self, Deadline};
 use handoff_net::nic::{self, Card};
-use handoff_net::patience::{self, Patience};
 use handoff_net::rds;
 use handoff_net::reach::{self, Addresses, Listener};
 use job::{Job, Order};
@@ -252,7 +252,7 @@ impl Args {
     }
 
     /// For finding and reaching the peer.
-    fn patience(&self) -> Duration {
+    fn reach_timeout(&self) -> Duration {
         self.connect_timeout.unwrap_or(Duration::from_secs(10))
     }
 
@@ -485,7 +485,7 @@ fn outlet(order: &Order<'_>, target: Option<Target>) -> Result<sink::Outlet, Fai
 fn open_stream(order: &Order<'_>, path: &Path) -> Result<std::fs::File, Failure> {
     let mut options = OpenOptions::new();
     options.write(true);
-    patience::open(order.stop, path, options)
+    deadline::open(order.stop, path, options)
 }
 
 fn stream(job: &Job<'_>, file: impl Into<OwnedFd>) -> Result<Outlet, Failure> {
@@ -561,9 +561,9 @@ fn reach(
     let too_long = |peer: &Hello| if sends { None } else { args.too_long(peer.length) };
     let queue = ways.map(|ways| &ways.queue);
     let lead = |socket: &Socket, stream| ways.map_or(Ok(()), |ways| ways.lead(socket, stream));
-    let patience = Patience::new(job.stop, Some(args.patience()));
+    let deadline = Deadline::new(job.stop, Some(args.reach_timeout()));
     let (connections, peer) = if listens {
-        let listener = Listener::bind(endpoint, family, args.addresses.from(), patience)?;
+        let listener = Listener::bind(endpoint, family, args.addresses.from(), deadline)?;
         let address = listener.address()?;
         // Without words between us a peer sends as soon as it is connected, and bytes that come before the
         // rule exists are copied.
@@ -577,8 +577,8 @@ fn reach(
             if sends { "take the file" } else { "send" },
         );
         if args.raw {
-            let patience = Patience::new(job.stop, args.connect_timeout);
-            (vec![listener.accept_one(&job.driver, patience)?], None)
+            let deadline = Deadline::new(job.stop, args.connect_timeout);
+            (vec![listener.accept_one(&job.driver, deadline)?], None)
         } else {
             let answer = |peer: &Hello, socket: &Socket| {
                 let ours = own(peer.streams, peer.stream, peer.transfer, peer.hears_work);
@@ -595,22 +595,22 @@ fn reach(
                 led.map_err(|failure| failure.line().unwrap_or_default())?;
                 Ok(ours)
             };
-            let patience = Patience::new(job.stop, None);
-            let (sockets, peer) = patience.on(&job.driver, async |_| {
-                let (first, rest) = (args.connect_timeout, args.patience());
+            let deadline = Deadline::new(job.stop, None);
+            let (sockets, peer) = deadline.block_on(&job.driver, async |_| {
+                let (first, rest) = (args.connect_timeout, args.reach_timeout());
                 greet::gather(&job.driver, queue, listener, answer, first, rest).await
             })??;
             (sockets, Some(peer))
         }
     } else {
-        let sockets = reach::connect(&job.driver, endpoint, family, args.streams, patience)?;
+        let sockets = reach::connect(&job.driver, endpoint, family, args.streams, deadline)?;
         if args.raw {
             sockets.iter().try_for_each(|socket| lead(socket, 0))?;
             (sockets, None)
         } else {
             let transfer = random();
             let hello = |number| own(args.streams, number, transfer, true);
-            let peer = patience.on(&job.driver, async |left| {
+            let peer = deadline.block_on(&job.driver, async |left| {
                 greet::call(&job.driver, queue, &sockets, hello, lead, left).await
             })??;
             (sockets, peer)

@@ -9,8 +9,8 @@
 
 pub mod address;
 pub mod arrived;
+pub mod deadline;
 pub mod nic;
 pub mod path;
-pub mod patience;
 pub mod rds;
 pub mod reach;

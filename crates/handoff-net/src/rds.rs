@@ -2,23 +2,22 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::future::select;
 use handoff::{Buffer, Driver, Executor, File};
+use handoff_command::allow_list::{self, AllowArgs, AllowList};
+use handoff_command::descriptors;
+use handoff_command::{Failure, output};
 use handoff_rds::kernel::{self, Mode};
 use handoff_rds::own::{self, Engine};
 use handoff_rds::protocol::Limits;
 use handoff_rds::wire::{KERNEL_MESSAGE_LIMIT, PORT};
 use handoff_rds::{Completion, Error, Received, Refused};
 use ipnet::IpNet;
-use std::os::fd::AsFd;
-
-use handoff_command::allow_list::{self, AllowArgs, AllowList};
-use handoff_command::descriptors;
-use handoff_command::{Failure, output};
 
 /// Bytes under way by default.
 pub const UNDER_WAY: usize = 8 << 20;

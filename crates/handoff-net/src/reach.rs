@@ -16,8 +16,8 @@ use handoff_command::{Failure, service};
 use ipnet::IpNet;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use super::address::Endpoint;
-use super::patience::Patience;
+use crate::address::Endpoint;
+use crate::deadline::Deadline;
 
 /// A host that is gone is noticed after this long without a sign of life, and then five probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -91,7 +91,7 @@ impl Family {
 pub fn resolve(
     endpoint: &Endpoint,
     family: Family,
-    patience: Patience<'_>,
+    deadline: Deadline<'_>,
 ) -> Result<Vec<SocketAddr>, Failure> {
     let literal = endpoint.host.parse::<IpAddr>().ok();
     if let Some(address) = literal.filter(|address| !family.allows(*address)) {
@@ -107,7 +107,7 @@ pub fn resolve(
     }
     let asked = (endpoint.host.clone(), endpoint.port);
     let asking = move || asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-    let Some(answer) = patience.detached(asking)? else {
+    let Some(answer) = deadline.detached(asking)? else {
         return Err(Failure::failed(format!(
             "finding the address of \"{}\" took too long (--connect-timeout)",
             endpoint.host
@@ -148,12 +148,12 @@ pub fn connect(
     endpoint: &Endpoint,
     family: Family,
     streams: u16,
-    patience: Patience<'_>,
+    deadline: Deadline<'_>,
 ) -> Result<Vec<handoff::Socket>, Failure> {
-    let addresses = resolve(endpoint, family, patience)?;
+    let addresses = resolve(endpoint, family, deadline)?;
     let mut errors = Vec::new();
     for address in addresses {
-        let reach = || patience.on(driver, |left| connect_to(driver, address, left));
+        let reach = || deadline.block_on(driver, |left| connect_to(driver, address, left));
         match reach()? {
             Ok(first) => {
                 let mut all = vec![first];
@@ -226,7 +226,7 @@ impl Listener {
         endpoint: &Endpoint,
         family: Family,
         from: &[IpNet],
-        patience: Patience<'_>,
+        deadline: Deadline<'_>,
     ) -> Result<Self, Failure> {
         if let Some(passed) = service::socket()? {
             return Self::passed(passed.into(), from);
@@ -241,7 +241,7 @@ impl Listener {
                 Family::V6 => vec![v6],
             }
         } else {
-            resolve(endpoint, family, patience)?
+            resolve(endpoint, family, deadline)?
         };
         let mut errors = Vec::new();
         for address in addresses {
@@ -340,10 +340,10 @@ impl Listener {
     pub fn accept_one(
         self,
         driver: &Driver,
-        patience: Patience<'_>,
+        deadline: Deadline<'_>,
     ) -> Result<handoff::Socket, Failure> {
         let (mut listener, allow_list) = self.on(driver)?;
-        let accepted = patience.on(driver, async |left| {
+        let accepted = deadline.block_on(driver, async |left| {
             let visitor = async {
                 loop {
                     let (socket, peer) = listener.accept().await?;

@@ -103,12 +103,12 @@ fn linger(socket: &Socket, time: Option<Duration>) {
 
 /// A connection to the first address of the target that takes it. Without a descriptor it waits until others end.
 async fn connect(relay: &Relay) -> Result<(Socket, SocketAddr), String> {
-    let (begin, patience) = (Instant::now(), relay.connect_timeout);
+    let (begin, timeout) = (Instant::now(), relay.connect_timeout);
     let mut errors = Vec::new();
     for address in &relay.target {
         let reached = loop {
-            match reach::connect_to(&relay.driver, *address, patience).await {
-                Err(error @ Error::NoDescriptor { .. }) if begin.elapsed() < patience => {
+            match reach::connect_to(&relay.driver, *address, timeout).await {
+                Err(error @ Error::NoDescriptor { .. }) if begin.elapsed() < timeout => {
                     relay.ledger.note(error.to_string());
                     clock::pass(&relay.driver, AGAIN).await;
                 }

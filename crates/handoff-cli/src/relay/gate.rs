@@ -93,8 +93,8 @@ pub(super) async fn run(
     // The listener is closed, and so is the progress line: the terminal is the user's again.
     relay.ledger.clear();
     let over = pin!(relay.ledger.until_below(1));
-    let patience = pin!(clock::pass(&relay.driver, args.grace));
-    if let Either::Right(_) = select(over, patience).await {
+    let grace = pin!(clock::pass(&relay.driver, args.grace));
+    if let Either::Right(_) = select(over, grace).await {
         let left = relay.ledger.open();
         relay.ledger.note(format!("{left} connections were under way when --grace was over"));
     }

@@ -36,8 +36,8 @@ use handoff_sys::getbuf;
 
 use gate::Door;
 use handoff_net::address::{Address, Endpoint};
+use handoff_net::deadline::Deadline;
 use handoff_net::nic::{self, Card};
-use handoff_net::patience::Patience;
 use handoff_net::reach::{self, Addresses, Listener};
 use ledger::{Ledger, Shared};
 use report::Report;
@@ -200,9 +200,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
     }
     let family = args.addresses.family();
-    let patience = Patience::new(&context.stop, Some(args.connect_timeout));
-    let target = reach::resolve(&target, family, patience)?;
-    let listener = Listener::bind(&listen, family, args.addresses.from(), patience)?;
+    let deadline = Deadline::new(&context.stop, Some(args.connect_timeout));
+    let target = reach::resolve(&target, family, deadline)?;
+    let listener = Listener::bind(&listen, family, args.addresses.from(), deadline)?;
     let address = listener.address()?;
     let card = match &args.nic {
         Some(name) => Some(nic::prepare(name, 1, nic::arriving_at(address))?),

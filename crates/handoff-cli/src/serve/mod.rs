@@ -28,7 +28,7 @@ use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, allow_list, descriptors, output, quantity, service};
 
 use handoff_net::address::Endpoint;
-use handoff_net::patience::Patience;
+use handoff_net::deadline::Deadline;
 use handoff_net::reach::{Addresses, Listener};
 use report::{Counts, Report};
 use root::Root;
@@ -109,8 +109,8 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let log = args.log.open()?;
     descriptors::allow_all();
     let family = args.addresses.family();
-    let patience = Patience::new(&context.stop, None);
-    let first = Listener::bind(&endpoint, family, args.addresses.from(), patience)?;
+    let deadline = Deadline::new(&context.stop, None);
+    let first = Listener::bind(&endpoint, family, args.addresses.from(), deadline)?;
     let address = first.address()?;
     let mut listeners = Vec::new();
     for _ in 1..args.threads {

@@ -10,7 +10,7 @@ use crate::Args;
 use crate::job::Job;
 use crate::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
 use handoff_net::address::Endpoint;
-use handoff_net::patience::Patience;
+use handoff_net::deadline::Deadline;
 use handoff_net::reach;
 
 /// How often a sender knocks: messages to an unbound port are dropped silently.
@@ -22,9 +22,9 @@ const KNOCK: Duration = Duration::from_millis(500);
 ///
 /// An unknown name, the time-out, the stop.
 pub(super) fn resolve(job: &Job<'_>, endpoint: &Endpoint) -> Result<SocketAddr, Failure> {
-    let patience = Patience::new(job.stop, Some(job.args.patience()));
+    let deadline = Deadline::new(job.stop, Some(job.args.reach_timeout()));
     let family = job.args.addresses.family();
-    Ok(reach::resolve(endpoint, family, patience)?[0])
+    Ok(reach::resolve(endpoint, family, deadline)?[0])
 }
 
 /// This host's address for packets to `peer`.
@@ -67,11 +67,11 @@ pub(super) async fn knock(
                 return answer(&received.payload, hello);
             }
         }
-        if begin.elapsed() >= line.job.args.patience() {
+        if begin.elapsed() >= line.job.args.reach_timeout() {
             return Err(Failure::failed(format!(
                 "{peer} does not answer within {} s (--connect-timeout): is it reachable, does it have RDS at TCP port \
                  16385, and does `handoff cp rds://{peer} FILE` wait there?",
-                line.job.args.patience().as_secs_f32()
+                line.job.args.reach_timeout().as_secs_f32()
             )));
         }
         line.changed().await?;

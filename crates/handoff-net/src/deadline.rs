@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use handoff::Driver;
-
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop};
 
@@ -17,13 +16,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The time that waits end at, and the stop.
 #[derive(Clone, Copy)]
-pub struct Patience<'a> {
+pub struct Deadline<'a> {
     stop: &'a Stop,
     /// `None` waits for ever.
     until: Option<Instant>,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> Deadline<'a> {
     /// Waits end after `time`, if there is one, or with the stop.
     pub fn new(stop: &'a Stop, time: Option<Duration>) -> Self {
         // A time-out past the end of time means none.
@@ -36,7 +35,7 @@ impl<'a> Patience<'a> {
     }
 
     /// Runs an operation of a driver, which is told how long it may take, to its end or to the stop.
-    pub fn on<T>(
+    pub fn block_on<T>(
         &self,
         driver: &Driver,
         work: impl AsyncFnOnce(Duration) -> T,
@@ -80,7 +79,7 @@ impl<'a> Patience<'a> {
 /// The kernel's refusals, and the stop.
 pub fn open(stop: &Stop, path: &Path, options: OpenOptions) -> Result<File, Failure> {
     let owned = path.to_owned();
-    match Patience::new(stop, None).detached(move || options.open(owned))? {
+    match Deadline::new(stop, None).detached(move || options.open(owned))? {
         Some(Ok(file)) => Ok(file),
         Some(Err(error)) => Err(Failure::failed(format!("opening {}: {error}", path.display()))),
         None => unreachable!("a wait without an end has no end"),
