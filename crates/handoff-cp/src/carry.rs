@@ -15,14 +15,14 @@ use handoff_command::Failure;
 use handoff_command::failure::Failed;
 use indicatif::ProgressBar;
 
-use crate::Job;
 use crate::checksum::{PieceSum, zeros};
 use crate::coverage::Coverage;
 use crate::extents::{Extent, Extents};
-use crate::job::streamed;
+use crate::job::Job;
 use crate::lending::Lending;
 use crate::ranged::Ranged;
 use crate::report::Hop;
+use crate::stream;
 use crate::turn::Turnstile;
 use crate::wire::Frame;
 
@@ -423,7 +423,7 @@ impl<'a> Carriage<'a> {
             }
             Outlet::Stream { file, name } => {
                 let written = file.write(bytes).failed("writing")?.await;
-                let bytes = streamed(written, name)?;
+                let bytes = stream::written(written, name)?;
                 pass();
                 self.streamed_out.set(self.streamed_out.get() + len as u64);
                 Ok(bytes)
@@ -450,7 +450,7 @@ impl<'a> Carriage<'a> {
         };
         let to_file = |tally, reason| Hop {
             from,
-            to: job.destination_kind(),
+            to: job.order.destination_kind(),
             engine: job.file_engine("write", registered),
             reason,
             tally,

@@ -60,7 +60,7 @@ impl<'a> Connection<'a> {
     ///
     /// Errors of the sender, and errors here.
     pub(crate) async fn take(self) -> Result<u64, Failure> {
-        if self.sink.job.args.raw { self.take_raw().await } else { self.take_frames().await }
+        if self.sink.job.order.args.raw { self.take_raw().await } else { self.take_frames().await }
     }
 
     async fn take_frames(mut self) -> Result<u64, Failure> {
@@ -138,7 +138,7 @@ impl<'a> Connection<'a> {
         match &mut self.gathering {
             Some(gathering) => {
                 self.sink.intake.check_size(offset, len as u64)?;
-                self.sink.job.progress.inc(len as u64);
+                self.sink.job.order.progress.inc(len as u64);
                 gathering.put(part, offset, last).await
             }
             None => self.sink.put(part, len, offset, &mut self.writes).await,

@@ -17,7 +17,7 @@ use std::task::{self, Poll};
 use handoff::{Span, Transfer, Transferred};
 use handoff_command::Failure;
 
-use crate::Job;
+use crate::job::Job;
 use crate::ranged::{ALIGNMENT, Ranged};
 use crate::staging::Staging;
 
@@ -190,7 +190,7 @@ impl<'a> Gathering<'a> {
         offset: u64,
     ) -> Result<(), Failure> {
         let Some(refused) = self.file.pieces_written(over)? else { return Ok(()) };
-        self.job.note(
+        self.job.order.note(
             "the disk takes no pieces of a page, in spite of what it says: they are copied first"
                 .to_owned(),
         );
@@ -245,7 +245,7 @@ mod tests {
 
         use super::super::*;
         use crate::Args;
-        use crate::job::Order;
+        use crate::order::Order;
         use handoff_command::{Context, Stop};
         use handoff_net::address::Address;
 
@@ -336,7 +336,7 @@ mod tests {
             let mut there = vec![0; len];
             File::open(DISK).and_then(|disk| disk.read_exact_at(&mut there, 0)).expect("reads");
             assert!(there == content()[..len], "what is on the disk differs");
-            (gathered.expect("runs").expect("writes"), file.unit(), file.tally(), job.notes())
+            (gathered.expect("runs").expect("writes"), file.unit(), file.tally(), job.order.notes())
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Copied {
 
 /// Whether no option needs another way.
 pub(crate) fn is_enough(job: &Job<'_>) -> bool {
-    let args = job.args;
+    let args = job.order.args;
     !args.verify && !args.direct && args.lend == Lend::Auto && args.engine == EngineName::Auto
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn copy(
         tally,
     };
     if ioctl_ficlone(destination.file(), source).is_ok() {
-        job.progress.inc(len);
+        job.order.progress.inc(len);
         let tally = Tally { zero_copy: len, ..Tally::default() };
         let hop = hop("reflink", "the files share their blocks until one is changed", tally);
         return Ok(Some(Copied { hop, holes: 0 }));
@@ -66,12 +66,12 @@ pub(crate) fn copy(
     }
     let (mut offset, mut holes, mut copied) = (0, 0, 0);
     while offset < len {
-        job.stop.check()?;
+        job.order.stop.check()?;
         let end = match extents.at(offset) {
             Extent::Data(end) => end,
             Extent::Hole(end) => {
                 holes += end - offset;
-                job.progress.inc(end - offset);
+                job.order.progress.inc(end - offset);
                 offset = end;
                 continue;
             }
@@ -81,17 +81,17 @@ pub(crate) fn copy(
         match copy_file_range(source, Some(&mut from), destination.file(), Some(&mut to), step) {
             // Some file systems say so of any file, and this one may have been cut: reading tells.
             Ok(0) if copied == 0 => {
-                job.progress.set_position(0);
+                job.order.progress.set_position(0);
                 return Ok(None);
             }
             Ok(0) => {
                 return Err(Failure::failed(format!(
                     "{} was cut while it was read: it ends at {offset}",
-                    job.source
+                    job.order.source
                 )));
             }
             Ok(bytes) => {
-                job.progress.inc(bytes as u64);
+                job.order.progress.inc(bytes as u64);
                 copied += bytes as u64;
                 offset += bytes as u64;
             }
@@ -100,13 +100,13 @@ pub(crate) fn copy(
             Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM)
                 if copied == 0 =>
             {
-                job.progress.set_position(0);
+                job.order.progress.set_position(0);
                 return Ok(None);
             }
             Err(error) => {
                 return Err(Failure::failed(format!(
                     "copying {} to {}: {error}",
-                    job.source, job.destination
+                    job.order.source, job.order.destination
                 )));
             }
         }

@@ -12,7 +12,7 @@ use handoff_command::Failure;
 
 use crate::checksum::{PieceSum, zeros};
 use crate::coverage::Coverage;
-use crate::job::Order;
+use crate::order::Order;
 use crate::report::hexadecimal;
 use crate::wire::{Attributes, Decoder, Event, Frame};
 use handoff_net::arrived::Arrived;

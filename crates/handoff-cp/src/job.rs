@@ -1,37 +1,19 @@
-//! What all parts of one copy use. All its threads share the [`Order`]: arguments, addresses, progress, notes,
-//! stop. A [`Job`] is one thread's part: the order, with a driver and memory.
+//! One thread's part of a copy: the [`Order`] that all threads share, with a driver and memory.
 
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
-use std::ops::Deref;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Error, File, Memory as Registrable, Pages, Region, Socket, Wait};
 use handoff_command::failure::Failed;
-use handoff_command::{Context, Failure, Stop, clock, output, progress};
-use indicatif::ProgressBar;
-
-use crate::Args;
-use handoff_net::address::Address;
+use handoff_command::{Failure, clock};
 use handoff_net::path;
 
-/// The most memory for pieces, in bytes: as much as a receive pool can have.
-const MOST_MEMORY: usize = 2 << 30;
-
-/// What to copy, and how.
-pub(crate) struct Order<'a> {
-    pub(crate) args: &'a Args,
-    pub(crate) stop: &'a Stop,
-    pub(crate) source: Address,
-    pub(crate) destination: Address,
-    pub(crate) progress: ProgressBar,
-    notes: Mutex<Vec<String>>,
-}
+use crate::order::{Order, kind};
 
 /// An order on one thread.
 pub(crate) struct Job<'a> {
@@ -48,104 +30,6 @@ pub(crate) struct Memory {
     pub(crate) buffers: Vec<Buffer>,
     /// Registered with the ring.
     pub(crate) registered: bool,
-}
-
-/// The outcome of a write to a stream, whose reader may leave at any time.
-///
-/// # Errors
-///
-/// [`Failure::ReaderGone`] then, and other errors of the write.
-pub(crate) fn streamed<B>(
-    over: handoff::Result<handoff::Transferred<B>>,
-    name: &str,
-) -> Result<B, Failure> {
-    let over = over.failed("writing")?;
-    match over.result {
-        Ok(_) => Ok(over.buffer),
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PIPE.raw_os_error()) => {
-            Err(Failure::ReaderGone)
-        }
-        Err(error) => Err(error).failed(&format!("writing {name}")),
-    }
-}
-
-impl<'a> Order<'a> {
-    pub(crate) fn new(
-        args: &'a Args,
-        context: &'a Context,
-        source: Address,
-        destination: Address,
-    ) -> Self {
-        let progress = progress::bytes(None, context.json);
-        let notes = Mutex::default();
-        Self { args, stop: &context.stop, source, destination, progress, notes }
-    }
-
-    /// Reports a deviation from what was asked, now and in the report.
-    pub(crate) fn note(&self, note: String) {
-        let mut notes = self.all_notes();
-        if !notes.contains(&note) {
-            output::say(format_args!("note: {note}"));
-            notes.push(note);
-        }
-    }
-
-    /// The destination is not replaced in one step, and why.
-    pub(crate) fn note_in_place(&self, why: &str) {
-        self.note(format!(
-            "{} is written in place, because {why}: a copy that fails leaves a part of SRC there",
-            self.destination
-        ));
-    }
-
-    pub(crate) fn notes(&self) -> Vec<String> {
-        self.all_notes().clone()
-    }
-
-    fn all_notes(&self) -> MutexGuard<'_, Vec<String>> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The length is known now, or known to be unknown.
-    pub(crate) fn set_length(&self, length: Option<u64>) {
-        if let Some(length) = length {
-            progress::set_total(&self.progress, length);
-        }
-    }
-
-    /// Pieces under way at once.
-    pub(crate) fn depth(&self, streams: usize) -> usize {
-        usize::from(self.args.depth).max(streams)
-    }
-
-    /// Bytes of all pieces under way, each in whole pages, so that direct reads and writes fit.
-    ///
-    /// # Errors
-    ///
-    /// If that is more than [`MOST_MEMORY`].
-    pub(crate) fn memory_for(&self, streams: usize) -> Result<usize, Failure> {
-        let piece = self.args.buffer.next_multiple_of(crate::ranged::ALIGNMENT as usize);
-        let bytes = piece * self.depth(streams);
-        if bytes > MOST_MEMORY {
-            return Err(Failure::usage(format!(
-                "this takes {bytes} bytes of memory, and the limit is {MOST_MEMORY}: choose a smaller \
-                 --buffer, --depth or number of --streams"
-            )));
-        }
-        Ok(bytes)
-    }
-
-    pub(crate) fn destination_kind(&self) -> &'static str {
-        kind(&self.destination)
-    }
-}
-
-impl<'a> Deref for Job<'a> {
-    type Target = Order<'a>;
-
-    fn deref(&self) -> &Order<'a> {
-        self.order
-    }
 }
 
 impl<'a> Job<'a> {
@@ -172,7 +56,7 @@ impl<'a> Job<'a> {
     ///
     /// [`Failure::NotPossible`] if it cannot.
     pub(crate) fn set_engine(&self, socket: &Socket) -> Result<(), Failure> {
-        socket.set_engine(self.args.engine.into()).failed("choosing the engine")
+        socket.set_engine(self.order.args.engine.into()).failed("choosing the engine")
     }
 
     /// A file opened past the page cache, or a note why not.
@@ -186,7 +70,7 @@ impl<'a> Job<'a> {
             });
         attached
             .map_err(|reason| {
-                self.note(format!("through the page cache in spite of --direct: {reason}"));
+                self.order.note(format!("through the page cache in spite of --direct: {reason}"));
             })
             .ok()
     }
@@ -197,10 +81,10 @@ impl<'a> Job<'a> {
     ///
     /// When there is none.
     pub(crate) fn region(&self, len: usize) -> Result<Region, Failure> {
-        let region = if self.args.huge { Region::huge(len) } else { Region::anonymous(len) };
+        let region = if self.order.args.huge { Region::huge(len) } else { Region::anonymous(len) };
         let region = region.failed("setting memory aside")?;
         if let Pages::BaseInsteadOfHuge(reason) = region.pages() {
-            self.note(format!("base pages instead of huge ones: {reason}"));
+            self.order.note(format!("base pages instead of huge ones: {reason}"));
         }
         Ok(region)
     }
@@ -211,7 +95,7 @@ impl<'a> Job<'a> {
     ///
     /// As [`region`](Self::region).
     pub(crate) fn reserved(&self, len: usize) -> Result<Region, Failure> {
-        match self.args.huge {
+        match self.order.args.huge {
             true => self.region(len),
             false => Region::reserved(len).failed("setting memory aside"),
         }
@@ -224,7 +108,7 @@ impl<'a> Job<'a> {
             // The reason for the missing ring was reported already.
             Err(Error::NoRing { .. }) => false,
             Err(error) => {
-                self.note(format!("memory is used unregistered: {error}"));
+                self.order.note(format!("memory is used unregistered: {error}"));
                 false
             }
         }
@@ -236,8 +120,8 @@ impl<'a> Job<'a> {
     ///
     /// When there is no memory.
     pub(crate) fn memory(&self, streams: usize) -> Result<Memory, Failure> {
-        let depth = self.depth(streams);
-        let bytes = self.memory_for(streams)?;
+        let depth = self.order.depth(streams);
+        let bytes = self.order.memory_for(streams)?;
         let mut region = self.region(bytes)?;
         let piece = bytes / depth;
         let registered = self.register(&region);
@@ -256,7 +140,7 @@ impl<'a> Job<'a> {
     }
 
     pub(crate) fn source_kind(&self) -> &'static str {
-        self.source_kind.get().unwrap_or_else(|| kind(&self.source))
+        self.source_kind.get().unwrap_or_else(|| kind(&self.order.source))
     }
 
     /// Turns the driver while a future [moves](Self::while_moving).
@@ -322,11 +206,11 @@ impl<'a> Job<'a> {
 
     /// Ends when nothing has moved for too long.
     async fn standing_still(&self, connections: &[&Socket]) -> Failure {
-        let Some(silence) = self.args.silence() else { return std::future::pending().await };
-        if connections.is_empty() && self.args.idle().is_none() {
+        let Some(silence) = self.order.args.silence() else { return std::future::pending().await };
+        if connections.is_empty() && self.order.args.idle().is_none() {
             return std::future::pending().await;
         }
-        let signs = || (self.progress.position(), self.heard.get());
+        let signs = || (self.order.progress.position(), self.heard.get());
         let (mut seen, mut since) = (signs(), Instant::now());
         loop {
             clock::pass(&self.driver, clock::between_looks(silence)).await;
@@ -348,7 +232,7 @@ impl<'a> Job<'a> {
     ///
     /// That it has not.
     pub(crate) fn hears(&self, connections: &[&Socket]) -> Result<(), Failure> {
-        let Some(most) = self.args.silence() else { return Ok(()) };
+        let Some(most) = self.order.args.silence() else { return Ok(()) };
         match connections.iter().filter_map(path::silence).max() {
             Some(silence) if silence >= most => Err(Failure::failed(format!(
                 "the peer's host has answered nothing for {} s: it is down, or cut off (--idle)",
@@ -364,7 +248,7 @@ impl<'a> Job<'a> {
     ///
     /// That it is.
     pub(crate) fn stands_still(&self, since: Instant) -> Result<(), Failure> {
-        match self.args.idle() {
+        match self.order.args.idle() {
             Some(idle) if since.elapsed() >= idle => {
                 Err(Failure::failed("nothing moved for too long (--idle)"))
             }
@@ -374,7 +258,7 @@ impl<'a> Job<'a> {
 
     /// The failure of a signal, once one has come to any thread.
     async fn stopped(&self) -> Failure {
-        self.stop.wait(&self.driver).await
+        self.order.stop.wait(&self.driver).await
     }
 
     /// Runs a future for at most `time`.
@@ -409,21 +293,5 @@ async fn unless<T>(
     match select(pin!(future), pin!(given_up)).await {
         Either::Left((ended, _)) => ended,
         Either::Right((failure, _)) => Err(failure),
-    }
-}
-
-/// The name of a side in messages.
-pub(crate) fn name(address: &Address) -> String {
-    match address {
-        Address::Pipe => "the pipe".to_owned(),
-        address => address.to_string(),
-    }
-}
-
-fn kind(address: &Address) -> &'static str {
-    match address {
-        Address::File(_) => "file",
-        Address::Pipe => "pipe",
-        Address::Connect(_) | Address::Listen(_) | Address::Rds(_) => "socket",
     }
 }

@@ -32,10 +32,12 @@ impl Lending {
     ///
     /// [`Failure::NotPossible`] if it was requested and is impossible.
     pub(crate) fn open(job: &Job<'_>, file: &std::fs::File) -> Result<Option<Self>, Failure> {
-        let required = match job.args.lend {
+        let required = match job.order.args.lend {
             Lend::Never => return Ok(None),
             // A copy past the page cache does not want it filled.
-            Lend::Auto if job.args.direct || job.args.engine == EngineName::MsgZerocopy => {
+            Lend::Auto
+                if job.order.args.direct || job.order.args.engine == EngineName::MsgZerocopy =>
+            {
                 return Ok(None);
             }
             Lend::Auto => false,

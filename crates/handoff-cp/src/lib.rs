@@ -32,6 +32,7 @@ mod kept;
 mod lending;
 mod local;
 mod messages;
+mod order;
 mod origin;
 mod queues;
 mod ranged;
@@ -42,6 +43,7 @@ mod share;
 mod sides;
 mod sink;
 mod staging;
+mod stream;
 mod tell;
 mod turn;
 pub mod wire;
@@ -64,12 +66,13 @@ use carry::{Inlet, Outlet};
 use destination::Target;
 use handoff::Socket;
 use handoff_net::address::{self, Address, Endpoint};
-use handoff_net::deadline::{self, Deadline};
+use handoff_net::deadline::Deadline;
 use handoff_net::nic::{self, Card};
 use handoff_net::rds;
 use handoff_net::reach::{self, Addresses, Listener};
-use job::{Job, Order};
+use job::Job;
 use lending::Lending;
+use order::Order;
 use origin::Origin;
 use queues::Ways;
 use ranged::Ranged;
@@ -389,72 +392,77 @@ fn carry_out(order: &Order<'_>, card: Option<&Card>) -> Result<Report, Failure> 
 
 /// Opens the source, then its sink.
 fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
-    let origin = match &job.source {
-        Address::File(path) => Origin::open(job.stop, path)?,
+    let origin = match &job.order.source {
+        Address::File(path) => Origin::open(job.order.stop, path)?,
         _ => Origin::stdin()?,
     };
     let (length, attributes) = (origin.len(), origin.attributes());
-    job.set_length(length);
+    job.order.set_length(length);
     job.source_kind.set(Some(origin.kind()));
-    let preserved = if job.args.preserve { origin.preserved()? } else { None };
-    match &job.destination {
+    let preserved = if job.order.args.preserve { origin.preserved()? } else { None };
+    match &job.order.destination {
         Address::Connect(endpoint) | Address::Listen(endpoint) => {
-            let listens = matches!(job.destination, Address::Listen(_));
-            let sparse = !job.args.raw && origin.extents()?.is_some_and(|it| it.is_sparse());
+            let listens = matches!(job.order.destination, Address::Listen(_));
+            let sparse = !job.order.args.raw && origin.extents()?.is_some_and(|it| it.is_sparse());
             let offer = Offer { sends: true, length, sparse };
             let (connections, peer) = reach(job, endpoint, listens, offer, None)?;
-            let verify = job.args.verify || peer.is_some_and(|peer| peer.verifies);
-            if verify && job.args.lend == Lend::Always {
-                job.note(
+            let verify = job.order.args.verify || peer.is_some_and(|peer| peer.verifies);
+            if verify && job.order.args.lend == Lend::Always {
+                job.order.note(
                     "read in spite of --lend always: the receiver asks for the checksum".to_owned(),
                 );
             }
-            let inlet = inlet(job, origin, !verify, !job.args.raw)?;
-            let attributes =
-                attributes.filter(|_| job.args.preserve && peer.is_some_and(|it| it.preserves));
+            let inlet = inlet(job, origin, !verify, !job.order.args.raw)?;
+            let attributes = attributes
+                .filter(|_| job.order.args.preserve && peer.is_some_and(|it| it.preserves));
             if attributes.is_some() && preserved.is_some_and(|it| it.has_extended()) {
-                job.note("the ACL and extended attributes of SRC are not sent".to_owned());
+                job.order.note("the ACL and extended attributes of SRC are not sent".to_owned());
             }
             send::send(job, inlet, send::Sending { connections, verify, attributes })
         }
         Address::Rds(endpoint) => {
             messages::send(job, &inlet(job, origin, false, true)?, length, endpoint)
         }
-        Address::File(path) => match destination::open(path, job.args.force, origin.source())? {
-            Target::File(destination) => {
-                let outlet = Outlet::File(ranged(job, &destination)?);
-                let clock = Clock::start();
-                // Bad input is refused, in any direction.
-                job.memory_for(1)?;
-                if let Some(why) = destination.in_place() {
-                    job.note_in_place(why);
-                    if let Some(len) = length {
-                        destination.check_room(len)?;
+        Address::File(path) => {
+            match destination::open(path, job.order.args.force, origin.source())? {
+                Target::File(destination) => {
+                    let outlet = Outlet::File(ranged(job, &destination)?);
+                    let clock = Clock::start();
+                    // Bad input is refused, in any direction.
+                    job.order.memory_for(1)?;
+                    if let Some(why) = destination.in_place() {
+                        job.order.note_in_place(why);
+                        if let Some(len) = length {
+                            destination.check_room(len)?;
+                        }
+                        destination.begin()?;
                     }
-                    destination.begin()?;
+                    if in_kernel::is_enough(job)
+                        && let Origin::File { file, len, .. } = &origin
+                        && let Some(extents) = origin.extents()?
+                        && let Some(copied) =
+                            in_kernel::copy(job, file, *len, &extents, &destination)?
+                    {
+                        let (bytes, holes) = (*len, copied.holes);
+                        destination.commit(bytes, preserved, job.order.args.sync)?;
+                        let hops = vec![copied.hop];
+                        let (checksum, verified) = (None, None);
+                        let done =
+                            Transferred { bytes, holes, streams: 0, checksum, verified, hops };
+                        return Ok(Report::new(job.order, &clock, done));
+                    }
+                    let inlet =
+                        inlet(job, origin, !job.order.args.verify, destination.has_holes())?;
+                    local::copy(job, inlet, outlet, Some((destination, preserved)))
                 }
-                if in_kernel::is_enough(job)
-                    && let Origin::File { file, len, .. } = &origin
-                    && let Some(extents) = origin.extents()?
-                    && let Some(copied) = in_kernel::copy(job, file, *len, &extents, &destination)?
-                {
-                    let (bytes, holes) = (*len, copied.holes);
-                    destination.commit(bytes, preserved, job.args.sync)?;
-                    let hops = vec![copied.hop];
-                    let (checksum, verified) = (None, None);
-                    let done = Transferred { bytes, holes, streams: 0, checksum, verified, hops };
-                    return Ok(Report::new(job.order, &clock, done));
+                Target::Stream(path) => {
+                    let outlet = stream_outlet(job, open_stream(job.order, &path)?)?;
+                    local::copy(job, inlet(job, origin, false, false)?, outlet, None)
                 }
-                let inlet = inlet(job, origin, !job.args.verify, destination.has_holes())?;
-                local::copy(job, inlet, outlet, Some((destination, preserved)))
             }
-            Target::Stream(path) => {
-                let outlet = stream(job, open_stream(job, &path)?)?;
-                local::copy(job, inlet(job, origin, false, false)?, outlet, None)
-            }
-        },
+        }
         Address::Pipe => {
-            let outlet = stream(job, standard::output()?)?;
+            let outlet = stream_outlet(job, standard::output()?)?;
             local::copy(job, inlet(job, origin, false, false)?, outlet, None)
         }
     }
@@ -485,18 +493,18 @@ fn outlet(order: &Order<'_>, target: Option<Target>) -> Result<sink::Outlet, Fai
 fn open_stream(order: &Order<'_>, path: &Path) -> Result<std::fs::File, Failure> {
     let mut options = OpenOptions::new();
     options.write(true);
-    deadline::open(order.stop, path, options)
+    stream::open(order.stop, path, options)
 }
 
-fn stream(job: &Job<'_>, file: impl Into<OwnedFd>) -> Result<Outlet, Failure> {
+fn stream_outlet(job: &Job<'_>, file: impl Into<OwnedFd>) -> Result<Outlet, Failure> {
     let file = job.driver.file(file).failed("attaching a file")?;
-    Ok(Outlet::Stream { file, name: job::name(&job.destination) })
+    Ok(Outlet::Stream { file, name: order::name(&job.order.destination) })
 }
 
 /// The source; `lends` says whether its sink takes buffers of the kernel, with nobody looking at the bytes
 /// before; `skips` whether holes may be left out.
 fn inlet(job: &Job<'_>, origin: Origin, lends: bool, skips: bool) -> Result<Inlet, Failure> {
-    let name = job::name(&job.source);
+    let name = order::name(&job.order.source);
     let extents = if skips { origin.extents()? } else { None };
     match origin {
         Origin::Stream { fd, .. } => {
@@ -504,8 +512,10 @@ fn inlet(job: &Job<'_>, origin: Origin, lends: bool, skips: bool) -> Result<Inle
             Ok(Inlet::Stream { file, ended: Cell::new(false), name })
         }
         Origin::File { file, len, .. } => {
-            let direct = match &job.source {
-                Address::File(path) if job.args.direct => job.direct(origin::open_direct(path)),
+            let direct = match &job.order.source {
+                Address::File(path) if job.order.args.direct => {
+                    job.direct(origin::open_direct(path))
+                }
                 _ => None,
             };
             let lending = if lends { Lending::open(job, &file)? } else { None };
@@ -517,8 +527,8 @@ fn inlet(job: &Job<'_>, origin: Origin, lends: bool, skips: bool) -> Result<Inle
 
 fn ranged(job: &Job<'_>, destination: &destination::Destination) -> Result<Ranged, Failure> {
     let file = destination.file().try_clone().failed("attaching a file")?;
-    let direct = if job.args.direct { job.direct(destination.open_direct()) } else { None };
-    Ranged::new(&job.driver, file, direct, job.destination.to_string())
+    let direct = if job.order.args.direct { job.direct(destination.open_direct()) } else { None };
+    Ranged::new(&job.driver, file, direct, job.order.destination.to_string())
 }
 
 /// Why two sides that both send, or both receive, cannot copy.
@@ -543,7 +553,7 @@ fn reach(
     offer: Offer,
     ways: Option<&Ways<'_>>,
 ) -> Result<(Vec<Socket>, Option<Hello>), Failure> {
-    let args = job.args;
+    let args = job.order.args;
     let family = args.addresses.family();
     let Offer { sends, length, sparse } = offer;
     let (verifies, preserves) = (args.verify, args.preserve);
@@ -561,7 +571,7 @@ fn reach(
     let too_long = |peer: &Hello| if sends { None } else { args.too_long(peer.length) };
     let queue = ways.map(|ways| &ways.queue);
     let lead = |socket: &Socket, stream| ways.map_or(Ok(()), |ways| ways.lead(socket, stream));
-    let deadline = Deadline::new(job.stop, Some(args.reach_timeout()));
+    let deadline = Deadline::new(job.order.stop, Some(args.reach_timeout()));
     let (connections, peer) = if listens {
         let listener = Listener::bind(endpoint, family, args.addresses.from(), deadline)?;
         let address = listener.address()?;
@@ -577,7 +587,7 @@ fn reach(
             if sends { "take the file" } else { "send" },
         );
         if args.raw {
-            let deadline = Deadline::new(job.stop, args.connect_timeout);
+            let deadline = Deadline::new(job.order.stop, args.connect_timeout);
             (vec![listener.accept_one(&job.driver, deadline)?], None)
         } else {
             let answer = |peer: &Hello, socket: &Socket| {
@@ -595,7 +605,7 @@ fn reach(
                 led.map_err(|failure| failure.line().unwrap_or_default())?;
                 Ok(ours)
             };
-            let deadline = Deadline::new(job.stop, None);
+            let deadline = Deadline::new(job.order.stop, None);
             let (sockets, peer) = deadline.block_on(&job.driver, async |_| {
                 let (first, rest) = (args.connect_timeout, args.reach_timeout());
                 greet::gather(&job.driver, queue, listener, answer, first, rest).await
@@ -623,7 +633,7 @@ fn reach(
         return Err(Failure::failed(why));
     }
     if peer.is_some_and(|peer| peer.preserves != args.preserve) {
-        job.note(
+        job.order.note(
             "a copy keeps the bytes only: --preserve was said on one side, not on both".to_owned(),
         );
     }

@@ -4,10 +4,10 @@ use handoff_command::Failure;
 use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
 
-use crate::Job;
 use crate::carry::{Carriage, Inlet, Outlet};
 use crate::checksum::PieceSum;
 use crate::destination::Destination;
+use crate::job::Job;
 use crate::kept::Preserved;
 use crate::ranged::Ranged;
 use crate::report::{Report, Transferred, hexadecimal};
@@ -32,8 +32,8 @@ pub(crate) fn copy(
         destination.check_room(*len)?;
     }
     let memory = job.memory(1)?;
-    let verify = job.args.verify;
-    let carriage = Carriage::new(inlet, outlet, job.args.buffer, verify, &job.progress);
+    let verify = job.order.args.verify;
+    let carriage = Carriage::new(inlet, outlet, job.order.args.buffer, verify, &job.order.progress);
     let (bytes, checksum) = job.until_stopped(carriage.run(memory.buffers))?;
     let verified = match (&destination, checksum) {
         (_, None) => None,
@@ -56,7 +56,7 @@ pub(crate) fn copy(
         }
     };
     if let Some((destination, preserved)) = destination {
-        destination.commit(bytes, preserved, job.args.sync)?;
+        destination.commit(bytes, preserved, job.order.args.sync)?;
     }
     let hops =
         vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
@@ -75,7 +75,7 @@ async fn read_back(job: &Job<'_>, destination: &Destination, bytes: u64) -> Resu
     let mut sum = PieceSum::new(true);
     let mut offset = 0;
     while offset < bytes {
-        let len = file.piece(job.args.buffer, bytes - offset);
+        let len = file.piece(job.order.args.buffer, bytes - offset);
         buffer.set_len(len);
         buffer = file.read(buffer, len, offset).await?;
         sum.update(&buffer);

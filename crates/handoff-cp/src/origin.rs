@@ -17,8 +17,8 @@ use rustix::fs::{Advice, FileType, OFlags, fadvise};
 use crate::destination::Source;
 use crate::extents::Extents;
 use crate::kept::Preserved;
+use crate::stream;
 use crate::wire::Attributes;
-use handoff_net::deadline;
 
 /// Where a copy comes from.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Origin {
         if kind.is_fifo() || kind.is_char_device() {
             let mut options = OpenOptions::new();
             options.read(true);
-            let file = deadline::open(stop, path, options)?;
+            let file = stream::open(stop, path, options)?;
             return Ok(Self::Stream { fd: file.into(), attributes: None });
         }
         let mut file = File::open(path).map_err(failed)?;

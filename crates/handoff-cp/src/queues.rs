@@ -76,7 +76,7 @@ impl Turn<'_> {
         match self {
             Self::Plain => Ok(Source::Plain),
             Self::Binds { card, number, connections, others } => {
-                let held = if job.args.direct { gathering::HELD * connections } else { 0 };
+                let held = if job.order.args.direct { gathering::HELD * connections } else { 0 };
                 let area = |len| job.reserved(len + held);
                 let queue = nic::bind(&job.driver, card, number, connections, area)?;
                 for other in others {
@@ -101,7 +101,7 @@ fn shared(job: &Job<'_>, queue: &RxQueue) -> Result<Option<ExportedRxQueue>, Fai
     match queue.export() {
         Ok(exported) => Ok(Some(exported)),
         Err(error @ Error::EngineUnavailable { .. }) => {
-            job.note(format!("one thread for each queue: {error}"));
+            job.order.note(format!("one thread for each queue: {error}"));
             Ok(None)
         }
         Err(error) => Err(error).failed(SHARING),

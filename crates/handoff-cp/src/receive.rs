@@ -26,8 +26,9 @@ use socket2::SockRef;
 use crate::destination::Target;
 use crate::ending::Ending;
 use crate::intake::{Intake, Part};
-use crate::job::{Job, Order};
+use crate::job::Job;
 use crate::kept::Preserved;
+use crate::order::Order;
 use crate::queues::{self, Source, Turn, Ways};
 use crate::report::{Hop, Report, Transferred};
 use crate::share::{LINGER, Share, Taking, hear_out};
@@ -148,7 +149,7 @@ impl Helper<'_> {
         let taking = Taking::begin(&job, &intake, share, queue);
         let mut taking = taking.map_err(|failure| self.ending.fail(failure))?;
         let ended = taking.run(self.ending);
-        if ended.is_err() && !job.args.raw {
+        if ended.is_err() && !job.order.args.raw {
             let _ = job.for_at_most(LINGER, hear_out(&mut taking.receivers));
         }
         ended
@@ -187,7 +188,7 @@ impl First<'_> {
         let offer = Offer { sends: false, length: None, sparse: false };
         let (sockets, peer) = reach(job, endpoint, listens, offer, ways.as_ref())?;
         let length = peer.and_then(|peer| peer.length);
-        job.set_length(length);
+        job.order.set_length(length);
         let outlet = outlet(order, target)?;
         let verify = order.args.verify || peer.is_some_and(|peer| peer.verifies);
         let sparse = peer.is_some_and(|peer| peer.sparse);
@@ -202,7 +203,7 @@ impl First<'_> {
             let queue = queues::number_of(number, spread.queues);
             let before = if queue == 0 { greeted } else { RxStats::default() };
             let opened = outlet.open(order.args.direct)?;
-            let memory = job.memory_for(streams)? / threads.min(streams);
+            let memory = job.order.memory_for(streams)? / threads.min(streams);
             shares.push(Share { number, connections: Vec::new(), opened, queue, before, memory });
         }
         for (stream, socket) in sockets.iter().enumerate() {
@@ -253,7 +254,7 @@ impl First<'_> {
             let telling = tell(&sockets, &answer, ANSWERING);
             if let Err(failure) = job.until_cut_off(&connections, telling) {
                 let why = failure.line().unwrap_or_default();
-                job.note(format!("the sender may take it for failed: {why}"));
+                job.order.note(format!("the sender may take it for failed: {why}"));
             }
         }
         let verified = checksum.map(|_| match order.args.raw {

@@ -7,7 +7,7 @@ use handoff_command::clock::Clock;
 use handoff_command::output;
 use serde::Serialize;
 
-use crate::Order;
+use crate::order::Order;
 use handoff_net::arrived::Arrived;
 
 /// One hop of the bytes from buffer to buffer.

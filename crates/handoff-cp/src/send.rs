@@ -19,8 +19,8 @@ use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
 use socket2::SockRef;
 
-use crate::Job;
 use crate::carry::{Carriage, Inlet, Outlet, SENDING, Stream};
+use crate::job::Job;
 use crate::report::{Report, Transferred, hexadecimal};
 use crate::tell::tell;
 use crate::wire::{Attributes, Decoder, Event, Frame};
@@ -51,7 +51,7 @@ pub(crate) struct Sending {
 /// Errors here, or there.
 pub(crate) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Report, Failure> {
     let clock = Clock::start();
-    let raw = job.args.raw;
+    let raw = job.order.args.raw;
     let answers = Region::anonymous(sending.connections.len() * ANSWER_CHUNK * 2)
         .and_then(|region| job.driver.pool(region, ANSWER_CHUNK))
         .failed("setting memory aside")?;
@@ -64,7 +64,8 @@ pub(crate) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
     }
     let memory = job.memory(streams.len())?;
     let outlet = Outlet::Sockets { streams, raw };
-    let carriage = Carriage::new(inlet, outlet, job.args.buffer, sending.verify, &job.progress);
+    let carriage =
+        Carriage::new(inlet, outlet, job.order.args.buffer, sending.verify, &job.order.progress);
 
     let sockets: Vec<_> = carriage.sockets().collect();
     let ended = job.until_cut_off(&sockets, async {
@@ -275,7 +276,7 @@ fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
                     "the receiver ended the connection before it took the last {left} bytes"
                 )));
             }
-            job.stop.check()?;
+            job.order.stop.check()?;
             job.stands_still(since)?;
             job.hears(&[&stream.socket])?;
             std::thread::sleep(LOOK_AGAIN);

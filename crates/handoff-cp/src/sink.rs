@@ -17,9 +17,11 @@ use handoff_command::failure::Failed;
 
 use crate::destination::{Destination, WRITTEN};
 use crate::intake::Intake;
-use crate::job::{self, Job, Order, streamed};
+use crate::job::Job;
+use crate::order::{self, Order};
 use crate::ranged::Ranged;
 use crate::report::Hop;
+use crate::stream;
 
 /// The most writes of a connection under way: a NIC delivers by the packet.
 const WRITES: usize = 64;
@@ -59,7 +61,7 @@ impl Outlet {
         match self {
             Self::Stream(_) if streams > 1 => Err(Failure::failed(format!(
                 "{} takes its bytes in order, and so one stream, not {streams} (--streams 1)",
-                job::name(&order.destination)
+                order::name(&order.destination)
             ))),
             Self::Stream(_) => Ok(()),
             Self::File(destination) => {
@@ -138,12 +140,12 @@ impl<'a> Sink<'a> {
         let to = match opened {
             Opened::File(file, direct, has_holes) => {
                 let direct = direct.and_then(|opened| job.direct(opened));
-                let name = job.destination.to_string();
+                let name = job.order.destination.to_string();
                 To::File { file: Ranged::new(&job.driver, file, direct, name)?, has_holes }
             }
             Opened::Stream(fd) => To::Stream {
                 file: job.driver.file(fd).failed("attaching a file")?,
-                name: job::name(&job.destination),
+                name: order::name(&job.order.destination),
                 written: Cell::new(0),
             },
         };
@@ -164,7 +166,7 @@ impl<'a> Sink<'a> {
     ) -> Result<(), Failure> {
         match &self.to {
             To::File { file, .. } => file.written(over).map(drop),
-            To::Stream { name, .. } => streamed(over, name).map(drop),
+            To::Stream { name, .. } => stream::written(over, name).map(drop),
         }
     }
 
@@ -204,7 +206,7 @@ impl<'a> Sink<'a> {
                 self.written(write.await)?;
             }
         }
-        self.job.progress.inc(len as u64);
+        self.job.order.progress.inc(len as u64);
         Ok(())
     }
 
@@ -219,7 +221,7 @@ impl<'a> Sink<'a> {
         self.intake.count_hole(len);
         match &self.to {
             To::File { has_holes: true, .. } => {
-                self.job.progress.inc(len);
+                self.job.order.progress.inc(len);
                 return Ok(());
             }
             To::File { .. } => {}
@@ -240,10 +242,10 @@ impl<'a> Sink<'a> {
                     file.written(file.write(zeros, part as usize, at)?.await)?
                 }
                 To::Stream { file, name, .. } => {
-                    streamed(file.write(zeros).failed("writing")?.await, name)?
+                    stream::written(file.write(zeros).failed("writing")?.await, name)?
                 }
             };
-            self.job.progress.inc(part);
+            self.job.order.progress.inc(part);
             at += part;
         }
         Ok(())
@@ -273,7 +275,7 @@ impl<'a> Sink<'a> {
         };
         Hop {
             from: "memory",
-            to: self.job.destination_kind(),
+            to: self.job.order.destination_kind(),
             engine: self.job.file_engine("write", registered),
             reason,
             tally,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use handoff::{Buffer, Span, Transfer};
 use handoff_command::Failure;
 
-use crate::Job;
+use crate::job::Job;
 use crate::ranged::{ALIGNMENT, Ranged};
 
 /// Buffers of one connection: one is filled while the others are written.
@@ -31,7 +31,7 @@ impl<'a> Staging<'a> {
     ///
     /// When there is no memory.
     pub(crate) fn new(job: &Job<'_>, file: &'a Ranged) -> Result<Self, Failure> {
-        let capacity = job.args.buffer.next_multiple_of(ALIGNMENT as usize);
+        let capacity = job.order.args.buffer.next_multiple_of(ALIGNMENT as usize);
         let mut region = job.region(capacity * BUFFERS)?;
         job.register(&region);
         let mut free = region.chunks(capacity);

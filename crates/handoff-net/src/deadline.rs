@@ -1,7 +1,5 @@
 //! Waiting before the bytes flow: for a driver's operation or for a thread, until a time or the stop.
 
-use std::fs::{File, OpenOptions};
-use std::path::Path;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -69,19 +67,5 @@ impl<'a> Deadline<'a> {
                 Err(_) => {}
             }
         }
-    }
-}
-
-/// Opens a named pipe or a device, which may wait for somebody at its other end.
-///
-/// # Errors
-///
-/// The kernel's refusals, and the stop.
-pub fn open(stop: &Stop, path: &Path, options: OpenOptions) -> Result<File, Failure> {
-    let owned = path.to_owned();
-    match Deadline::new(stop, None).detached(move || options.open(owned))? {
-        Some(Ok(file)) => Ok(file),
-        Some(Err(error)) => Err(Failure::failed(format!("opening {}: {error}", path.display()))),
-        None => unreachable!("a wait without an end has no end"),
     }
 }

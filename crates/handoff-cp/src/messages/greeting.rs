@@ -22,8 +22,8 @@ const KNOCK: Duration = Duration::from_millis(500);
 ///
 /// An unknown name, the time-out, the stop.
 pub(super) fn resolve(job: &Job<'_>, endpoint: &Endpoint) -> Result<SocketAddr, Failure> {
-    let deadline = Deadline::new(job.stop, Some(job.args.reach_timeout()));
-    let family = job.args.addresses.family();
+    let deadline = Deadline::new(job.order.stop, Some(job.order.args.reach_timeout()));
+    let family = job.order.args.addresses.family();
     Ok(reach::resolve(endpoint, family, deadline)?[0])
 }
 
@@ -67,11 +67,11 @@ pub(super) async fn knock(
                 return answer(&received.payload, hello);
             }
         }
-        if begin.elapsed() >= line.job.args.reach_timeout() {
+        if begin.elapsed() >= line.job.order.args.reach_timeout() {
             return Err(Failure::failed(format!(
                 "{peer} does not answer within {} s (--connect-timeout): is it reachable, does it have RDS at TCP port \
                  16385, and does `handoff cp rds://{peer} FILE` wait there?",
-                line.job.args.reach_timeout().as_secs_f32()
+                line.job.order.args.reach_timeout().as_secs_f32()
             )));
         }
         line.changed().await?;
@@ -109,14 +109,14 @@ pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
     let begin = Instant::now();
     loop {
         line.reap()?;
-        if line.job.args.connect_timeout.is_some_and(|time| begin.elapsed() >= time) {
+        if line.job.order.args.connect_timeout.is_some_and(|time| begin.elapsed() >= time) {
             return Err(Failure::failed("nobody sent in time (--connect-timeout)"));
         }
         while let Some(received) = line.port.receive()? {
             if !line.allow_list.lets_in(received.from) {
                 continue;
             }
-            match welcome(line.job.args, &received.payload) {
+            match welcome(line.job.order.args, &received.payload) {
                 Ok(hello) => {
                     let ours = Hello { sends: false, verifies: true, length: None, ..hello };
                     line.begin(received.from, &ours);

@@ -83,10 +83,10 @@ pub(super) fn with<T>(
     allow_list: AllowList,
     work: impl AsyncFnOnce(&Line<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let copy = job.args.engine == EngineName::Copy;
+    let copy = job.order.args.engine == EngineName::Copy;
     let at = SocketAddr::new(own, PORT);
     let (host, passed_over) =
-        Host::new(&job.driver, job.args.rds, at, allow_list.clone(), copy, UNDER_WAY)?;
+        Host::new(&job.driver, job.order.args.rds, at, allow_list.clone(), copy, UNDER_WAY)?;
     host.announce(passed_over.as_deref());
     let executor = Executor::new(&job.driver);
     host.serve(&executor);
@@ -410,9 +410,9 @@ pub(super) fn reason(line: &Line<'_>, pieces: usize) -> String {
 
 /// A piece that fits into a message, with a note if that is less than requested.
 pub(super) fn piece(line: &Line<'_>) -> usize {
-    let wanted = line.job.args.buffer;
+    let wanted = line.job.order.args.buffer;
     if wanted > line.longest {
-        line.job.note(format!(
+        line.job.order.note(format!(
             "pieces of {} bytes instead of {wanted}: {}",
             line.longest,
             rds::limit(line.longest)

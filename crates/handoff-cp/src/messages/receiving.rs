@@ -36,13 +36,13 @@ pub(crate) fn receive(
     outlet: impl FnOnce(Option<Target>) -> Result<Outlet, Failure>,
 ) -> Result<Report, Failure> {
     let own = resolve(job, endpoint)?;
-    let from = job.args.addresses.from();
+    let from = job.order.args.addresses.from();
     line::with(job, own.ip(), Some(own.port()), AllowList::new(from), async |line| {
         output::say(format_args!("listening on rds://{}", SocketAddr::new(own.ip(), own.port())));
         allow_list::warn(own, from, "send");
         let peer = job.unless_stopped(admit(line)).await?;
         let clock = Clock::start();
-        job.set_length(peer.length);
+        job.order.set_length(peer.length);
         let outlet = outlet(target)?;
         let intake = Intake::new(job.order, peer.length, true, outlet.fate());
         outlet.prepare(job.order, 1, peer.length, peer.sparse)?;
@@ -58,7 +58,7 @@ pub(crate) fn receive(
         };
         let (hops, holes) = (vec![hop, sink.hop_out(sink.tally(), false)], intake.holes());
         if let Outlet::File(destination) = outlet {
-            let sync = job.args.sync;
+            let sync = job.order.args.sync;
             let commit = move || destination.commit(bytes, None, sync);
             // It may take long, and the sender waits for signs of life.
             let committed = to_its_end(commit, async || {
@@ -72,7 +72,7 @@ pub(crate) fn receive(
         // The file stays in place, whether or not the sender hears of it.
         if let Err(failure) = job.while_moving(&[], line.say(&answer.encode())).await {
             let why = failure.line().unwrap_or_default();
-            job.note(format!("the sender may take it for failed: {why}"));
+            job.order.note(format!("the sender may take it for failed: {why}"));
         }
         let verified = Some("the same on both sides, of what was sent and what arrived in memory");
         let done = Transferred { bytes, holes, streams: 1, checksum, verified, hops };

@@ -34,9 +34,9 @@ pub(crate) fn send(
     line::with(job, own_address(peer)?, None, allow_list, async |line| {
         let piece = line::piece(line);
         let room = piece.next_multiple_of(ALIGNMENT as usize);
-        let mut region = job.region(room * job.depth(1))?;
+        let mut region = job.region(room * job.order.depth(1))?;
         let registered = job.register(&region);
-        line.free.replace(buffers(&mut region, room, job.depth(1)));
+        line.free.replace(buffers(&mut region, room, job.order.depth(1)));
         let transfer = random();
         let hello = Hello {
             sends: true,
@@ -59,7 +59,7 @@ pub(crate) fn send(
             inlet.hop(job, registered, bytes),
             Hop {
                 from: "memory",
-                to: job.destination_kind(),
+                to: job.order.destination_kind(),
                 engine: line.engine.to_owned(),
                 reason: line::reason(line, piece),
                 tally: line.tally(),
@@ -93,7 +93,7 @@ impl Sender<'_> {
             if let Some(len) = self.inlet.hole_at(offset) {
                 coverage.add(offset, len, zeros(len)).map_err(Failure::failed)?;
                 self.line.say(&Frame::Hole { offset, len }.encode()).await?;
-                self.line.job.progress.inc(len);
+                self.line.job.order.progress.inc(len);
                 (offset, holes) = (offset + len, holes + len);
                 continue;
             }
@@ -109,7 +109,7 @@ impl Sender<'_> {
             coverage.add(offset, len as u64, sum.finish()).map_err(Failure::failed)?;
             self.line.say(&Frame::data(offset, len as u32)).await?;
             self.line.lend(buffer).await?;
-            self.line.job.progress.inc(len as u64);
+            self.line.job.order.progress.inc(len as u64);
             offset += len as u64;
         }
         let checksum = coverage
