@@ -10,16 +10,17 @@ use std::cell::{Cell, RefCell};
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Buffer, File, Payload, Socket, Tally};
+use handoff::{Buffer, Payload, Socket, Tally};
 use handoff_command::Failure;
 use handoff_command::failure::Failed;
 use indicatif::ProgressBar;
 
 use crate::checksum::{PieceSum, zeros};
 use crate::coverage::Coverage;
-use crate::extents::{Extent, Extents};
+use crate::inlet::Inlet;
 use crate::job::Job;
 use crate::lending::Lending;
+use crate::outlet::{Outlet, Stream};
 use crate::ranged::Ranged;
 use crate::report::Hop;
 use crate::stream;
@@ -31,115 +32,6 @@ pub(crate) const SENDING: &str = "sending to the peer";
 
 /// Said of sends behind one that failed.
 const FOLLOWS: &str = "the stream is broken";
-
-/// Where pieces come from.
-pub(crate) enum Inlet {
-    /// A file of known length, which may lend what is not summed; with its holes, if they may be left out.
-    File { file: Ranged, len: u64, lending: Option<Lending>, extents: Option<Extents> },
-    /// What there is, in order, until it ends.
-    Stream { file: File, ended: Cell<bool>, name: String },
-}
-
-impl Inlet {
-    /// Reads the next piece of at most `most` bytes, from `offset` on; `None` at the end.
-    ///
-    /// # Errors
-    ///
-    /// The file system's error.
-    pub(crate) async fn read_at(
-        &self,
-        mut buffer: Buffer,
-        most: usize,
-        offset: u64,
-    ) -> Result<Option<Buffer>, Failure> {
-        match self {
-            Self::File { file, .. } => {
-                let len = file.piece(most, self.data_end(offset) - offset);
-                if len == 0 {
-                    return Ok(None);
-                }
-                buffer.set_len(len);
-                file.read(buffer, len, offset).await.map(Some)
-            }
-            Self::Stream { file, name, .. } => {
-                buffer.set_len(most);
-                let read = file.read(buffer).failed("reading")?.await.failed("reading")?;
-                let got = read.result.failed(&format!("reading {name}"))?;
-                let mut buffer = read.buffer;
-                buffer.set_len(got);
-                Ok((got > 0).then_some(buffer))
-            }
-        }
-    }
-
-    /// Where the bytes end that begin at `offset`.
-    fn data_end(&self, offset: u64) -> u64 {
-        match self {
-            Self::File { len, extents: Some(extents), .. } if offset < *len => {
-                let (Extent::Data(end) | Extent::Hole(end)) = extents.at(offset);
-                end
-            }
-            Self::File { len, .. } => *len,
-            Self::Stream { .. } => u64::MAX,
-        }
-    }
-
-    /// Whether it has holes that are left out.
-    pub(crate) fn is_sparse(&self) -> bool {
-        matches!(self, Self::File { extents: Some(extents), .. } if extents.is_sparse())
-    }
-
-    /// The length of the hole at `offset`; `None` if there is none.
-    pub(crate) fn hole_at(&self, offset: u64) -> Option<u64> {
-        match self {
-            Self::File { len, extents: Some(extents), .. } if offset < *len => {
-                match extents.at(offset) {
-                    Extent::Hole(end) => Some(end - offset),
-                    Extent::Data(_) => None,
-                }
-            }
-            _ => None,
-        }
-    }
-
-    /// What happened to its bytes; `streamed` are those of a stream.
-    pub(crate) fn hop(&self, job: &Job<'_>, registered: bool, streamed: u64) -> Hop {
-        let (tally, reason) = match self {
-            Self::File { file, lending: Some(lending), .. } => {
-                return lending.hop(job, file.tally());
-            }
-            Self::File { file, .. } => (file.tally(), file.reason(file.tally())),
-            Self::Stream { .. } => (
-                Tally { copied: streamed, ..Tally::default() },
-                format!("what is read in order, as this {} is, is copied", job.source_kind()),
-            ),
-        };
-        let engine = job.file_engine("read", registered);
-        Hop { from: job.source_kind(), to: "memory", engine, reason, tally }
-    }
-}
-
-/// Where pieces go.
-pub(crate) enum Outlet {
-    /// Connections; the place of each piece goes before it unless `raw`.
-    Sockets { streams: Vec<Stream>, raw: bool },
-    /// A file.
-    File(Ranged),
-    /// In order.
-    Stream { file: File, name: String },
-}
-
-/// A connection, and the number of accepted bytes that are not back.
-pub(crate) struct Stream {
-    pub(crate) socket: Socket,
-    on_loan: Cell<usize>,
-}
-
-impl Stream {
-    pub(crate) fn new(socket: Socket) -> Self {
-        Self { socket, on_loan: Cell::new(0) }
-    }
-}
 
 /// A copy from an inlet to an outlet.
 pub(crate) struct Carriage<'a> {

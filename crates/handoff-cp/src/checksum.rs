@@ -91,6 +91,11 @@ impl PieceSum {
     }
 }
 
+/// The form in which checksums are shown.
+pub(crate) fn hexadecimal(checksum: u64) -> String {
+    format!("{checksum:016x}")
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

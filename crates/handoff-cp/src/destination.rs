@@ -28,6 +28,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::kept::{Legacy, Mode, Preserved};
+use crate::{random, wire};
 
 /// Where a copy goes.
 #[derive(Debug)]
@@ -270,7 +271,7 @@ fn remove_left_behind(path: &Path) {
 /// An unused hidden name beside `path`.
 fn beside(path: &Path) -> PathBuf {
     let mut name = begin_of_meanwhile(path);
-    name.push(format!("{:x}", crate::random() as u64));
+    name.push(format!("{:x}", random::bits() as u64));
     path.with_file_name(name)
 }
 
@@ -279,7 +280,7 @@ fn begin_of_meanwhile(path: &Path) -> std::ffi::OsString {
     let mut name = std::ffi::OsString::from(".");
     // A name of almost the greatest length stays so.
     let own = path.file_name().unwrap_or_default().to_string_lossy();
-    name.push(crate::wire::cut(&own, 200));
+    name.push(wire::cut(&own, 200));
     name.push(".handoff-");
     name
 }

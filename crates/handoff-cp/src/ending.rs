@@ -10,7 +10,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff::Driver;
-
 use handoff_command::Failure;
 use handoff_command::failure::Failed;
 

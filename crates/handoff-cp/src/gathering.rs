@@ -244,7 +244,7 @@ mod tests {
         use rustix::fs::OFlags;
 
         use super::super::*;
-        use crate::Args;
+        use crate::args::Args;
         use crate::order::Order;
         use handoff_command::{Context, Stop};
         use handoff_net::address::Address;

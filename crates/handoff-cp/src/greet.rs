@@ -20,10 +20,10 @@ use handoff_command::Failure;
 use handoff_command::allow_list::AllowList;
 use handoff_command::descriptors;
 use handoff_command::failure::Failed;
+use handoff_net::reach::Listener;
 use rustix::net::SendFlags;
 
 use crate::wire::{Frame, HELLO_LEN, Hello};
-use handoff_net::reach::Listener;
 
 /// How long an accepted connection may take for its first words.
 const FIRST_WORDS: Duration = Duration::from_secs(5);

@@ -14,11 +14,11 @@ use handoff_command::Failure;
 use rustix::fs::{copy_file_range, ioctl_ficlone};
 use rustix::io::Errno;
 
+use crate::args::{Args, EngineName, Lend};
 use crate::destination::Destination;
 use crate::extents::{Extent, Extents};
-use crate::job::Job;
+use crate::order::Order;
 use crate::report::Hop;
-use crate::{EngineName, Lend};
 
 /// Bytes of a call, after which a signal is noticed.
 const STEP: u64 = 16 << 20;
@@ -30,8 +30,7 @@ pub(crate) struct Copied {
 }
 
 /// Whether no option needs another way.
-pub(crate) fn is_enough(job: &Job<'_>) -> bool {
-    let args = job.order.args;
+pub(crate) fn is_enough(args: &Args) -> bool {
     !args.verify && !args.direct && args.lend == Lend::Auto && args.engine == EngineName::Auto
 }
 
@@ -42,7 +41,7 @@ pub(crate) fn is_enough(job: &Job<'_>) -> bool {
 ///
 /// Errors of the file systems, a source that ends early, the stop.
 pub(crate) fn copy(
-    job: &Job<'_>,
+    order: &Order<'_>,
     source: &File,
     len: u64,
     extents: &Extents,
@@ -56,7 +55,7 @@ pub(crate) fn copy(
         tally,
     };
     if ioctl_ficlone(destination.file(), source).is_ok() {
-        job.order.progress.inc(len);
+        order.progress.inc(len);
         let tally = Tally { zero_copy: len, ..Tally::default() };
         let hop = hop("reflink", "the files share their blocks until one is changed", tally);
         return Ok(Some(Copied { hop, holes: 0 }));
@@ -66,12 +65,12 @@ pub(crate) fn copy(
     }
     let (mut offset, mut holes, mut copied) = (0, 0, 0);
     while offset < len {
-        job.order.stop.check()?;
+        order.stop.check()?;
         let end = match extents.at(offset) {
             Extent::Data(end) => end,
             Extent::Hole(end) => {
                 holes += end - offset;
-                job.order.progress.inc(end - offset);
+                order.progress.inc(end - offset);
                 offset = end;
                 continue;
             }
@@ -81,17 +80,17 @@ pub(crate) fn copy(
         match copy_file_range(source, Some(&mut from), destination.file(), Some(&mut to), step) {
             // Some file systems say so of any file, and this one may have been cut: reading tells.
             Ok(0) if copied == 0 => {
-                job.order.progress.set_position(0);
+                order.progress.set_position(0);
                 return Ok(None);
             }
             Ok(0) => {
                 return Err(Failure::failed(format!(
                     "{} was cut while it was read: it ends at {offset}",
-                    job.order.source
+                    order.source
                 )));
             }
             Ok(bytes) => {
-                job.order.progress.inc(bytes as u64);
+                order.progress.inc(bytes as u64);
                 copied += bytes as u64;
                 offset += bytes as u64;
             }
@@ -100,13 +99,13 @@ pub(crate) fn copy(
             Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM)
                 if copied == 0 =>
             {
-                job.order.progress.set_position(0);
+                order.progress.set_position(0);
                 return Ok(None);
             }
             Err(error) => {
                 return Err(Failure::failed(format!(
                     "copying {} to {}: {error}",
-                    job.order.source, job.order.destination
+                    order.source, order.destination
                 )));
             }
         }

@@ -9,13 +9,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff::{ReceiveEngine, Tally};
 use handoff_command::Failure;
+use handoff_net::arrived::Arrived;
 
-use crate::checksum::{PieceSum, zeros};
+use crate::checksum::{PieceSum, hexadecimal, zeros};
 use crate::coverage::Coverage;
 use crate::order::Order;
-use crate::report::hexadecimal;
 use crate::wire::{Attributes, Decoder, Event, Frame};
-use handoff_net::arrived::Arrived;
 
 /// State shared by all connections of a transfer.
 pub(crate) struct Intake<'a> {

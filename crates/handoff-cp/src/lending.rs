@@ -10,9 +10,9 @@ use handoff::{Error, GetBuf, KernelSource, Lease, Tally};
 use handoff_command::Failure;
 use handoff_command::failure::Failed;
 
+use crate::args::{EngineName, Lend};
 use crate::job::Job;
 use crate::report::Hop;
-use crate::{EngineName, Lend};
 
 /// A file that lends.
 pub(crate) struct Lending {

@@ -1,16 +1,91 @@
 //! Copies that do not leave the machine: files and pipes to files and pipes.
 
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
 use handoff_command::Failure;
 use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
 
-use crate::carry::{Carriage, Inlet, Outlet};
-use crate::checksum::PieceSum;
-use crate::destination::Destination;
+use crate::carry::Carriage;
+use crate::checksum::{PieceSum, hexadecimal};
+use crate::destination::{self, Destination, Target};
+use crate::in_kernel;
+use crate::inlet::Inlet;
 use crate::job::Job;
 use crate::kept::Preserved;
+use crate::origin::Origin;
+use crate::outlet::Outlet;
 use crate::ranged::Ranged;
-use crate::report::{Report, Transferred, hexadecimal};
+use crate::report::{Report, Transferred};
+use crate::stream;
+
+/// Copies to a path: a file, or what is written in order.
+///
+/// # Errors
+///
+/// A destination that cannot be taken, and errors of reading or writing.
+pub(crate) fn to_path(
+    job: &Job<'_>,
+    origin: Origin,
+    preserved: Option<Preserved>,
+    path: &Path,
+) -> Result<Report, Failure> {
+    match destination::open(path, job.order.args.force, origin.source())? {
+        Target::File(destination) => to_file(job, origin, preserved, destination),
+        Target::Stream(path) => {
+            to_stream(job, origin, stream::open_to_write(job.order.stop, &path)?)
+        }
+    }
+}
+
+/// Copies to what is written in order.
+///
+/// # Errors
+///
+/// Errors of reading or writing.
+pub(crate) fn to_stream(
+    job: &Job<'_>,
+    origin: Origin,
+    file: impl Into<OwnedFd>,
+) -> Result<Report, Failure> {
+    let outlet = Outlet::stream(job, file)?;
+    copy(job, Inlet::new(job, origin, false, false)?, outlet, None)
+}
+
+/// Copies to a file: within the kernel if nothing more is asked for, else through our memory.
+fn to_file(
+    job: &Job<'_>,
+    origin: Origin,
+    preserved: Option<Preserved>,
+    destination: Destination,
+) -> Result<Report, Failure> {
+    let args = job.order.args;
+    let outlet = Outlet::file(job, &destination)?;
+    let clock = Clock::start();
+    // Bad input is refused, in any direction.
+    job.order.memory_for(1)?;
+    if let Some(why) = destination.in_place() {
+        job.order.note_in_place(why);
+        if let Some(len) = origin.len() {
+            destination.check_room(len)?;
+        }
+        destination.begin()?;
+    }
+    if in_kernel::is_enough(args)
+        && let Origin::File { file, len, .. } = &origin
+        && let Some(extents) = origin.extents()?
+        && let Some(copied) = in_kernel::copy(job.order, file, *len, &extents, &destination)?
+    {
+        let (bytes, holes) = (*len, copied.holes);
+        destination.commit(bytes, preserved, args.sync)?;
+        let (hops, checksum, verified) = (vec![copied.hop], None, None);
+        let done = Transferred { bytes, holes, streams: 0, checksum, verified, hops };
+        return Ok(Report::new(job.order, &clock, done));
+    }
+    let inlet = Inlet::new(job, origin, !args.verify, destination.has_holes())?;
+    copy(job, inlet, outlet, Some((destination, preserved)))
+}
 
 /// Copies all of `inlet`; verifies a `destination` if wanted, gives it what it keeps of its source, and
 /// names it.
@@ -18,7 +93,7 @@ use crate::report::{Report, Transferred, hexadecimal};
 /// # Errors
 ///
 /// Errors of reading or writing, and a destination that reads back differently.
-pub(crate) fn copy(
+fn copy(
     job: &Job<'_>,
     inlet: Inlet,
     outlet: Outlet,

@@ -6,7 +6,7 @@ use handoff_command::{Context, Failure, Stop, output, progress};
 use handoff_net::address::Address;
 use indicatif::ProgressBar;
 
-use crate::Args;
+use crate::args::Args;
 use crate::ranged::ALIGNMENT;
 
 /// The most memory for pieces, in bytes: as much as a receive pool can have.

@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use handoff::{Error, ExportedRxQueue, RxQueue, Socket};
 use handoff_command::Failure;
 use handoff_command::failure::Failed;
+use handoff_net::nic::{self, Card, Rules};
 
 use crate::gathering;
 use crate::job::Job;
-use handoff_net::nic::{self, Card, Rules};
 
 const SHARING: &str = "sharing an rx queue";
 

@@ -10,10 +10,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use handoff::{Driver, File, Payload, PayloadMut, Span, Tally, Transfer, Transferred};
-use rustix::io::Errno;
-
 use handoff_command::Failure;
 use handoff_command::failure::Failed;
+use rustix::io::Errno;
 
 /// A page: the largest alignment that direct I/O asks for on common devices.
 pub(crate) const ALIGNMENT: u64 = 4096;

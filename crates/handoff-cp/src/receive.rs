@@ -21,6 +21,9 @@ use handoff_command::clock::Clock;
 use handoff_command::descriptors;
 use handoff_command::failure::Failed;
 use handoff_command::threads::on_threads;
+use handoff_net::address::{Address, Endpoint};
+use handoff_net::arrived::Arrived;
+use handoff_net::nic::{Card, Rules};
 use socket2::SockRef;
 
 use crate::destination::Target;
@@ -30,15 +33,12 @@ use crate::job::Job;
 use crate::kept::Preserved;
 use crate::order::Order;
 use crate::queues::{self, Source, Turn, Ways};
+use crate::reach::{Offer, reach};
 use crate::report::{Hop, Report, Transferred};
 use crate::share::{LINGER, Share, Taking, hear_out};
-use crate::sink::{Outlet, Sink};
+use crate::sink::{Output, Sink};
 use crate::tell::tell;
 use crate::wire::Frame;
-use crate::{Offer, outlet, reach};
-use handoff_net::address::{Address, Endpoint};
-use handoff_net::arrived::Arrived;
-use handoff_net::nic::{Card, Rules};
 
 const SHARING_OUT: &str = "sharing connections out";
 const ANSWERING: &str = "answering the sender";
@@ -184,25 +184,24 @@ impl First<'_> {
             threads,
             queues: spread.queues,
         });
-        let listens = matches!(order.source, Address::Listen(_));
         let offer = Offer { sends: false, length: None, sparse: false };
-        let (sockets, peer) = reach(job, endpoint, listens, offer, ways.as_ref())?;
+        let (sockets, peer) = reach(job, endpoint, &offer, ways.as_ref())?;
         let length = peer.and_then(|peer| peer.length);
         job.order.set_length(length);
-        let outlet = outlet(order, target)?;
+        let output = Output::open(order, target)?;
         let verify = order.args.verify || peer.is_some_and(|peer| peer.verifies);
         let sparse = peer.is_some_and(|peer| peer.sparse);
 
         let clock = Clock::start();
         let streams = sockets.len();
-        let intake = Arc::new(Intake::new(order, length, verify, outlet.fate()));
+        let intake = Arc::new(Intake::new(order, length, verify, output.fate()));
         // First words may have come by the queue.
         let greeted = queue.as_ref().map(RxQueue::stats).unwrap_or_default();
         let mut shares = Vec::new();
         for number in 0..threads.min(streams) {
             let queue = queues::number_of(number, spread.queues);
             let before = if queue == 0 { greeted } else { RxStats::default() };
-            let opened = outlet.open(order.args.direct)?;
+            let opened = output.share(order.args.direct)?;
             let memory = job.order.memory_for(streams)? / threads.min(streams);
             shares.push(Share { number, connections: Vec::new(), opened, queue, before, memory });
         }
@@ -211,7 +210,7 @@ impl First<'_> {
             shares[queues::thread_of(stream, threads)].connections.push(connection);
         }
         ending.begin(shares.len());
-        if let Err(failure) = outlet.prepare(order, streams, length, sparse) {
+        if let Err(failure) = output.prepare(order, streams, length, sparse) {
             ending.fail(failure);
         }
         let mut shares = shares.into_iter();
@@ -225,7 +224,7 @@ impl First<'_> {
         let received = taking.run(ending).and_then(|()| intake.check());
         let (holes, attributes) = (intake.holes(), intake.attributes());
         let ended = received.and_then(|(bytes, checksum)| {
-            if let Outlet::File(destination) = outlet {
+            if let Output::File(destination) = output {
                 let (preserved, sync) = (attributes.map(Preserved::told), order.args.sync);
                 let commit = move || destination.commit(bytes, preserved, sync);
                 let hears_work = peer.is_some_and(|peer| peer.hears_work);

@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use handoff::Tally;
 use handoff_command::clock::Clock;
 use handoff_command::output;
+use handoff_net::arrived::Arrived;
 use serde::Serialize;
 
+use crate::checksum::{CHECKSUM, hexadecimal};
 use crate::order::Order;
-use handoff_net::arrived::Arrived;
 
 /// One hop of the bytes from buffer to buffer.
 #[derive(Debug, Clone, Serialize)]
@@ -82,11 +83,6 @@ impl Report {
     }
 }
 
-/// The form in which checksums are shown.
-pub(crate) fn hexadecimal(checksum: u64) -> String {
-    format!("{checksum:016x}")
-}
-
 impl Report {
     /// The report for people.
     pub(crate) fn text(&self) -> String {
@@ -119,7 +115,7 @@ impl Report {
         }
         if let Some(checksum) = &self.checksum {
             let verified = self.verified.unwrap_or("compared with nothing");
-            let _ = writeln!(text, "  {} {checksum}: {verified}", crate::checksum::CHECKSUM);
+            let _ = writeln!(text, "  {} {checksum}: {verified}", CHECKSUM);
         }
         text
     }

@@ -17,13 +17,21 @@ use handoff::{Receiver, Region, Socket};
 use handoff_command::Failure;
 use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
+use handoff_net::address::Endpoint;
 use socket2::SockRef;
 
-use crate::carry::{Carriage, Inlet, Outlet, SENDING, Stream};
+use crate::answer::{self, Answer};
+use crate::args::Lend;
+use crate::carry::{Carriage, SENDING};
+use crate::inlet::Inlet;
 use crate::job::Job;
-use crate::report::{Report, Transferred, hexadecimal};
+use crate::kept::Preserved;
+use crate::origin::Origin;
+use crate::outlet::{Outlet, Stream};
+use crate::reach::{Offer, reach};
+use crate::report::{Report, Transferred};
 use crate::tell::tell;
-use crate::wire::{Attributes, Decoder, Event, Frame};
+use crate::wire::{Attributes, Decoder, Frame};
 
 /// How long to wait, once sending failed, for the receiver's reason.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -34,14 +42,42 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// Bytes of a piece of the receiver's answer.
 const ANSWER_CHUNK: usize = 4096;
 
-/// What to send, and how.
-pub(crate) struct Sending {
-    /// The connections, after the hellos.
-    pub(crate) connections: Vec<Socket>,
+/// Connections after the hellos, and what both sides agree on.
+struct Agreed {
+    connections: Vec<Socket>,
     /// One side wants the checksum.
-    pub(crate) verify: bool,
+    verify: bool,
     /// Metadata of the source for the copy to keep.
-    pub(crate) attributes: Option<Attributes>,
+    attributes: Option<Attributes>,
+}
+
+/// Reaches the receiver at `endpoint`, and sends all of the source, which has `preserved` beside its bytes.
+///
+/// # Errors
+///
+/// Errors here, or there.
+pub(crate) fn send(
+    job: &Job<'_>,
+    origin: Origin,
+    preserved: Option<Preserved>,
+    endpoint: &Endpoint,
+) -> Result<Report, Failure> {
+    let args = job.order.args;
+    let sparse = !args.raw && origin.extents()?.is_some_and(|it| it.is_sparse());
+    let offer = Offer { sends: true, length: origin.len(), sparse };
+    let (connections, peer) = reach(job, endpoint, &offer, None)?;
+    let verify = args.verify || peer.is_some_and(|peer| peer.verifies);
+    if verify && args.lend == Lend::Always {
+        job.order
+            .note("read in spite of --lend always: the receiver asks for the checksum".to_owned());
+    }
+    let attributes = origin.attributes();
+    let inlet = Inlet::new(job, origin, !verify, !args.raw)?;
+    let attributes = attributes.filter(|_| args.preserve && peer.is_some_and(|it| it.preserves));
+    if attributes.is_some() && preserved.is_some_and(|it| it.has_extended()) {
+        job.order.note("the ACL and extended attributes of SRC are not sent".to_owned());
+    }
+    send_all(job, inlet, Agreed { connections, verify, attributes })
 }
 
 /// Sends all of `inlet`.
@@ -49,39 +85,39 @@ pub(crate) struct Sending {
 /// # Errors
 ///
 /// Errors here, or there.
-pub(crate) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Report, Failure> {
+fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failure> {
     let clock = Clock::start();
     let raw = job.order.args.raw;
-    let answers = Region::anonymous(sending.connections.len() * ANSWER_CHUNK * 2)
+    let pool = Region::anonymous(agreed.connections.len() * ANSWER_CHUNK * 2)
         .and_then(|region| job.driver.pool(region, ANSWER_CHUNK))
         .failed("setting memory aside")?;
     let mut streams = Vec::new();
     let mut receivers = Vec::new();
-    for socket in sending.connections {
+    for socket in agreed.connections {
         job.set_engine(&socket)?;
-        receivers.push(socket.receive(&answers).failed("receiving")?);
+        receivers.push(socket.receive(&pool).failed("receiving")?);
         streams.push(Stream::new(socket));
     }
     let memory = job.memory(streams.len())?;
     let outlet = Outlet::Sockets { streams, raw };
     let carriage =
-        Carriage::new(inlet, outlet, job.order.args.buffer, sending.verify, &job.order.progress);
+        Carriage::new(inlet, outlet, job.order.args.buffer, agreed.verify, &job.order.progress);
 
     let sockets: Vec<_> = carriage.sockets().collect();
     let ended = job.until_cut_off(&sockets, async {
         let answered = pin!(async {
             // A connection closed with an unread answer is reset, which a relay in between takes for a
             // failure.
-            let mut endings = endings(&mut receivers, raw, || job.hear());
-            let mut answer = None;
-            while let Some(ending) = endings.next().await {
-                answer = Some(ending.confirmed()?);
+            let mut answers = answers(&mut receivers, raw, || job.hear());
+            let mut confirmed = None;
+            while let Some(answer) = answers.next().await {
+                confirmed = Some(answer.confirmed()?);
             }
-            answer.ok_or_else(|| Failure::failed("no connection to hear the receiver on"))
+            confirmed.ok_or_else(|| Failure::failed("no connection to hear the receiver on"))
         });
         let sent = pin!(async {
             let (bytes, checksum) = carriage.run(memory.buffers).await?;
-            if let Some(attributes) = sending.attributes {
+            if let Some(attributes) = agreed.attributes {
                 let frame = Frame::Attributes(attributes);
                 tell(carriage.sockets().take(1), &frame, SENDING).await?;
             }
@@ -117,7 +153,7 @@ pub(crate) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
     }
     let verified = match answer {
         None => checksum.map(|_| "compare it yourself: --raw tells the receiver nothing"),
-        Some(answer) => check(bytes, checksum, answer)?.then_some("the same on both sides"),
+        Some(answer) => answer::check(bytes, checksum, answer)?.then_some("the same on both sides"),
     };
     let hops =
         vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
@@ -129,98 +165,32 @@ pub(crate) fn send(job: &Job<'_>, inlet: Inlet, sending: Sending) -> Result<Repo
     ))
 }
 
-/// How it ended for the receiver.
-pub(crate) enum Ending {
-    /// Everything is in place: bytes and checksum.
-    Confirmed(u64, Option<u64>),
-    /// It said why not.
-    Failed(String),
-    /// It left without a word; the visible signs of that.
-    Gone(String),
-}
-
-impl Ending {
-    pub(crate) fn confirmed(self) -> Result<Answer, Failure> {
-        match self {
-            Self::Confirmed(bytes, checksum) => Ok((bytes, checksum)),
-            Self::Failed(reason) => Err(Failure::failed(format!("the receiver failed: {reason}"))),
-            Self::Gone(seen) => Err(Failure::failed(format!(
-                "the receiver left before it confirmed the transfer: {seen}"
-            ))),
-        }
-    }
-}
-
-/// What the receiver confirmed: bytes and checksum.
-pub(crate) type Answer = (u64, Option<u64>);
-
-/// Compares the receiver's answer with what was sent; returns whether checksums were compared.
-pub(crate) fn check(bytes: u64, checksum: Option<u64>, answer: Answer) -> Result<bool, Failure> {
-    let (their_bytes, theirs) = answer;
-    if their_bytes != bytes {
-        return Err(Failure::failed(format!(
-            "the receiver confirmed {their_bytes} bytes of {bytes} that were sent"
-        )));
-    }
-    match (checksum, theirs) {
-        (Some(ours), Some(theirs)) if ours != theirs => Err(Failure::failed(format!(
-            "the checksums differ: {} was sent and {} arrived",
-            hexadecimal(ours),
-            hexadecimal(theirs)
-        ))),
-        (Some(_), None) => Err(Failure::failed("the receiver confirmed no checksum")),
-        (ours, _) => Ok(ours.is_some()),
-    }
-}
-
-/// The ending on each connection, the first to come first; `at_work` hears what comes before.
-fn endings(
+/// The answer on each connection, the first to come first; `at_work` hears what comes before.
+fn answers(
     receivers: &mut [Receiver],
     raw: bool,
     at_work: impl Fn() + Copy,
-) -> FuturesUnordered<impl Future<Output = Ending>> {
-    receivers.iter_mut().map(|receiver| ending(receiver, raw, at_work)).collect()
+) -> FuturesUnordered<impl Future<Output = Answer>> {
+    receivers.iter_mut().map(|receiver| answer_of(receiver, raw, at_work)).collect()
 }
 
-async fn ending(receiver: &mut Receiver, raw: bool, at_work: impl Fn()) -> Ending {
+async fn answer_of(receiver: &mut Receiver, raw: bool, at_work: impl Fn()) -> Answer {
     let mut decoder = Decoder::new();
     loop {
         match receiver.next_span().await {
             Some(Ok(_)) if raw => {}
             Some(Ok(span)) => {
-                if let Some(ending) = take_ending(&mut decoder, &span) {
-                    return ending;
+                if let Some(answer) = answer::read(&mut decoder, &span) {
+                    return answer;
                 }
                 at_work();
             }
-            Some(Err(error)) => return Ending::Gone(error.to_string()),
+            Some(Err(error)) => return Answer::Gone(error.to_string()),
             // A receiver of bare bytes may end its own direction at any time.
             None if raw => std::future::pending().await,
-            None => return Ending::Gone("it ended the connection".to_owned()),
+            None => return Answer::Gone("it ended the connection".to_owned()),
         }
     }
-}
-
-pub(crate) fn take_ending(decoder: &mut Decoder, span: &[u8]) -> Option<Ending> {
-    let mut bytes = span;
-    while !bytes.is_empty() {
-        let (taken, event) = match decoder.next(bytes) {
-            Ok(next) => next,
-            Err(error) => return Some(Ending::Gone(error.to_string())),
-        };
-        bytes = &bytes[taken..];
-        match event {
-            None | Some(Event::Frame(Frame::AtWork)) => {}
-            Some(Event::Frame(Frame::Answer { bytes, outcome: Ok(sum) })) => {
-                return Some(Ending::Confirmed(bytes, sum));
-            }
-            Some(Event::Frame(Frame::Answer { outcome: Err(reason), .. })) => {
-                return Some(Ending::Failed(reason));
-            }
-            Some(_) => return Some(Ending::Gone("it sends something itself".to_owned())),
-        }
-    }
-    None
 }
 
 /// The receiver's own reason if it still comes; that it has left, if it says none; else `failure`.
@@ -230,18 +200,18 @@ fn last_words(job: &Job<'_>, receivers: &mut [Receiver], failure: Failure) -> Fa
         _ => return failure,
     };
     let ended = job.for_at_most(LAST_WORDS, async {
-        let mut endings = endings(receivers, false, || ());
+        let mut answers = answers(receivers, false, || ());
         let mut last = None;
-        while let Some(ending) = endings.next().await {
-            match ending {
-                Ending::Failed(_) => return Some(ending),
-                Ending::Gone(_) => last = Some(Ending::Gone(sending.clone())),
-                Ending::Confirmed(..) => {}
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Answer::Failed(_) => return Some(answer),
+                Answer::Gone(_) => last = Some(Answer::Gone(sending.clone())),
+                Answer::Confirmed(..) => {}
             }
         }
         last
     });
-    ended.flatten().and_then(|ending| ending.confirmed().err()).unwrap_or(failure)
+    ended.flatten().and_then(|answer| answer.confirmed().err()).unwrap_or(failure)
 }
 
 /// Tells the receiver why it gets no more.

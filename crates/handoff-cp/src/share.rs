@@ -14,13 +14,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::{Pool, Receiver, RxQueue, RxStats, Socket, Tally};
 use handoff_command::Failure;
 use handoff_command::failure::Failed;
+use handoff_net::arrived::Arrived;
 
 use crate::connection::{Connection, RECEIVING};
 use crate::ending::Ending;
 use crate::intake::{Intake, Part};
 use crate::job::Job;
 use crate::sink::{Opened, Sink};
-use handoff_net::arrived::Arrived;
 
 /// Bytes of a chunk of the receive pool: about what one receive yields at high rates.
 const CHUNK: usize = 64 * 1024;

@@ -1,17 +1,10 @@
 //! Both sides of a copy, and whether the options make sense for them.
 
-use std::ffi::OsStr;
-
 use handoff_command::Failure;
-
-use crate::{Args, EngineName, Lend};
 use handoff_net::address::Address;
 use handoff_net::rds;
 
-/// Whether this destination is standard output, which then is for the bytes only.
-pub(crate) fn is_output(destination: &OsStr) -> bool {
-    ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| destination == *name)
-}
+use crate::args::{Args, EngineName, Lend, is_output};
 
 /// Source and destination.
 ///

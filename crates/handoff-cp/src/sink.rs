@@ -12,10 +12,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use handoff::{Payload, Tally, Transfer};
-use handoff_command::Failure;
 use handoff_command::failure::Failed;
+use handoff_command::{Failure, standard};
+use handoff_net::address::Address;
 
-use crate::destination::{Destination, WRITTEN};
+use crate::destination::{self, Destination, Target, WRITTEN};
 use crate::intake::Intake;
 use crate::job::Job;
 use crate::order::{self, Order};
@@ -30,7 +31,7 @@ const WRITES: usize = 64;
 const ZEROS: u64 = 64 << 10;
 
 /// Where the bytes of a transfer go.
-pub(crate) enum Outlet {
+pub(crate) enum Output {
     /// A file that is not under its name yet, to write at offsets.
     File(Destination),
     /// In order.
@@ -44,7 +45,40 @@ pub(crate) enum Opened {
     Stream(OwnedFd),
 }
 
-impl Outlet {
+impl Output {
+    /// What the destination is, opened before anything is waited for; none if it is standard output.
+    ///
+    /// # Errors
+    ///
+    /// As [`destination::open`].
+    pub(crate) fn target(order: &Order<'_>) -> Result<Option<Target>, Failure> {
+        let target = match &order.destination {
+            Address::File(path) => destination::open(path, order.args.force, None).map(Some)?,
+            _ => None,
+        };
+        if let Some(Target::File(destination)) = &target
+            && let Some(why) = destination.in_place()
+        {
+            order.note_in_place(why);
+        }
+        Ok(target)
+    }
+
+    /// Opens what the target leaves to open: a stream may wait for somebody at its other end.
+    ///
+    /// # Errors
+    ///
+    /// As [`stream::open`].
+    pub(crate) fn open(order: &Order<'_>, target: Option<Target>) -> Result<Self, Failure> {
+        Ok(match target {
+            Some(Target::File(destination)) => Self::File(destination),
+            Some(Target::Stream(path)) => {
+                Self::Stream(stream::open_to_write(order.stop, &path)?.into())
+            }
+            None => Self::Stream(standard::output()?),
+        })
+    }
+
     /// Checks before anything is received whether the transfer can be taken, and empties a file that is written in
     /// place; `sparse` if not all its `length` bytes take room.
     ///
@@ -86,7 +120,7 @@ impl Outlet {
     /// # Errors
     ///
     /// When no descriptors are left.
-    pub(crate) fn open(&self, direct: bool) -> Result<Opened, Failure> {
+    pub(crate) fn share(&self, direct: bool) -> Result<Opened, Failure> {
         const OPENING: &str = "attaching a file";
         Ok(match self {
             Self::File(destination) => Opened::File(

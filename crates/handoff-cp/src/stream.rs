@@ -21,6 +21,17 @@ pub(crate) fn open(stop: &Stop, path: &Path, options: OpenOptions) -> Result<Fil
     }
 }
 
+/// The same, to write.
+///
+/// # Errors
+///
+/// As [`open`].
+pub(crate) fn open_to_write(stop: &Stop, path: &Path) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    open(stop, path, options)
+}
+
 /// The outcome of a write to a stream, whose reader may leave at any time.
 ///
 /// # Errors

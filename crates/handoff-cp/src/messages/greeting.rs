@@ -4,14 +4,14 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use handoff_command::Failure;
-
-use super::line::Line;
-use crate::Args;
-use crate::job::Job;
-use crate::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
 use handoff_net::address::Endpoint;
 use handoff_net::deadline::Deadline;
 use handoff_net::reach;
+
+use super::line::Line;
+use crate::args::Args;
+use crate::job::Job;
+use crate::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
 
 /// How often a sender knocks: messages to an unbound port are dropped silently.
 const KNOCK: Duration = Duration::from_millis(500);

@@ -12,13 +12,13 @@ use handoff::{Buffer, Executor, Tally};
 use handoff_command::allow_list::AllowList;
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, clock};
+use handoff_net::rds::{self, Host, Port, UNDER_WAY, failure};
 use handoff_rds::wire::PORT;
 use handoff_rds::{Error, Refused};
 
-use crate::EngineName;
+use crate::args::EngineName;
 use crate::job::Job;
 use crate::wire::{Frame, HELLO_LEN, Hello};
-use handoff_net::rds::{self, Host, Port, UNDER_WAY, failure};
 
 /// How often a side says hello that has nothing else to say.
 const SIGN: Duration = Duration::from_secs(2);

@@ -9,6 +9,7 @@ use handoff::{Buffer, Tally};
 use handoff_command::allow_list::{self, AllowList};
 use handoff_command::clock::Clock;
 use handoff_command::{Failure, output};
+use handoff_net::address::Endpoint;
 
 use super::greeting::{admit, resolve};
 use super::line::{self, Line};
@@ -16,15 +17,13 @@ use crate::destination::Target;
 use crate::intake::{Frames, Intake, Portion};
 use crate::job::Job;
 use crate::report::{Hop, Report, Transferred};
-use crate::sink::{Outlet, Sink, Writes};
+use crate::sink::{Output, Sink, Writes};
 use crate::wire::Frame;
-use handoff_net::address::Endpoint;
 
 /// After so many taken bytes the sender is told, even if more wait.
 const CONFIRM: u64 = 512 << 10;
 
-/// Receives at `endpoint`, an address of this host, what a sender has, into what `outlet` makes of
-/// `target`.
+/// Receives at `endpoint`, an address of this host, what a sender has, into `target`.
 ///
 /// # Errors
 ///
@@ -33,7 +32,6 @@ pub(crate) fn receive(
     job: &Job<'_>,
     endpoint: &Endpoint,
     target: Option<Target>,
-    outlet: impl FnOnce(Option<Target>) -> Result<Outlet, Failure>,
 ) -> Result<Report, Failure> {
     let own = resolve(job, endpoint)?;
     let from = job.order.args.addresses.from();
@@ -43,10 +41,10 @@ pub(crate) fn receive(
         let peer = job.unless_stopped(admit(line)).await?;
         let clock = Clock::start();
         job.order.set_length(peer.length);
-        let outlet = outlet(target)?;
-        let intake = Intake::new(job.order, peer.length, true, outlet.fate());
-        outlet.prepare(job.order, 1, peer.length, peer.sparse)?;
-        let sink = Sink::new(job, &intake, outlet.open(false)?)?;
+        let output = Output::open(job.order, target)?;
+        let intake = Intake::new(job.order, peer.length, true, output.fate());
+        output.prepare(job.order, 1, peer.length, peer.sparse)?;
+        let sink = Sink::new(job, &intake, output.share(false)?)?;
         let received = job.while_moving(&[], take(line, &sink)).await?;
         let (bytes, checksum) = intake.check()?;
         let hop = Hop {
@@ -57,7 +55,7 @@ pub(crate) fn receive(
             tally: Tally { copied: received, ..Tally::default() },
         };
         let (hops, holes) = (vec![hop, sink.hop_out(sink.tally(), false)], intake.holes());
-        if let Outlet::File(destination) = outlet {
+        if let Output::File(destination) = output {
             let sync = job.order.args.sync;
             let commit = move || destination.commit(bytes, None, sync);
             // It may take long, and the sender waits for signs of life.

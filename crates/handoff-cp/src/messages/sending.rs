@@ -4,18 +4,19 @@ use handoff::{Buffer, Region};
 use handoff_command::Failure;
 use handoff_command::allow_list::AllowList;
 use handoff_command::clock::Clock;
+use handoff_net::address::Endpoint;
 
 use super::greeting::{knock, own_address, resolve};
 use super::line::{self, Line};
-use crate::carry::Inlet;
+use crate::answer;
 use crate::checksum::{PieceSum, zeros};
 use crate::coverage::Coverage;
+use crate::inlet::Inlet;
 use crate::job::Job;
+use crate::random;
+use crate::ranged::ALIGNMENT;
 use crate::report::{Hop, Report, Transferred};
-use crate::send::{check, take_ending};
 use crate::wire::{Decoder, Frame, Hello};
-use crate::{random, ranged::ALIGNMENT};
-use handoff_net::address::Endpoint;
 
 /// Sends all of `inlet` to the receiver at `endpoint`.
 ///
@@ -37,7 +38,7 @@ pub(crate) fn send(
         let mut region = job.region(room * job.order.depth(1))?;
         let registered = job.register(&region);
         line.free.replace(buffers(&mut region, room, job.order.depth(1)));
-        let transfer = random();
+        let transfer = random::bits();
         let hello = Hello {
             sends: true,
             verifies: true,
@@ -123,7 +124,7 @@ impl Sender<'_> {
             let bytes = self.line.hear().await?;
             self.take(&bytes)?;
         };
-        check(offset, checksum, answer)?;
+        answer::check(offset, checksum, answer)?;
         Ok((offset, holes, checksum))
     }
 
@@ -147,8 +148,8 @@ impl Sender<'_> {
     }
 
     fn take(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        if let Some(ending) = take_ending(&mut self.decoder, bytes) {
-            self.answer = Some(ending.confirmed()?);
+        if let Some(answer) = answer::read(&mut self.decoder, bytes) {
+            self.answer = Some(answer.confirmed()?);
         }
         Ok(())
     }
