@@ -10,8 +10,7 @@
 //!   that is mounted, one whose directory takes no new file, one whose owner we cannot give;
 //! - pipes and character devices are not replaced: they are written in order.
 //!
-//! Kernel interface: open(2) `O_TMPFILE` (Linux 3.11), linkat(2), rename(2), statx(2) `STATX_ATTR_MOUNT_ROOT` (5.8),
-//! flock(2).
+//! Kernel interface: linkat(2), rename(2), statx(2) `STATX_ATTR_MOUNT_ROOT` (5.8).
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -21,14 +20,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use handoff_command::Failure;
-use rustix::fs::{
-    AtFlags, CWD, FlockOperation, OFlags, StatxAttributes, StatxFlags, flock, linkat, statvfs,
-    statx,
-};
+use rustix::fs::{AtFlags, CWD, OFlags, StatxAttributes, StatxFlags, linkat, statvfs, statx};
 use rustix::io::Errno;
 
 use crate::kept::{Legacy, Mode, Preserved};
-use crate::{random, wire};
+use crate::unfinished;
 
 /// Where a copy goes.
 #[derive(Debug)]
@@ -168,7 +164,7 @@ fn replacing(path: PathBuf, there: &Metadata) -> Result<Destination, Failure> {
     if status.is_ok_and(|it| it.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)) {
         return in_place("it is mounted there".to_owned());
     }
-    let (file, temporary) = match made(&path, OURS) {
+    let (file, temporary) = match unfinished::make(&path, OURS) {
         Ok(made) => made,
         Err((_, error)) if takes_no_file(&error) => {
             return in_place(format!("its directory takes no new file: {error}"));
@@ -210,79 +206,9 @@ fn open_in_place(path: &Path, is_device: bool) -> io::Result<File> {
     options.clone().read(true).open(path).or_else(|_| options.open(path))
 }
 
-fn directory(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// A file in the directory of `path`, without a name or with one of its own.
 fn unnamed(path: &Path, mode: u32) -> Result<(File, Option<PathBuf>), Failure> {
-    made(path, mode).map_err(|(at, error)| failed("making a file in", &at, error))
-}
-
-/// The same; on failure also where it was to be.
-fn made(path: &Path, mode: u32) -> Result<(File, Option<PathBuf>), (PathBuf, io::Error)> {
-    // It is read again for verification.
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(mode);
-    let flags = OFlags::TMPFILE.bits() as i32;
-    let at = directory(path);
-    match options.clone().custom_flags(flags).open(at) {
-        Ok(file) => return Ok((file, None)),
-        // EISDIR comes from file systems that do not know the flag.
-        Err(error)
-            if [Errno::OPNOTSUPP, Errno::ISDIR, Errno::INVAL]
-                .iter()
-                .any(|known| error.raw_os_error() == Some(known.raw_os_error())) => {}
-        Err(error) => return Err((at.to_owned(), error)),
-    }
-    named_meanwhile(path, &mut options).map_err(|error| (at.to_owned(), error))
-}
-
-/// A file of another name, which its lock marks as in use.
-fn named_meanwhile(path: &Path, options: &mut OpenOptions) -> io::Result<(File, Option<PathBuf>)> {
-    remove_left_behind(path);
-    let temporary = beside(path);
-    let file = options.create_new(true).open(&temporary)?;
-    // Without locks on this file system nobody removes it.
-    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
-    Ok((file, Some(temporary)))
-}
-
-/// Removes what copies to `path` that were killed have left beside it.
-fn remove_left_behind(path: &Path) {
-    // What cannot be looked at stays.
-    let Ok(entries) = fs::read_dir(directory(path)) else { return };
-    let begin = begin_of_meanwhile(path);
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let rest = name.as_bytes().strip_prefix(begin.as_bytes());
-        let is_ours = rest.is_some_and(|rest| rest.iter().all(u8::is_ascii_hexdigit));
-        if !is_ours || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            continue;
-        }
-        let is_unused = File::open(entry.path())
-            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok());
-        if is_unused && let Err(error) = fs::remove_file(entry.path()) {
-            tracing::warn!(%error, path = %entry.path().display(), "an unfinished file is left behind");
-        }
-    }
-}
-
-/// An unused hidden name beside `path`.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = begin_of_meanwhile(path);
-    name.push(format!("{:x}", random::bits() as u64));
-    path.with_file_name(name)
-}
-
-/// How such a name begins.
-fn begin_of_meanwhile(path: &Path) -> std::ffi::OsString {
-    let mut name = std::ffi::OsString::from(".");
-    // A name of almost the greatest length stays so.
-    let own = path.file_name().unwrap_or_default().to_string_lossy();
-    name.push(wire::cut(&own, 200));
-    name.push(".handoff-");
-    name
+    unfinished::make(path, mode).map_err(|(at, error)| failed("making a file in", &at, error))
 }
 
 impl Destination {
@@ -348,7 +274,7 @@ impl Destination {
             }
             reused = self.file.metadata().map_err(looking)?.blocks() * 512;
         }
-        let directory = directory(&self.path);
+        let directory = unfinished::directory(&self.path);
         // If nobody says so now, the writes will.
         let Ok(stat) = statvfs(directory) else { return Ok(()) };
         let free = stat.f_bavail.saturating_mul(stat.f_frsize).saturating_add(reused);
@@ -421,7 +347,7 @@ impl Destination {
             *temporary = None;
         }
         if sync {
-            File::open(directory(&self.path))
+            File::open(unfinished::directory(&self.path))
                 .and_then(|directory| directory.sync_all())
                 .map_err(|error| failed("syncing the directory of", &self.path, error))?;
         }
@@ -456,7 +382,7 @@ impl Destination {
         let link = |to: &Path| linkat(CWD, own.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW);
         match link(&self.path) {
             Err(Errno::EXIST) if force => {
-                let temporary = beside(&self.path);
+                let temporary = unfinished::beside(&self.path);
                 self.named(link(&temporary))?;
                 let renamed = rustix::fs::rename(&temporary, &self.path);
                 if renamed.is_err() {
@@ -498,7 +424,7 @@ mod tests {
         if let (true, Place::New { temporary, .. }) = (named, &mut destination.place) {
             let mut options = OpenOptions::new();
             (destination.file, *temporary) =
-                named_meanwhile(path, options.read(true).write(true)).unwrap();
+                unfinished::make_named(path, options.read(true).write(true)).unwrap();
         }
         destination.file.write_all(b"new").unwrap();
         destination

@@ -57,6 +57,7 @@ mod staging;
 mod stream;
 mod tell;
 mod turn;
+mod unfinished;
 pub mod wire;
 
 use handoff_command::failure::Failed;
