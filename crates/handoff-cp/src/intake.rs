@@ -23,10 +23,10 @@ pub(crate) struct Intake<'a> {
     length: Option<u64>,
     /// What becomes of it if it fails.
     fate: &'static str,
-    books: Mutex<Books>,
+    state: Mutex<State>,
 }
 
-struct Books {
+struct State {
     coverage: Coverage,
     /// The sender's count at the end: bytes, checksum.
     end: Option<(u64, Option<u64>)>,
@@ -113,7 +113,7 @@ impl<'a> Frames<'a> {
                 Portion::Hole { offset, len }
             }
             Some(Event::Frame(Frame::Attributes(attributes))) => {
-                self.intake.books().attributes = Some(attributes);
+                self.intake.state().attributes = Some(attributes);
                 Portion::Head
             }
             Some(Event::Frame(Frame::End { bytes, checksum })) => {
@@ -139,7 +139,7 @@ impl<'a> Intake<'a> {
         verify: bool,
         fate: &'static str,
     ) -> Self {
-        let books = Books {
+        let state = State {
             coverage: Coverage::new(length, verify),
             end: None,
             holes: 0,
@@ -147,11 +147,11 @@ impl<'a> Intake<'a> {
             parts: BTreeMap::new(),
             arrived: BTreeMap::new(),
         };
-        Self { order, verify, length, fate, books: Mutex::new(books) }
+        Self { order, verify, length, fate, state: Mutex::new(state) }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// # Errors
@@ -168,28 +168,28 @@ impl<'a> Intake<'a> {
 
     /// So many bytes are a hole.
     pub(crate) fn count_hole(&self, len: u64) {
-        self.books().holes += len;
+        self.state().holes += len;
     }
 
     /// Bytes of holes.
     pub(crate) fn holes(&self) -> u64 {
-        self.books().holes
+        self.state().holes
     }
 
     /// Metadata for the copy to keep.
     pub(crate) fn attributes(&self) -> Option<Attributes> {
-        self.books().attributes.filter(|_| self.order.args.preserve)
+        self.state().attributes.filter(|_| self.order.args.preserve)
     }
 
     pub(crate) fn cover(&self, offset: u64, len: u64, sum: u64) -> Result<(), Failure> {
-        self.books()
+        self.state()
             .coverage
             .add(offset, len, sum)
             .map_err(|error| Failure::failed(format!("the sender breaks the protocol: {error}")))
     }
 
     pub(crate) fn broken_off(&self) -> Failure {
-        let got = self.books().coverage.bytes();
+        let got = self.state().coverage.bytes();
         let of = self.length.map(|length| format!(" of {length}")).unwrap_or_default();
         Failure::failed(format!(
             "the sender ended the connection midway, after {got}{of} bytes: {}",
@@ -198,7 +198,7 @@ impl<'a> Intake<'a> {
     }
 
     pub(crate) fn ended(&self, bytes: u64, checksum: Option<u64>) -> Result<(), Failure> {
-        let before = self.books().end.replace((bytes, checksum));
+        let before = self.state().end.replace((bytes, checksum));
         if before.is_some_and(|before| before != (bytes, checksum)) {
             return Err(Failure::failed(
                 "the sender breaks the protocol: its streams end differently",
@@ -213,12 +213,12 @@ impl<'a> Intake<'a> {
     ///
     /// What is missing or differs.
     pub(crate) fn check(&self) -> Result<(u64, Option<u64>), Failure> {
-        let books = self.books();
-        let (bytes, theirs) = books.end.unwrap_or_default();
-        let Some(ours) = books.coverage.complete(bytes) else {
+        let state = self.state();
+        let (bytes, theirs) = state.end.unwrap_or_default();
+        let Some(ours) = state.coverage.complete(bytes) else {
             return Err(Failure::failed(format!(
                 "the sender speaks of {bytes} bytes, and {} came",
-                books.coverage.bytes()
+                state.coverage.bytes()
             )));
         };
         match (ours, theirs) {
@@ -237,21 +237,21 @@ impl<'a> Intake<'a> {
 
     /// The thread of this number is through.
     pub(crate) fn add(&self, number: usize, part: Part) {
-        self.books().parts.insert(number, part);
+        self.state().parts.insert(number, part);
     }
 
     /// A thread that received from this queue is through. The last of several knows everything, so each looks in its
     /// turn.
     pub(crate) fn look(&self, queue: usize, look: impl FnOnce() -> Arrived) {
-        let mut books = self.books();
-        books.arrived.insert(queue, look());
+        let mut state = self.state();
+        state.arrived.insert(queue, look());
     }
 
     /// The threads' work, and what came by all queues of the NIC.
     pub(crate) fn take_parts(&self) -> (Vec<Part>, Option<Arrived>) {
-        let mut books = self.books();
-        let parts = std::mem::take(&mut books.parts).into_values().collect();
-        let arrived = std::mem::take(&mut books.arrived).into_values();
+        let mut state = self.state();
+        let parts = std::mem::take(&mut state.parts).into_values().collect();
+        let arrived = std::mem::take(&mut state.arrived).into_values();
         (parts, arrived.reduce(Arrived::and))
     }
 }

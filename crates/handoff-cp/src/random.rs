@@ -1,6 +1,6 @@
 //! Random bits, for names that must not collide.
 
-/// So many bits of the kernel's.
+/// 128 bits of the kernel's generator.
 pub(crate) fn bits() -> u128 {
     let mut bytes = [0; 16];
     // Before the kernel's generator is seeded nobody else is running.

@@ -33,6 +33,10 @@ impl<'a> Deadline<'a> {
     }
 
     /// Runs an operation of a driver, which is told how long it may take, to its end or to the stop.
+    ///
+    /// # Errors
+    ///
+    /// The stop, and the driver's own.
     pub fn block_on<T>(
         &self,
         driver: &Driver,
@@ -50,6 +54,10 @@ impl<'a> Deadline<'a> {
 
     /// Runs uninterruptible work on a thread of its own; when the time is over, leaves the thread behind
     /// and returns `None`.
+    ///
+    /// # Errors
+    ///
+    /// The stop.
     pub fn detached<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

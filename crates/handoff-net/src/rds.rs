@@ -127,6 +127,10 @@ impl Host {
     /// The engine that was asked for, and why not the kernel's where that was left open. Ours listens at `own`,
     /// and lets `allow_list` connect. `under_way` bytes may be under way from each
     /// of the kernel's ports, if it allows it, or to each peer of our own.
+    ///
+    /// # Errors
+    ///
+    /// No engine, or not the one that was asked for.
     pub fn new(
         driver: &Driver,
         name: EngineName,
@@ -188,6 +192,10 @@ impl Host {
     }
 
     /// A free port; the kernel chooses one itself.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind).
     pub fn bind_free(&self, driver: &Driver, copy: bool) -> Result<Port, Failure> {
         if let Self::Kernel { .. } = self {
             return self.bind(driver, 0, copy);
@@ -204,6 +212,10 @@ impl Host {
 
     /// A socket to answer one peer from, if a port's bytes under way are limited for all peers together. It takes next
     /// to nothing that somebody sends to it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
     pub fn bind_for_answers(&self) -> Result<Option<Box<kernel::Socket<Buffer>>>, Failure> {
         let Self::Kernel { address, under_way } = self else { return Ok(None) };
         let socket = Box::new(kernel::Socket::bind((*address, 0).into()).map_err(failure)?);
@@ -279,6 +291,10 @@ fn bind_once_closed(address: SocketAddr) -> Result<kernel::Socket<Buffer>, Failu
 
 impl Port {
     /// Bytes of the longest message.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
     pub fn longest(&self) -> Result<usize, Failure> {
         match self {
             Self::Kernel { socket, .. } => {
@@ -289,6 +305,10 @@ impl Port {
     }
 
     /// As [`Port::send`]; the kernel copies the bytes, and does not report when they are acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Port::send`].
     pub fn send_copied(
         &self,
         to: SocketAddr,
@@ -353,6 +373,10 @@ impl Port {
 
     /// Messages of the kernel's engine that are back, because they were copied, and that the peer may not
     /// have: they end with the port.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
     pub fn unacknowledged(&self) -> Result<usize, Failure> {
         match self {
             Self::Kernel { socket, .. } => Ok(socket.unacknowledged().map_err(failure)?),
@@ -362,6 +386,10 @@ impl Port {
     }
 
     /// Waits until something may have changed, or `time` says that it is time to look.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
     pub async fn changed(&self, time: impl Future<Output = ()>) -> Result<(), Failure> {
         let time = pin!(time);
         match self {

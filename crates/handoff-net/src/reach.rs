@@ -344,7 +344,7 @@ impl Listener {
     ) -> Result<handoff::Socket, Failure> {
         let (mut listener, allow_list) = self.on(driver)?;
         let accepted = deadline.block_on(driver, async |left| {
-            let visitor = async {
+            let accepting = async {
                 loop {
                     let (socket, peer) = listener.accept().await?;
                     if allow_list.lets_in(peer) {
@@ -352,7 +352,7 @@ impl Listener {
                     }
                 }
             };
-            driver.timeout(left, visitor).await.and_then(|accepted| accepted)
+            driver.timeout(left, accepting).await.and_then(|accepted| accepted)
         });
         match accepted? {
             Ok(socket) => Ok(socket),
