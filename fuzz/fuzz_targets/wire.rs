@@ -2,8 +2,8 @@
 //! taken once.
 #![no_main]
 
-use handoff_cli::cp::coverage::Coverage;
-use handoff_cli::cp::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
+use handoff_cp::coverage::Coverage;
+use handoff_cp::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
 use libfuzzer_sys::fuzz_target;
 
 /// Everything that a decoder makes of `stream`, fed `cut` bytes at a time; payload as joined ranges.

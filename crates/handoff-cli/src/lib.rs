@@ -16,10 +16,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod blk;
-pub mod cp;
 pub mod doctor;
 mod meter;
-pub mod net;
 mod nic;
 mod rds;
 mod relay;
@@ -75,7 +73,7 @@ pub enum Command {
     /// Show what this kernel, these limits, this user and each interface can do
     Doctor(doctor::Args),
     /// Copy a file or pipe to another, here or on another machine
-    Cp(cp::Args),
+    Cp(handoff_cp::Args),
     /// Pass TCP connections on to another address, without copying
     Relay(relay::Args),
     /// Serve the files of a directory over HTTP, from the page cache's pages
@@ -124,7 +122,7 @@ impl Program for Cli {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         match &self.command {
             Command::Doctor(args) => doctor::run(args, context),
-            Command::Cp(args) => cp::run(args, context),
+            Command::Cp(args) => handoff_cp::run(args, context),
             Command::Relay(args) => relay::run(args, context),
             Command::Serve(args) => serve::run(args, context),
             Command::Bench(_) => match workshop::start("bench")? {},

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use handoff_command::{Context, Failure, output};
 
-use crate::net::nic::failure;
+use handoff_net::nic::failure;
 use handoff_nic::{Directory, Lease, Namespace, Prepared, Step};
 use ipnet::IpNet;
 use serde_json::json;

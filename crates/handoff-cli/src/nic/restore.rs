@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::net::nic::failure;
+use handoff_net::nic::failure;
 use handoff_nic::{Directory, Undone, restore, restore_all};
 
 use handoff_command::{Context, Failure, output};

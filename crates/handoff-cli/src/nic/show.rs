@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use handoff_command::{Context, Failure, output};
 
-use crate::net::nic::failure;
+use handoff_net::nic::failure;
 use handoff_nic::{Directory, Nic, Obstacle, Record, Target, Weight};
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::rds::failure;
+use handoff_net::rds::failure;
 use handoff_rds::kernel::{Bound, Connection, Counter, Information, Queue};
 use serde::Serialize;
 

@@ -4,18 +4,15 @@
 //! - stderr and the report say which engine serves, and why the kernel's does not;
 //! - a signal ends a run early, with its report.
 //!
-//! [`port`] is one port of either engine; [`stress`] asks and answers, [`report`] reports.
+//! A port of either engine is [`handoff_net::rds::Port`]; [`stress`] asks and answers, [`report`] reports.
 
 mod frame;
 mod info;
 mod ping;
-pub(crate) mod port;
 mod report;
 mod stress;
 
 use clap::Subcommand;
-use handoff_rds::Error;
-
 use handoff_command::{Context, Failure};
 
 const EXAMPLES: &str = "\
@@ -56,14 +53,5 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         Action::Ping(args) => ping::run(args, context),
         Action::Stress(args) => stress::run(args, context),
         Action::Info(info::InfoArgs {}) => info::run(context),
-    }
-}
-
-/// The failure of a subcommand by an error of the library.
-pub(crate) fn failure(error: Error) -> Failure {
-    match error {
-        Error::NotPossible(_) | Error::Memlock { .. } => Failure::not_possible(error),
-        Error::Invalid(_) | Error::MessageTooLong { .. } => Failure::usage(error),
-        other => Failure::failed(other),
     }
 }

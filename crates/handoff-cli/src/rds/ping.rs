@@ -14,8 +14,8 @@ use handoff_rds::protocol::Event;
 use handoff_rds::wire::PORT;
 use serde::Serialize;
 
-use super::port::{Host, Serving, UNDER_WAY};
-use crate::rds::failure;
+use handoff_net::rds::failure;
+use handoff_net::rds::{Host, Serving, UNDER_WAY};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,7 +12,7 @@ use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
 use super::Relay;
 use super::ledger::Counted;
-use crate::net::reach;
+use handoff_net::reach;
 
 /// After a failure to accept or to connect that says nothing of when it ends.
 pub(super) const AGAIN: Duration = Duration::from_millis(250);
@@ -103,12 +103,12 @@ fn linger(socket: &Socket, time: Option<Duration>) {
 
 /// A connection to the first address of the target that takes it. Without a descriptor it waits until others end.
 async fn connect(relay: &Relay) -> Result<(Socket, SocketAddr), String> {
-    let (begin, patience) = (Instant::now(), relay.connect_timeout);
+    let (begin, timeout) = (Instant::now(), relay.connect_timeout);
     let mut errors = Vec::new();
     for address in &relay.target {
         let reached = loop {
-            match reach::connect_to(&relay.driver, *address, patience).await {
-                Err(error @ Error::NoDescriptor { .. }) if begin.elapsed() < patience => {
+            match reach::connect_to(&relay.driver, *address, timeout).await {
+                Err(error @ Error::NoDescriptor { .. }) if begin.elapsed() < timeout => {
                     relay.ledger.note(error.to_string());
                     clock::pass(&relay.driver, AGAIN).await;
                 }

@@ -13,7 +13,7 @@ use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock};
 
 use super::{Args, Relay, connection};
-use crate::net::reach::Listener;
+use handoff_net::reach::Listener;
 
 /// When it is time to end.
 pub(super) struct Ends<'a> {
@@ -93,8 +93,8 @@ pub(super) async fn run(
     // The listener is closed, and so is the progress line: the terminal is the user's again.
     relay.ledger.clear();
     let over = pin!(relay.ledger.until_below(1));
-    let patience = pin!(clock::pass(&relay.driver, args.grace));
-    if let Either::Right(_) = select(over, patience).await {
+    let grace = pin!(clock::pass(&relay.driver, args.grace));
+    if let Either::Right(_) = select(over, grace).await {
         let left = relay.ledger.open();
         relay.ledger.note(format!("{left} connections were under way when --grace was over"));
     }

@@ -20,7 +20,7 @@ use indicatif::ProgressBar;
 
 use super::log::Ended;
 use super::report::Counts;
-use crate::net::arrived::Arrived;
+use handoff_net::arrived::Arrived;
 
 /// What the ledgers of all threads share.
 #[derive(Clone)]

@@ -34,11 +34,11 @@ use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, output, quantity};
 use handoff_sys::getbuf;
 
-use crate::net::address::{Address, Endpoint};
-use crate::net::nic::{self, Card};
-use crate::net::patience::Patience;
-use crate::net::reach::{self, Addresses, Listener};
 use gate::Door;
+use handoff_net::address::{Address, Endpoint};
+use handoff_net::deadline::Deadline;
+use handoff_net::nic::{self, Card};
+use handoff_net::reach::{self, Addresses, Listener};
 use ledger::{Ledger, Shared};
 use report::Report;
 use worker::{First, Turn, Worker};
@@ -200,9 +200,9 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
     }
     let family = args.addresses.family();
-    let patience = Patience::new(&context.stop, Some(args.connect_timeout));
-    let target = reach::resolve(&target, family, patience)?;
-    let listener = Listener::bind(&listen, family, args.addresses.from(), patience)?;
+    let deadline = Deadline::new(&context.stop, Some(args.connect_timeout));
+    let target = reach::resolve(&target, family, deadline)?;
+    let listener = Listener::bind(&listen, family, args.addresses.from(), deadline)?;
     let address = listener.address()?;
     let card = match &args.nic {
         Some(name) => Some(nic::prepare(name, 1, nic::arriving_at(address))?),

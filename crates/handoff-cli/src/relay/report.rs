@@ -9,7 +9,7 @@ use handoff_command::output;
 use serde::Serialize;
 
 use super::ledger::Told;
-use crate::net::arrived::Arrived;
+use handoff_net::arrived::Arrived;
 
 /// What is counted while it runs.
 #[derive(Default)]

@@ -17,8 +17,8 @@ use handoff_command::{Failure, Stop, clock, output, service};
 use super::gate::{self, Door, Ends};
 use super::ledger::{Ledger, Shared};
 use super::{Args, EngineName, Relay};
-use crate::net::nic::{self, Card};
-use crate::net::reach::Listener;
+use handoff_net::nic::{self, Card};
+use handoff_net::reach::Listener;
 
 /// Between looks at how far connections are.
 const LOOK: Duration = Duration::from_secs(1);

@@ -27,9 +27,9 @@ use handoff_command::rate_limit::RateLimit;
 use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, allow_list, descriptors, output, quantity, service};
 
-use crate::net::address::Endpoint;
-use crate::net::patience::Patience;
-use crate::net::reach::{Addresses, Listener};
+use handoff_net::address::Endpoint;
+use handoff_net::deadline::Deadline;
+use handoff_net::reach::{Addresses, Listener};
 use report::{Counts, Report};
 use root::Root;
 use worker::Worker;
@@ -109,8 +109,8 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let log = args.log.open()?;
     descriptors::allow_all();
     let family = args.addresses.family();
-    let patience = Patience::new(&context.stop, None);
-    let first = Listener::bind(&endpoint, family, args.addresses.from(), patience)?;
+    let deadline = Deadline::new(&context.stop, None);
+    let first = Listener::bind(&endpoint, family, args.addresses.from(), deadline)?;
     let address = first.address()?;
     let mut listeners = Vec::new();
     for _ in 1..args.threads {

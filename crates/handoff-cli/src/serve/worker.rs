@@ -18,7 +18,7 @@ use super::files::Files;
 use super::log::Entry;
 use super::report::Counts;
 use super::root::Root;
-use crate::net::reach::Listener;
+use handoff_net::reach::Listener;
 
 pub(super) struct Worker<'a> {
     pub(super) args: &'a Args,

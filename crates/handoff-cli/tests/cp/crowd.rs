@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff_cli::cp::wire::{Hello, MAGIC};
+use handoff_cp::wire::{Hello, MAGIC};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use crate::hostile;

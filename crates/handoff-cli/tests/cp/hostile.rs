@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use handoff_cli::cp::checksum::PieceSum;
-use handoff_cli::cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
+use handoff_cp::checksum::PieceSum;
+use handoff_cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
 use handoff_testbed::helpers::eventually;
 
 use crate::session::{cp, names, path, pattern, run};

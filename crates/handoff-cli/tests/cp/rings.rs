@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff_cli::cp::wire::{HELLO_LEN, Hello};
+use handoff_cp::wire::{HELLO_LEN, Hello};
 use rustix::process::Signal;
 
 use crate::hostile::{data, hello};

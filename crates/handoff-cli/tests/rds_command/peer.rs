@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use futures_lite::future::or;
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor};
-use handoff_cli::cp::wire::{Decoder, Event as Said, Frame, HELLO_LEN, Hello};
+use handoff_cp::wire::{Decoder, Event as Said, Frame, HELLO_LEN, Hello};
 use handoff_rds::Received;
 use handoff_rds::own::{Engine, Socket};
 use handoff_rds::protocol::{Event, Limits};

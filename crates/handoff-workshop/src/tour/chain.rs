@@ -14,7 +14,7 @@ use super::bed::Bed;
 use super::report::{Chain, Hop};
 use super::running::Running;
 use super::witness::{Part, Seen, Witness};
-use handoff_cli::cp::checksum::PieceSum;
+use handoff_cp::checksum::PieceSum;
 
 /// What carries the bytes between the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -65,7 +65,7 @@ impl Chain {
         let emulated = if emulated { " (emulated)" } else { "" };
         let mut text = format!(
             "\n{name}: {bytes} bytes in {seconds:.1} s{emulated}, {} {checksum} at both ends\n",
-            handoff_cli::cp::checksum::CHECKSUM
+            handoff_cp::checksum::CHECKSUM
         );
         text.push_str(&self.table().trim_fmt());
         text.push('\n');

@@ -7,9 +7,9 @@ use handoff::Driver;
 use handoff_command::{Failure, output, service};
 
 use super::super::frame::{self, HEAD, Head, Kind};
-use super::super::port::Host;
 use super::peers::Peers;
 use super::shared::{AT_ONCE, Run};
+use handoff_net::rds::Host;
 
 /// The longest answer that anybody may request.
 const LONGEST: usize = 1 << 20;

@@ -9,9 +9,9 @@ use handoff_command::Failure;
 use handoff_rds::End;
 
 use super::super::frame::{self, Head, Kind};
-use super::super::port::{Host, Port};
 use super::shared::{AT_ONCE, Run, StressArgs};
-use crate::rds::failure;
+use handoff_net::rds::failure;
+use handoff_net::rds::{Host, Port};
 
 /// How long to wait at the end, from the last answer on, for answers to requests that were given up.
 const GRACE: Duration = Duration::from_secs(5);
@@ -124,12 +124,12 @@ impl Asking {
                 let waiting = places.iter().filter(|place| place.waits).count();
                 let late: usize = places.iter().map(|place| place.given_up.len()).sum();
                 let back = places.iter().all(|place| place.buffer.is_some());
-                let patience = match (waiting, late) {
+                let timeout = match (waiting, late) {
                     (0, 0) if back => Duration::ZERO,
                     (0, _) if back => GRACE,
                     _ => Duration::from_secs(args.timeout.into()),
                 };
-                if run.context.stop.requested() || over.max(last).elapsed() >= patience {
+                if run.context.stop.requested() || over.max(last).elapsed() >= timeout {
                     let counted = &mut *run.counted.borrow_mut();
                     counted.unanswered += waiting as u64;
                     counted.lost += late as u64;

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use handoff_command::rate_limit::RateLimit;
 use handoff_command::{Failure, output};
 
-use crate::rds::failure;
 use handoff::{Buffer, Region};
+use handoff_net::rds::failure;
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::{Completion, Error, Refused};
 
-use super::super::port::{Host, Port};
 use super::shared::Run;
+use handoff_net::rds::{Host, Port};
 
 /// Bytes of all answers.
 const ROOM: usize = 256 << 20;

@@ -9,8 +9,8 @@ use handoff_command::quantity::parse_bytes;
 use handoff_command::{Context, clock};
 
 use super::super::frame::HEAD;
-use super::super::port::{Serving, UNDER_WAY};
 use super::super::report::Times;
+use handoff_net::rds::{Serving, UNDER_WAY};
 
 /// Between looks if nothing reports a change.
 const LOOK: Duration = Duration::from_millis(80);

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::net::{SocketAddrV4, TcpStream};
 use std::process::{Command, Stdio};
 
-use handoff_cli::cp::wire::HELLO_LEN;
+use handoff_cp::wire::HELLO_LEN;
 use handoff_rds::wire::{Header, PORT};
 use handoff_testbed::{Pair, load};
 use rustix::process::Signal;

@@ -1,7 +1,7 @@
 //! Peers that break the protocol, or keep it and go no further.
 
-use handoff_cli::cp::checksum::PieceSum;
-use handoff_cli::cp::wire::{Frame, Hello};
+use handoff_cp::checksum::PieceSum;
+use handoff_cp::wire::{Frame, Hello};
 use handoff_testbed::Pair;
 
 use crate::copy::{Files, pattern, receiver, sender};

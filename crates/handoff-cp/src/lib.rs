@@ -1,0 +1,166 @@
+//! `handoff cp`: copies a file or pipe to another, here or on another machine.
+//!
+//! Contracts:
+//! - a destination file appears whole or not at all, however the process ends; a power cut is another matter (--sync);
+//!   what no new file can replace is written in place, and that is said;
+//! - a sender succeeds only after the receiver has everything in place;
+//! - the report says for each hop what the CPU copied, and the reason for every fallback.
+//!
+//! The way down: [`run`] takes [`Args`], which `sides` compares with the addresses, and makes an `order` of them. Then
+//! one of four carries it out:
+//!
+//! - `receive`: the threads of a receiver. `reach` waits for the sender or connects to it, and `greet` says hello;
+//!   `queues` gives each thread a queue of the NIC. A thread has a `share` of the connections; each `connection` brings
+//!   its bytes (by `gathering`, past the page cache) to the thread's `sink`. All have one `intake` and one `ending`;
+//! - `send`: `reach` again; `carry` brings pieces from the `inlet` to the `outlet`, and `answer` is the receiver's;
+//! - `local`: `in_kernel`, or `carry` to a file;
+//! - `messages`: both sides by reliable datagrams.
+//!
+//! All of it stands on a `job`, which is the order on a thread, on `origin` and `destination`, and on `wire`, the protocol.
+
+// `eprintln!` panics where nobody reads standard error any more; `handoff_sys::hangup::say` does not.
+#![cfg_attr(not(test), deny(clippy::print_stderr))]
+
+mod answer;
+mod args;
+mod carry;
+pub mod checksum;
+mod connection;
+pub mod coverage;
+mod destination;
+mod ending;
+mod extents;
+mod gathering;
+mod greet;
+mod in_kernel;
+mod inlet;
+mod intake;
+mod job;
+mod kept;
+mod lending;
+mod local;
+mod messages;
+mod order;
+mod origin;
+mod outlet;
+mod queues;
+mod random;
+mod ranged;
+mod reach;
+mod receive;
+mod report;
+mod send;
+mod share;
+mod sides;
+mod sink;
+mod staging;
+mod stream;
+mod tell;
+mod turn;
+mod unfinished;
+pub mod wire;
+
+use handoff_command::failure::Failed;
+use handoff_command::{Context, Failure, output, standard};
+use handoff_net::address::{self, Address};
+use handoff_net::nic::{self, Card};
+
+pub use args::{Args, EngineName, Lend};
+use inlet::Inlet;
+use job::Job;
+use order::Order;
+use origin::Origin;
+use receive::Spread;
+use report::Report;
+use sink::Output;
+
+/// Copies, and reports the result.
+///
+/// # Errors
+///
+/// See [`Failure`]: addresses that make no sense are usage, a requested engine that is missing is not
+/// possible, everything else is a failed copy, which leaves nothing under the destination's name.
+pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
+    let (source, destination) = sides::of(args)?;
+    let prepare = |name| nic::prepare(name, args.queues.into(), Vec::new());
+    let card = args.nic.as_deref().map(prepare).transpose()?;
+    let ended = copy(args, context, source, destination, card.as_ref());
+    match card {
+        Some(card) => nic::put_back(card, ended),
+        None => ended,
+    }
+}
+
+/// Copies; all drivers have let go of everything afterwards.
+fn copy(
+    args: &Args,
+    context: &Context,
+    source: Address,
+    destination: Address,
+    card: Option<&Card>,
+) -> Result<(), Failure> {
+    let order = Order::new(args, context, source, destination);
+    let report = carry_out(&order, card);
+    order.progress.finish_and_clear();
+    let report = report?;
+    match (&order.destination, context.json) {
+        (Address::Pipe, true) => {
+            let text =
+                serde_json::to_string_pretty(&report).failed("the result has no JSON form")?;
+            output::print_aside(text);
+            Ok(())
+        }
+        (Address::Pipe, false) => {
+            output::print_aside(report.text().trim_end());
+            Ok(())
+        }
+        (_, true) => output::json(&report),
+        (_, false) => output::text(&report.text()),
+    }
+}
+
+/// Receives, sends, or copies here, as the addresses say.
+fn carry_out(order: &Order<'_>, card: Option<&Card>) -> Result<Report, Failure> {
+    for side in [&order.source, &order.destination] {
+        if let Address::File(path) = side
+            && let Some(shown) = address::looks_like_endpoint(path)
+            && !path.exists()
+        {
+            order.note(format!("{shown} is taken for a file: an address is tcp://{shown}"));
+        }
+    }
+    match &order.source {
+        Address::Connect(_) | Address::Listen(_) => {
+            let (threads, queues) = (order.args.threads(), order.args.queues.into());
+            let target = Output::target(order)?;
+            receive::receive(order, target, &Spread { threads, card, queues })
+        }
+        Address::Rds(endpoint) => {
+            let target = Output::target(order)?;
+            messages::receive(&Job::new(order)?, endpoint, target)
+        }
+        Address::File(_) | Address::Pipe => send_or_copy(&Job::new(order)?),
+    }
+}
+
+/// Opens the source, then its sink.
+fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
+    let origin = match &job.order.source {
+        Address::File(path) => Origin::open(job.order.stop, path)?,
+        _ => Origin::stdin()?,
+    };
+    let length = origin.len();
+    job.order.set_length(length);
+    job.source_kind.set(Some(origin.kind()));
+    let preserved = if job.order.args.preserve { origin.preserved()? } else { None };
+    match &job.order.destination {
+        Address::Connect(endpoint) | Address::Listen(endpoint) => {
+            send::send(job, origin, preserved, endpoint)
+        }
+        Address::Rds(endpoint) => {
+            messages::send(job, &Inlet::new(job, origin, false, true)?, length, endpoint)
+        }
+        Address::File(path) => local::to_path(job, origin, preserved, path),
+        Address::Pipe => local::to_stream(job, origin, standard::output()?),
+    }
+}
