@@ -16,6 +16,7 @@ use std::{
 };
 
 use handoff_command::allow_list::{self, AllowList};
+use handoff_net::nic::failure;
 use handoff_nic::{Directory, Error, ErrorKind, Flow, Nic, Plan, Prepared, Wanted};
 use handoff_sys::hangup;
 use handoff_testbed::Namespace;
@@ -67,7 +68,7 @@ impl Card {
         pattern: &Arc<Pattern>,
         stop: &Stop,
     ) -> Result<Self, Failure> {
-        let nic = Nic::look(device).map_err(of_nic)?;
+        let nic = Nic::look(device).map_err(failure)?;
         let address = usable(&nic)?;
         let load = Load { mtu: nic.mtu, gro: nic.hardware_gro.on };
         let own = own(load);
@@ -84,7 +85,7 @@ impl Card {
         let (prepared, unfit) = match prepare(&nic, address, &ports[1..]) {
             Ok(prepared) => (Some(prepared), None),
             Err(error) if error.kind() == ErrorKind::NotPossible => (None, Some(error.to_string())),
-            Err(error) => return Err(of_nic(error)),
+            Err(error) => return Err(failure(error)),
         };
         hangup::say(invitation(address, port));
         allow_list::warn((address, port).into(), from, "send");
@@ -123,7 +124,7 @@ impl Card {
     pub(crate) fn put_back(self) -> Result<Vec<String>, Failure> {
         self.host.leave();
         let Some(prepared) = self.prepared else { return Ok(Vec::new()) };
-        Ok(prepared.undo().map_err(of_nic)?.left)
+        Ok(prepared.undo().map_err(failure)?.left)
     }
 }
 
@@ -181,15 +182,6 @@ fn invitation(address: IpAddr, port: u16) -> String {
 
 /// The port where the sending host connects by default.
 pub(crate) const DEFAULT_PORT: u16 = 4_000;
-
-fn of_nic(error: Error) -> Failure {
-    let cause = error.to_string();
-    match error.kind() {
-        ErrorKind::Usage => Failure::Usage(cause),
-        ErrorKind::NotPossible => Failure::NotPossible(cause),
-        _ => Failure::Failed(cause),
-    }
-}
 
 impl Network for Card {
     fn load(&self) -> Load {
