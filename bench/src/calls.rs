@@ -28,7 +28,7 @@ impl Enters {
     ///
     /// # Errors
     ///
-    /// Why they cannot be counted, in one line.
+    /// One line that says why they cannot be counted.
     pub fn of(threads: impl IntoIterator<Item = i32>) -> Result<Self, String> {
         let wrong = |error: io::Error| format!("{TRACEPOINT}: {error}");
         let number = fs::read_to_string(TRACEPOINT).map_err(wrong)?;
@@ -40,7 +40,7 @@ impl Enters {
         Ok(Self { events: threads.into_iter().map(open).collect::<Result<_, _>>()? })
     }
 
-    /// How many there were.
+    /// The number of calls so far.
     ///
     /// # Errors
     ///
@@ -63,11 +63,11 @@ fn open(tracepoint: u64, thread: i32) -> io::Result<File> {
         ..perf_event_attr::default()
     };
     let flags = PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: the attributes are initialised and say their own size; no group, any processor.
+    // SAFETY: the attributes are initialised and say their own size; the event has no group, and any processor.
     let fd = unsafe { perf_event_open(&mut attributes, thread, -1, -1, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just opened it for us.
+    // SAFETY: the kernel has just opened the descriptor for us.
     Ok(unsafe { File::from_raw_fd(fd) })
 }

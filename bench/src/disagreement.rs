@@ -1,13 +1,13 @@
-//! A report's disagreements, in lines.
+//! The disagreements of a report, as lines of text.
 
 use handoff_command::quantity::percent;
 
 use crate::report::{CopiedAt, Disagreement, FRAMING, Report, Row, TOLERANCE, disagree};
 
-/// How many callers of a function a line has.
+/// The most callers of a function that a line names.
 const CALLERS: usize = 3;
 
-/// Where bytes were copied, in words.
+/// A place where bytes were copied, in words.
 fn place(copied: &CopiedAt) -> String {
     let callers = copied.path.iter().take(CALLERS).map(String::as_str);
     let callers = callers.collect::<Vec<_>>().join(" < ");
@@ -31,8 +31,8 @@ fn line(found: &Disagreement) -> String {
     text
 }
 
-/// The report's disagreements, a line for each such row, after one line that explains them; if all agree,
-/// one line. Nothing if nothing could be compared.
+/// The report's disagreements: one line that explains them, then a line for each row that disagrees. There is
+/// one line if all rows agree, and none if nothing could be compared.
 pub fn lines(report: &Report) -> Vec<String> {
     let Some(disagreements) = &report.disagreements else { return Vec::new() };
     let compared = |row: &&Row| row.copied_share.is_some() && row.copied_share_witness.is_some();
@@ -88,7 +88,7 @@ mod tests {
         })
     }
 
-    /// For rows with the counts that their reports imply.
+    /// A report of these rows, each with the copies that its report implies.
     fn report(rows: Vec<(Row, f64)>) -> Report {
         let (rows, found): (Vec<_>, Vec<_>) =
             rows.into_iter().map(|(row, implied)| (row.clone(), found(&row, implied))).unzip();

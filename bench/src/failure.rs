@@ -1,10 +1,10 @@
-//! How a command fails that cannot have what it stands on.
+//! The failures of commands that cannot have the lab or the testbed that they need.
 
 use handoff_command::{Failure, Stop};
 use handoff_lab::Error;
 use handoff_testbed::TopologyError;
 
-/// For which the lab has failed.
+/// The failure of a command for which the lab has failed.
 pub fn of_lab(error: Error, stop: &Stop) -> Failure {
     match error {
         Error::Failed(cause) => Failure::Failed(cause),
@@ -14,7 +14,7 @@ pub fn of_lab(error: Error, stop: &Stop) -> Failure {
     }
 }
 
-/// For which no hosts or disks could be made.
+/// The failure of a command for which no hosts or disks could be made.
 pub(crate) fn of_testbed(error: TopologyError) -> Failure {
     match error.is_unavailable() {
         true => Failure::NotPossible(error.to_string()),

@@ -20,10 +20,10 @@ use handoff_command::{Context, Failure};
 
 use crate::{failure, report::Report};
 
-/// With `--quick`, benches end in three minutes; busy machines are three times as slow.
+/// The time limit with `--quick`. Such benches end in three minutes; busy machines are three times as slow.
 const QUICK_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// The slots of a whole table are up to five times those of a quick one; the rest is for other programs,
-/// and for longer slots if the user wants them.
+/// The time limit of a whole table. Its slots take up to five times those of a quick one; the rest is for other
+/// programs, and for longer slots if the user wants them.
 const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// The time limit of a bench in the guest.
@@ -36,7 +36,7 @@ pub(crate) fn is_guest() -> bool {
     std::env::var_os("HANDOFF_GUEST").is_some()
 }
 
-/// Loads a module in the guest, where benches may.
+/// Loads a module if this is a guest of the lab; elsewhere it does nothing.
 ///
 /// # Errors
 ///
@@ -48,9 +48,9 @@ pub(crate) fn load_in_guest(module: &str) -> Result<(), Failure> {
     handoff_testbed::load(module, &[]).map_err(failure::of_testbed)
 }
 
-/// Runs a bench with `arguments`, which follow `handoff`, in a guest that has what is `carried` in, and so
-/// many pairs of virtio-net devices, at most for `limit`. Returns the report, and how the guest's bench
-/// ended if it did not end well: some rows failed, or it hung afterwards.
+/// Runs a bench with `arguments`, which follow `handoff-workshop`, in a guest. The guest has what is `carried`
+/// in and `virtio_net` pairs of virtio-net devices, and runs at most for `limit`. Returns the report, and how
+/// the guest's bench ended if it did not end well: some rows failed, or it hung afterwards.
 ///
 /// # Errors
 ///
@@ -98,11 +98,11 @@ pub fn run(
 mod tests {
     mod guest {
         mod fixture {
-            /// Takes the bench's place in the guest.
+            /// A fixture that takes the bench's place in the guest.
             #[test]
             #[ignore = "fixture: does not end"]
             fn does_not_end() {
-                // No sleep: where instructions are counted, the clock jumps to its end.
+                // A sleep would end at once: where instructions are counted, the clock jumps to the sleep's end.
                 loop {
                     std::thread::park();
                 }

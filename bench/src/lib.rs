@@ -6,9 +6,8 @@
 //!    one process, and a ratio is the median of the ratios of slots of the same round.
 //! 2. Baselines are written here in plain system calls, as well as possible.
 //! 3. A row that could not run gives the reason; it is never missing.
-//! 4. A bench makes what it needs (namespaces, devices, memory) so that it ends with the process: there is
-//!    nothing to clean up, however the bench ends. A user's NIC is put back, after a kill by `handoff nic
-//!    restore`.
+//! 4. What a bench makes (namespaces, devices, memory) ends with the process: there is nothing to clean up,
+//!    however the bench ends. A user's NIC is put back, after a kill by `handoff nic restore`.
 
 // `eprintln!` panics where nobody reads standard error any more; `handoff_sys::hangup::say` does not.
 #![cfg_attr(not(test), deny(clippy::print_stderr))]

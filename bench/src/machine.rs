@@ -11,7 +11,7 @@ pub struct Machine {
     pub cpu: String,
     /// How many processors this process may use.
     pub cores: usize,
-    /// Release of the running kernel.
+    /// The release of the running kernel.
     pub kernel: String,
     /// `none`, the hypervisor's name, or `unknown`.
     pub virtualisation: String,
@@ -38,7 +38,7 @@ impl Machine {
 }
 
 impl fmt::Display for Machine {
-    /// As in the tables' headings.
+    /// Writes the machine as it stands in the tables' headings.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cpu, cores, kernel, virtualisation } = self;
         write!(f, "{cpu}, {cores} processors, kernel {kernel}, virtualisation {virtualisation}")

@@ -45,16 +45,16 @@ use crate::{
 const DEFAULT_PATTERN: &str =
     r"([0-9]+(?:\.[0-9]+)?)\s*((?:[kKMG]i?)?B/s(?:ec)?|(?:[kKMG]i?)?Bps|[kKMG]?bits?/s(?:ec)?)";
 
-/// How often to look at a running peer: it shares its processor with us.
+/// The time between two looks at a running peer, which shares its processor with us.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// How long a receiver takes to begin, where nothing shows that it has.
+/// The time that a receiver has to begin, where nothing shows that it has begun.
 const START_UP: Duration = Duration::from_millis(300);
 
-/// How long a receiver may take to listen at the port that it is known to have.
+/// The longest wait for a receiver to listen at the port that it is known to have.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often to look whether a receiver listens yet.
+/// The time between two looks whether a receiver listens yet.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 /// The options of benches that run other programs beside their rows.
@@ -64,22 +64,22 @@ pub struct ProgramOptions {
     #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named)]
     pub peer: Vec<(String, String)>,
 
-    /// What to give its guest, with --lab.
+    /// What the guest is given, with --lab.
     #[command(flatten)]
     pub carried: Carried,
 }
 
 impl ProgramOptions {
-    /// For the guest's bench.
+    /// The options for the guest's bench.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
         named("peer", &self.peer)
     }
 
-    /// Refuses values of an option for programs that there are not.
+    /// Refuses an option whose values name a program that is no peer.
     ///
     /// # Errors
     ///
-    /// [`Failure::Usage`] with the first of them.
+    /// [`Failure::Usage`] with the first such name.
     pub(crate) fn must_have(
         &self,
         option: &str,
@@ -107,16 +107,16 @@ pub struct FigureOptions {
 }
 
 impl FigureOptions {
-    /// For the guest's bench.
+    /// The options for the guest's bench.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = String> {
         named("peer-regex", &self.peer_regex).chain(named("peer-unit", &self.peer_unit))
     }
 
-    /// The figures of these programs, in their order.
+    /// How to read the figures of these programs, in their order.
     ///
     /// # Errors
     ///
-    /// [`Failure::Usage`] for one that is wrong, or of no program.
+    /// [`Failure::Usage`] for an option that is wrong, or names no program.
     pub(crate) fn of(&self, programs: &ProgramOptions) -> Result<Vec<Figure>, Failure> {
         programs.must_have("--peer-regex", &self.peer_regex)?;
         programs.must_have("--peer-unit", &self.peer_unit)?;
@@ -133,7 +133,7 @@ pub(crate) fn named(option: &str, values: &[(String, String)]) -> impl Iterator<
     values.iter().map(move |(name, value)| format!("--{option}={name}={value}"))
 }
 
-/// What an option says about a peer.
+/// The value that an option has for a peer; `None` if it has none.
 pub(crate) fn value_of<'a>(name: &str, values: &'a [(String, String)]) -> Option<&'a str> {
     values.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str())
 }
@@ -204,7 +204,7 @@ impl Figure {
 pub struct Placeholders(pub Vec<(&'static str, String)>);
 
 impl Placeholders {
-    /// The command with all placeholders replaced.
+    /// Replaces all placeholders in a command.
     pub(crate) fn fill(&self, command: &str) -> String {
         self.0.iter().fold(command.to_owned(), |command, (name, value)| {
             command.replace(&format!("{{{name}}}"), value)
@@ -217,30 +217,30 @@ impl Placeholders {
 pub struct Output(File);
 
 impl Output {
-    /// Memory for it.
+    /// Makes memory for an output.
     ///
     /// # Errors
     ///
-    /// Why there is none, in one line.
+    /// One line that says why there is none.
     pub fn new() -> Result<Self, String> {
         let file = memfd_create("peer", MemfdFlags::CLOEXEC)
             .map_err(|errno| format!("no memory for its output: {errno}"))?;
         Ok(Self(file.into()))
     }
 
-    /// Where the program must print to.
+    /// The file that the program must print to.
     pub fn sink(&self) -> Stdio {
         self.0.try_clone().map_or_else(|_| Stdio::null(), Stdio::from)
     }
 
-    /// Its output so far.
+    /// The program's output so far.
     ///
     /// # Errors
     ///
-    /// Why it cannot be read, in one line.
+    /// One line that says why the output cannot be read.
     pub fn text(&self) -> Result<String, String> {
         let mut text = Vec::new();
-        // The offset is shared with the program, which may go on.
+        // The program shares the file's offset and may go on, so this reads at an offset of its own.
         let mut at = 0;
         loop {
             let mut piece = [0; 4_096];
@@ -255,12 +255,12 @@ impl Output {
         }
     }
 
-    /// How it ended, with the last line that it printed.
+    /// How the program ended, with the last line that it printed.
     pub(crate) fn failure(&self, status: ExitStatus) -> String {
         format!("{status}: {}", self.last_line())
     }
 
-    /// The last line that it printed so far.
+    /// The last line that the program has printed so far.
     pub(crate) fn last_line(&self) -> String {
         let text = self.text().unwrap_or_default();
         let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
@@ -268,30 +268,30 @@ impl Output {
     }
 }
 
-/// A program as an engine: each slot is one run of it.
+/// A program as an engine: each slot is one run of the program.
 #[derive(Debug)]
 pub struct Peer {
     /// The command, with placeholders.
     pub command: String,
-    /// How to read its figure.
+    /// How to read the program's figure.
     pub figure: Figure,
-    /// Values for the placeholders.
+    /// The values for the placeholders.
     pub placeholders: Placeholders,
-    /// Where it runs.
+    /// The namespace that the program runs in.
     pub namespace: Namespace,
-    /// The program that receives, if the bench's own receiver does not suffice.
+    /// The program that receives; `None` if the bench's own receiver suffices.
     pub receiver: Option<Receiver>,
 }
 
-/// A program at the far end, as long as this lives.
+/// A program at the far end. It runs as long as this value lives.
 #[derive(Debug)]
 pub struct Receiver {
     _running: Running,
 }
 
 impl Receiver {
-    /// Starts it through the shell, and waits until somebody listens at its port of TCP. One without such a port has a
-    /// moment.
+    /// Starts the command through the shell, and waits until somebody listens at its TCP port. A receiver
+    /// without such a port has [`START_UP`] to begin.
     ///
     /// # Errors
     ///
@@ -327,9 +327,9 @@ impl Receiver {
 pub(crate) enum Affinity {
     /// The bench's processor.
     Inherited,
-    /// These.
+    /// These processors.
     Only(CpuSet),
-    /// All.
+    /// All processors.
     All,
 }
 
@@ -342,7 +342,7 @@ pub(crate) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            // The group is gone if this fails, which is fine.
+            // The call fails if the group is gone, which is fine.
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
             let _ = self.child.wait();
         }
@@ -350,7 +350,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts a command through the shell, by default in the caller's namespace.
+    /// Starts a command through the shell; for `None`, in the caller's namespace.
     pub(crate) fn start(
         command: &str,
         namespace: Option<&Namespace>,
@@ -383,17 +383,17 @@ impl Running {
             .map_err(|error| format!("cannot start the shell: {error}"))
     }
 
-    /// Of the shell.
+    /// The process ID of the shell.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// How the shell ended; `None` if it still runs.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, String> {
         self.child.try_wait().map_err(|error| error.to_string())
     }
 
-    /// Waits for the end. None if the user ended the bench meanwhile.
+    /// Waits for the end, at most for `limit`. Returns `None` if the user ended the bench meanwhile.
     fn wait(
         &mut self,
         slot: &Slot<'_>,
@@ -410,7 +410,7 @@ impl Running {
             time.kept_waiting = time.kept_waiting.max(waits.since(&Waits::default()));
             let mut ended = [PollFd::new(&handle, PollFlags::IN)];
             match poll(&mut ended, Some(&BETWEEN_LOOKS)) {
-                // A signal; the check below sees whether it ends the bench.
+                // The call may end with a signal. The check below sees whether that ends the bench.
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(line(errno.into())),
             }
@@ -446,10 +446,10 @@ impl Engine for Peer {
         }
         let text = output.text()?;
         let bytes = match self.figure.read(&text)? {
-            // Its own clock ran on while it was kept waiting, and so does this one.
+            // The program's own clock ran on while the program was kept waiting, and so does this one.
             Reading::Rate(rate) => {
                 if self.command.contains("{seconds}") {
-                    // It sent for so long, whatever its start and end take.
+                    // The program sent for this long, whatever its start and end took.
                     time.elapsed = time.elapsed.min(Duration::from_secs(seconds));
                 }
                 rate * time.elapsed.as_secs_f64()
@@ -553,7 +553,7 @@ mod tests {
         let start = |command| Receiver::start(command, &namespace, Some(9), Affinity::All);
         let error = start("echo broken >&2; exit 3").unwrap_err();
         assert!(error.ends_with("ended: exit status: 3: broken"), "{error}");
-        // It listens for the receiver.
+        // The test listens in place of the receiver.
         let _listener = namespace.run(|| TcpListener::bind("[::]:9")).unwrap().unwrap();
         let receiver = start("exec sleep 3600").unwrap();
         let process = receiver._running.child.id();

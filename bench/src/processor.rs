@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::tasks;
 
-/// The calling thread is on one processor until this is dropped. Children inherit it.
+/// Keeps the calling thread on one processor until it is dropped. Children inherit the processor.
 #[derive(Debug)]
 pub struct Pinned {
     before: CpuSet,
@@ -19,8 +19,8 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Pins the calling thread to `cpu`, or to the last one that it may use: the first ones get
-    /// most interrupts.
+    /// Pins the calling thread to `cpu`, or to the last processor that it may use: the first ones get most
+    /// interrupts.
     ///
     /// # Errors
     ///
@@ -56,12 +56,12 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Fails only if the processors were taken away meanwhile; then the kernel has moved us.
+        // The call fails only if the processors were taken away meanwhile; then the kernel has moved us.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
 
-/// How long the calling thread was ready to run so far, and others ran instead. Zero if the kernel does not
+/// How long the calling thread has been ready to run so far while others ran. It is zero if the kernel does not
 /// report it (CONFIG_SCHED_INFO), and where instructions are counted: there everything on the one processor
 /// belongs to the work.
 pub fn kept_waiting() -> Duration {
@@ -71,12 +71,12 @@ pub fn kept_waiting() -> Duration {
     ran_and_waited(Path::new("/proc/thread-self")).1
 }
 
-/// How long each thread of a group ran so far, and was ready to run while others ran.
+/// How long each thread of a group has run so far, and how long it was ready to run while others ran.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Waits(HashMap<PathBuf, (Duration, Duration)>);
 
 impl Waits {
-    /// Of threads, given as their directories.
+    /// The times of these threads, given as their directories in `/proc`.
     pub(crate) fn of(threads: impl IntoIterator<Item = PathBuf>) -> Self {
         let times = |thread: PathBuf| {
             let times = ran_and_waited(&thread);
@@ -85,19 +85,20 @@ impl Waits {
         Self(threads.into_iter().map(times).collect())
     }
 
-    /// Of a thread elsewhere, by a name.
+    /// The times of a thread on another host, by a name.
     pub(crate) fn of_another(thread: String, ran: Duration, waited: Duration) -> Self {
         Self(HashMap::from([(thread.into(), (ran, waited))]))
     }
 
-    /// Of a process and its descendants.
+    /// The times of the threads of a process and of its descendants.
     pub(crate) fn of_process(process: u32) -> Self {
         Self::of(tasks::of_tree(process))
     }
 
-    /// How long others than the group kept one of its threads from a processor since then: for the thread that
-    /// waited longest, as simultaneous waits must not count twice. Another of the group may have run in any of the
-    /// time that it waited, so this is less than the truth where they share a processor with others.
+    /// How long others than the group have kept one of its threads from a processor since `before`. The thread
+    /// that waited longest counts, as simultaneous waits must not count twice. Another thread of the group may
+    /// have run in any of the time that a thread waited, so the result is less than the truth where they share
+    /// a processor with others.
     pub(crate) fn since(&self, before: &Self) -> Duration {
         let spent = self.0.iter().map(|(thread, (ran, waited))| {
             let (ran_before, waited_before) = before.0.get(thread).copied().unwrap_or_default();
@@ -110,16 +111,16 @@ impl Waits {
     }
 }
 
-/// Groups as one.
+/// Joins groups into one.
 impl FromIterator<Self> for Waits {
     fn from_iter<I: IntoIterator<Item = Self>>(groups: I) -> Self {
         Self(groups.into_iter().flat_map(|group| group.0).collect())
     }
 }
 
-/// How long a thread, given as its directory, ran so far, and was ready to run while others ran.
+/// How long a thread, given as its directory, has run so far, and how long it was ready to run while others ran.
 pub(crate) fn ran_and_waited(thread: &Path) -> (Duration, Duration) {
-    // Nanoseconds on the processor, nanoseconds ready to run, number of time slices.
+    // The fields are nanoseconds on the processor, nanoseconds ready to run, and the number of time slices.
     let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
     let mut fields = text.split_whitespace().map(|field| field.parse().unwrap_or(0));
     let mut next = || Duration::from_nanos(fields.next().unwrap_or(0));
@@ -141,7 +142,7 @@ mod tests {
             while std::time::Instant::now() < end {}
         };
         let before = kept_waiting();
-        // It inherits the processor.
+        // The other thread inherits the processor.
         let other = std::thread::spawn(move || spin(Duration::from_millis(300)));
         spin(Duration::from_millis(300));
         other.join().unwrap();

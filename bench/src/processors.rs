@@ -10,7 +10,7 @@ use std::{
 
 use rustix::param::clock_ticks_per_second;
 
-/// Their times since the start, as a sum over all of them.
+/// The times of all processors since the start of the system, each as a sum over all of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Processors {
     ticks: Ticks,
@@ -26,16 +26,18 @@ struct Ticks {
 /// Shares of the time between two looks, as a sum over all processors: 1 is one processor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Busy {
-    /// In which they were not idle.
+    /// The share in which the processors were not idle.
     pub busy: f64,
-    /// In which they served software interrupts, where packets arrive.
+    /// The share in which the processors served software interrupts, where packets arrive.
     pub softirq: f64,
 }
 
 impl Processors {
+    /// Reads the times so far.
+    ///
     /// # Errors
     ///
-    /// If the kernel does not report it, in one line.
+    /// If the kernel does not report them, in one line.
     pub(crate) fn now() -> Result<Self, String> {
         let text =
             fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
@@ -44,7 +46,7 @@ impl Processors {
         Ok(Self { ticks, at: Instant::now() })
     }
 
-    /// Between an earlier look and this; none if no time has passed.
+    /// The shares between an earlier look and this one; `None` if no time has passed.
     pub(crate) fn since(&self, earlier: &Self) -> Option<Busy> {
         let time = self.at.duration_since(earlier.at);
         let share = |now: u64, then: u64| {
@@ -67,7 +69,7 @@ impl Ticks {
             .map(str::parse)
             .collect::<Result<_, _>>()
             .ok()?;
-        // Guests' time is in users' time, too.
+        // The time of guests is part of the time of users, too.
         let [user, nice, system, _idle, _waiting, irq, softirq, steal, ..] = fields[..] else {
             return None;
         };

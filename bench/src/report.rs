@@ -42,17 +42,17 @@ pub struct Report {
     pub bench: String,
     /// The version of handoff.
     pub version: String,
-    /// When it began: RFC 3339, UTC.
+    /// When the run began: RFC 3339, UTC.
     pub date: String,
-    /// Where it ran.
+    /// The machine that the bench ran on.
     pub machine: Machine,
-    /// True under software emulation of the processor: then costs and ratios are of instructions, or there
-    /// are none, and they never stand beside native ones.
+    /// Whether the processor was emulated in software. Then costs and ratios are of instructions, or there are
+    /// none, and they never stand beside native ones.
     pub emulated: bool,
     /// What was measured, on what and how often, and what disturbed it: the lines above the table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
-    /// Rows whose report and witness disagree about copies; none if no row has a witness.
+    /// Rows whose report and witness disagree about copies; `None` if no row has a witness.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disagreements: Option<Vec<Disagreement>>,
     /// The table's rows.
@@ -60,7 +60,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The machine of a run here.
+    /// The report of a run on `machine`. Under emulation it has instructions, if they were counted, or no ratios.
     pub(crate) fn new(bench: &str, date: String, machine: Machine, mut rows: Vec<Row>) -> Self {
         let emulated = machine.is_emulated();
         for row in &mut rows {
@@ -88,7 +88,7 @@ impl Report {
         }
     }
 
-    /// Whether its costs are instructions, not times.
+    /// Whether the report's costs are instructions, not times.
     pub fn counts_instructions(&self) -> bool {
         self.rows.iter().any(|row| row.minsn_per_gib.is_some())
     }
@@ -96,7 +96,7 @@ impl Report {
     /// Whether rows of several sizes have the same name.
     pub(crate) fn has_sizes_apart(&self) -> bool {
         let sizes: BTreeSet<_> = self.rows.iter().map(|row| row.config.bytes).collect();
-        // Their rows' names have the sizes.
+        // The names of these benches' rows have the sizes.
         sizes.len() > 1 && ![BLOCK, RDS].contains(&self.bench.as_str())
     }
 
@@ -104,16 +104,16 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// What has no form in JSON.
+    /// If a value has no form in JSON.
     pub fn record(&self) -> serde_json::Result<String> {
         let head = serde_json::to_string(&Self { rows: Vec::new(), ..self.clone() })?;
-        // The rows are last.
+        // The rows are the last field.
         let head = head.strip_suffix("]}").unwrap_or(&head);
         let rows: Vec<_> = self.rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
         Ok(format!("{head}\n{}\n]}}\n", rows.join(",\n")))
     }
 
-    /// The row of the same name and configuration.
+    /// The row of the same name and configuration; `None` if there is none.
     pub fn find(&self, row: &Row) -> Option<&Row> {
         self.rows.iter().find(|other| other.name == row.name && other.config == row.config)
     }
@@ -213,7 +213,7 @@ mod tests {
         counted.rows[0].count_instructions();
         assert!(counted.counts_instructions());
         let row = serde_json::to_value(&counted.rows[0]).unwrap();
-        // 10^9 bytes and 10^5 operations in 10^9 instructions.
+        // The work is 10^9 bytes and 10^5 operations in 10^9 instructions.
         assert_eq!(row["minsn_per_gib"], 1_073.741_824);
         assert_eq!(row["kinsn_per_op"], 10.0);
         assert_eq!(row["copied_share_witness"], 0.01);

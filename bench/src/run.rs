@@ -73,18 +73,19 @@ fn parse_slot(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Length in milliseconds, and number, of the slots that a row gets by default.
+/// The length in milliseconds and the number of the slots that a row gets by default.
 #[derive(Debug, Clone, Copy)]
 pub struct Slots {
-    /// Of a whole table.
+    /// The slots of a whole table.
     pub whole: (u64, u32),
-    /// With `--quick`.
+    /// The slots with `--quick`.
     pub quick: (u64, u32),
-    /// Of a whole table where instructions are counted: there slots differ by little more than a timer interrupt.
+    /// The slots of a whole table where instructions are counted: there slots differ by little more than a
+    /// timer interrupt.
     pub counted: (u64, u32),
-    /// With `--quick` there.
+    /// The slots with `--quick` where instructions are counted.
     pub quick_counted: (u64, u32),
-    /// About how long all rows together take with `--quick`: many rows get fewer slots.
+    /// About how long all rows together take with `--quick`: many rows get fewer slots. `None` sets no limit.
     pub quick_total: Option<Duration>,
 }
 
@@ -105,32 +106,32 @@ impl Slots {
     }
 }
 
-/// The differences between benches.
+/// What benches differ in.
 pub trait Bench {
-    /// Its name on the command line.
+    /// The bench's name on the command line.
     const NAME: &'static str;
 
-    /// How many pairs of virtio-net devices its guest needs.
+    /// How many pairs of virtio-net devices the bench's guest needs.
     const VIRTIO_NET: u8 = 0;
 
     /// The options of every bench.
     fn options(&self) -> &RunOptions;
 
-    /// The bench's own options, to be given to its guest.
+    /// The bench's own options, for the guest's bench.
     fn arguments(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Other programs beside its rows, and what else to give the guest.
+    /// The other programs beside the bench's rows, and what else the guest is given; `None` if the bench runs none.
     fn programs(&self) -> Option<&ProgramOptions> {
         None
     }
 
-    /// The slots of its rows by default.
+    /// The slots of the bench's rows by default.
     fn slots(&self) -> Slots;
 
-    /// The slots of so many `rows`, without peers, as the user wants them or by default; `counted`: whether
-    /// instructions are counted, not time.
+    /// The length and the number of the slots of each of `rows` rows, without peers, as the user wants them or
+    /// by default. `counted` says whether instructions are counted, not time.
     fn wanted_slots(&self, rows: usize, counted: bool) -> (Duration, u32) {
         let options = self.options();
         let (slot, rounds) = self.slots().of(rows, options.quick, counted);
@@ -138,7 +139,7 @@ pub trait Bench {
         (slot, options.rounds.unwrap_or(rounds))
     }
 
-    /// How so many rows are measured here, each engine anew for every slot.
+    /// How `rows` rows are measured here, each engine made anew for every slot.
     fn plan(&self, rows: usize) -> Plan {
         let (slot, rounds) = self.wanted_slots(rows, instructions::counting());
         Plan { slot, peer_slot: slot, rounds, keep_engines: false, compare: Compare::Speed }
@@ -163,7 +164,7 @@ pub trait Bench {
         Ok(measured)
     }
 
-    /// Measures on this machine; with remarks for above the table, in lines.
+    /// Measures on this machine. Returns the rows, and remarks for above the table, in lines.
     ///
     /// # Errors
     ///
@@ -188,7 +189,7 @@ impl RunOptions {
         self.only.as_ref().is_none_or(|only| only.is_match(name))
     }
 
-    /// Leaves the wanted rows, and those that they compare with.
+    /// Keeps the wanted rows, and the baselines that they compare with.
     pub(crate) fn keep_wanted(&self, subjects: &mut Vec<Subject<'_>>) {
         let wanted = subjects.iter().filter(|it| self.wants(&it.name));
         let compared: Vec<Config> = wanted.map(|it| it.config.clone()).collect();
@@ -198,7 +199,7 @@ impl RunOptions {
         });
     }
 
-    /// For the guest's bench: everything except what stays on this side.
+    /// The options for the guest's bench: all except those that stay on this side.
     fn arguments(&self) -> Vec<String> {
         let mut arguments = Vec::new();
         let mut add = |name: &str, value: Option<String>| {
@@ -220,15 +221,15 @@ impl RunOptions {
     }
 }
 
-/// An option for the guest's bench with a list of values; none for an empty list.
+/// An option for the guest's bench with a list of values; `None` for an empty list.
 pub(crate) fn list<T: ToString>(option: &str, values: &[T]) -> Option<String> {
     let values: Vec<String> = values.iter().map(T::to_string).collect();
     (!values.is_empty()).then(|| format!("--{option}={}", values.join(",")))
 }
 
-/// What follows `handoff` on the guest's command line.
+/// What follows `handoff-workshop` on the guest's command line.
 pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
-    // The meter is available there.
+    // The meter is available in the guest.
     let words = ["bench", B::NAME, "--json", "--meter"].map(str::to_owned);
     let programs = bench.programs().into_iter().flat_map(ProgramOptions::arguments);
     let own = bench.options().arguments().into_iter().chain(bench.arguments());
@@ -240,14 +241,14 @@ pub(crate) fn arguments_in_guest<B: Bench>(bench: &B) -> Vec<String> {
 pub struct Found {
     /// The rows, and what they were measured on.
     pub report: Report,
-    /// The same as text.
+    /// The report as text.
     text: String,
-    /// What failed while running.
+    /// What failed while running; `None` if nothing did.
     failure: Option<String>,
 }
 
 impl Found {
-    /// Prints it.
+    /// Prints the report, as JSON or as text.
     ///
     /// # Errors
     ///
@@ -275,8 +276,8 @@ pub fn run<B: Bench>(bench: &B, context: &Context) -> Result<Found, Failure> {
         let limit = lab::limit(options.quick);
         lab::run(&arguments_in_guest(bench), &carried, B::VIRTIO_NET, limit, context)?
     } else {
-        // Where instructions are counted, it is the lab's kernel, which has everything needed; and the work
-        // that detaching leaves to the kernel would show in the first slots.
+        // Where instructions are counted, the kernel is the lab's, which has everything that the meter needs;
+        // and the work that detaching the meter leaves to the kernel would show in the first slots.
         if options.meter && !instructions::counting() {
             witness::try_out()?;
         }

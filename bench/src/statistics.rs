@@ -5,14 +5,14 @@
 pub struct Spread {
     /// The median.
     pub median: f64,
-    /// The smallest.
+    /// The smallest figure.
     pub min: f64,
-    /// The largest.
+    /// The largest figure.
     pub max: f64,
 }
 
 impl Spread {
-    /// None without figures. Ignores figures that are no numbers.
+    /// The spread of the figures that are finite numbers; `None` if there are none.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> =
             figures.into_iter().filter(|figure| figure.is_finite()).collect();
@@ -23,7 +23,7 @@ impl Spread {
         Some(Self { median: (lower + upper) / 2.0, min, max })
     }
 
-    /// The spread of `figures[round] / baseline[round]`, over the rounds that have both.
+    /// The spread of `figures[round] / baseline[round]`, over the rounds that have both; `None` if no round has.
     pub fn of_ratios(figures: &[Option<f64>], baseline: &[Option<f64>]) -> Option<Self> {
         let pairs = figures.iter().zip(baseline);
         Self::of(pairs.filter_map(|(&figure, &base)| {
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn ratios_are_paired_by_round_before_the_median_is_taken() {
-        // Doubled machine speed in the second round leaves the ratio alone.
+        // A machine twice as fast in the second round leaves the ratio alone.
         let baseline = [Some(10.0), Some(20.0), None, Some(0.0)];
         let figures = [Some(20.0), Some(40.0), Some(99.0), Some(99.0)];
         assert_eq!(

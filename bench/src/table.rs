@@ -14,9 +14,9 @@ const GIB: f64 = 1_073_741_824.0;
 
 /// The content of a table: titles, the cells below them, and why rows have none.
 pub struct Sheet {
-    /// Of the columns; the first names the row.
+    /// The titles of the columns; the first names the row.
     pub titles: Vec<&'static str>,
-    /// In the order of the report's rows.
+    /// The cells of each row, in the order of the report's rows.
     pub rows: Vec<Vec<String>>,
     /// A line for each reason for which rows were skipped.
     pub footnotes: Vec<String>,
@@ -78,12 +78,12 @@ pub fn draw(report: &Report, earlier: Option<&Report>) -> String {
     text
 }
 
-/// Whether its operations are of one page: bytes say no more about them.
+/// Whether the row's operations are of one page: bytes say no more about them.
 fn passes_pages(row: &Row) -> bool {
     row.config.op.as_deref() == Some(PASS)
 }
 
-/// A title, and its cell in a row.
+/// The title of a column, and its cell in a row.
 type Column = (&'static str, fn(&Row) -> String);
 
 fn figures(report: &Report) -> Vec<Column> {
@@ -185,7 +185,7 @@ fn figures(report: &Report) -> Vec<Column> {
     columns
 }
 
-/// Shown where there is no figure.
+/// The cell where there is no figure.
 const NONE: &str = "-";
 
 fn show(figure: Option<f64>, write: impl Fn(f64) -> String) -> String {

@@ -11,11 +11,11 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// For a thread or several, since they were started.
+/// The costs of one thread or several, since they were started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     pub(crate) cpu: Duration,
-    /// How often they were switched away from, voluntarily or not.
+    /// How often the threads were switched away from, voluntarily or not.
     pub(crate) switches: u64,
 }
 
@@ -30,7 +30,7 @@ impl Sub for Spent {
     }
 }
 
-/// The sum over threads, given as their directories. A thread that is gone counts as nothing.
+/// The costs of threads, given as their directories, as a sum. A thread that is gone counts as nothing.
 pub(crate) fn spent(threads: &[PathBuf]) -> Spent {
     let each = threads.iter().map(|thread| {
         let text = |name: &str| fs::read_to_string(thread.join(name)).unwrap_or_default();
@@ -50,28 +50,28 @@ fn switches(status: &str) -> u64 {
     counts.filter_map(|count| count.trim().parse::<u64>().ok()).sum()
 }
 
-/// CPU time of the calling thread so far.
+/// The CPU time of the calling thread so far.
 pub(crate) fn own_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Of this, the part outside the kernel: sampled, unless the kernel accounts each entry.
+/// The part of the calling thread's CPU time outside the kernel: sampled, unless the kernel accounts each entry.
 pub(crate) fn own_user() -> Duration {
     usage(libc::RUSAGE_THREAD).0
 }
 
-/// CPU time of the processes that this one started and waited for, and of those that they waited for.
+/// The CPU time of the processes that this one started and waited for, and of those that they waited for.
 pub(crate) fn cpu_of_ended() -> Duration {
     let (user, system) = usage(libc::RUSAGE_CHILDREN);
     user + system
 }
 
-/// CPU time outside the kernel, and in it. The sum is exact to a microsecond.
+/// The CPU time outside the kernel, and in it. The sum is exact to a microsecond.
 fn usage(who: i32) -> (Duration, Duration) {
     // SAFETY: all zeros is a valid structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure is there to be written to.
+    // SAFETY: the call writes to the structure, which lives longer.
     let asked = unsafe { libc::getrusage(who, &mut usage) };
     debug_assert_eq!(asked, 0, "the arguments are valid");
     let time = |time: libc::timeval| {
@@ -112,7 +112,7 @@ pub(crate) fn workers() -> Vec<PathBuf> {
     named("kworker/")
 }
 
-/// The processes, and threads of the kernel, whose name begins with this.
+/// The processes, and the threads of the kernel, whose names begin with `beginning`.
 pub(crate) fn named(beginning: &str) -> Vec<PathBuf> {
     let mut found = below("/proc");
     found.retain(|task| name(task).starts_with(beginning));
@@ -124,12 +124,12 @@ pub(crate) fn name(thread: &Path) -> String {
     fs::read_to_string(thread.join("comm")).unwrap_or_default().trim().to_owned()
 }
 
-/// A thread's id.
+/// A thread's ID; `None` if the path is no thread's directory.
 pub(crate) fn id(thread: &Path) -> Option<i32> {
     thread.file_name()?.to_str()?.parse().ok()
 }
 
-/// The directories with a number for a name.
+/// The entries of a directory that have a number for a name.
 fn below(directory: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| id(path).is_some()).collect()
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn descendants_count_and_sleep_while_they_wait() {
         let mut shell = Command::new("sh");
-        // In a process of its own, since the shell waits for it.
+        // `sleep` runs in a process of its own, since the shell waits for it.
         let mut shell = shell.args(["-c", "sleep 60 & wait"]).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         let settled =

@@ -8,9 +8,9 @@ use handoff_testbed::Namespace;
 ///
 /// # Errors
 ///
-/// If the thread cannot go there, in one line.
+/// If the thread cannot enter the namespace, in one line.
 pub(crate) fn listens(namespace: &Namespace, port: u16) -> Result<bool, String> {
-    // A kernel without IPv6 lacks its table.
+    // A kernel without IPv6 lacks the table of IPv6.
     let text = |table: &str| fs::read_to_string(table).unwrap_or_default();
     let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
     let texts = namespace.run(|| tables.map(text)).map_err(|error| error.to_string())?;
@@ -48,7 +48,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// From one line of such a table, but the titles.
+    /// Reads one line of such a table; `None` for the line of titles.
     fn of(line: &str) -> Option<Self> {
         const LISTENS: &str = "0A";
         let mut fields = line.split_whitespace().skip(1);
@@ -77,7 +77,7 @@ mod tests {
     fn what_nobody_has_read_is_found_by_its_port() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        // A connection that waits to be accepted is no byte.
+        // A connection that waits to be accepted counts as no byte.
         let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(unread(process::id(), port), Ok(0));
         far.write_all(&[7; 300]).unwrap();

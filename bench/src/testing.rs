@@ -41,7 +41,7 @@ pub(crate) fn report_of(
     std::thread::spawn(work).join().unwrap()
 }
 
-/// The report that a test checks; skips the test if the bench cannot run here.
+/// Takes the report that a test checks, or skips the test if the bench cannot run here.
 macro_rules! report_or_skip {
     ($measured:expr) => {
         match $measured {

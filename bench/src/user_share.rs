@@ -33,11 +33,11 @@ use crate::{
     report::Row,
 };
 
-/// Nanoseconds between samples; no multiple of what a message takes.
+/// Nanoseconds between samples: no multiple of what a message takes.
 const PERIOD: u64 = 49_999;
 const SLOT: Duration = Duration::from_millis(200);
 const PAGE: usize = 4_096;
-/// Room for samples: a power of two pages.
+/// Bytes of the room for samples: a power of two pages.
 const ROOM: usize = 64 * PAGE;
 
 /// Fills in the rows of `subjects`, in order, and says on stderr why some have no such figure.
@@ -60,13 +60,13 @@ pub fn attest(subjects: &[Subject<'_>], rows: &mut [Row], stop: &AtomicBool) {
     }
 }
 
-/// The share in one slot; none without a sample.
+/// The share in one slot; `None` without a sample.
 fn of(engine: &mut dyn Engine, stop: &AtomicBool) -> Result<Option<f64>, String> {
     engine.run(&Slot::new(SLOT / 20, stop))?;
     let samples = Samples::begin().map_err(|error| format!("perf_event_open: {error}"))?;
     let tally = engine.run(&Slot::new(SLOT, stop))?;
     let (user, all) = samples.count();
-    // There are no samples of other threads that count.
+    // Other threads that count have no samples, so their CPU time makes up for them.
     let all = match tally.cpu {
         Cpu::Known(cpu) => all.max(cpu.as_nanos() as u64 / PERIOD),
         Cpu::ThisProcess | Cpu::Unknown => all,
@@ -74,7 +74,7 @@ fn of(engine: &mut dyn Engine, stop: &AtomicBool) -> Result<Option<f64>, String>
     Ok((all > 0).then(|| user as f64 / all as f64))
 }
 
-/// Samples of the calling thread, until it is dropped.
+/// Samples of the calling thread. Sampling ends when this value is dropped.
 struct Samples {
     memory: NonNull<u8>,
     _event: File,
@@ -89,13 +89,14 @@ impl Samples {
             ..perf_event_attr::default()
         };
         attributes.__bindgen_anon_1.sample_period = PERIOD;
-        // SAFETY: the attributes are initialised and say their own size; this thread, any processor.
+        // SAFETY: the attributes are initialised and say their own size; the event is of this thread, on any
+        // processor.
         let fd =
             unsafe { perf_event_open(&mut attributes, 0, -1, -1, PERF_FLAG_FD_CLOEXEC.into()) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just opened it for us.
+        // SAFETY: the kernel has just opened the descriptor for us.
         let event = unsafe { File::from_raw_fd(fd) };
         // SAFETY: a new mapping at an address of the kernel's choice.
         let memory = unsafe {
@@ -114,7 +115,7 @@ impl Samples {
         // What lies before the head is read after it.
         fence(Ordering::Acquire);
         let (mut at, mut user, mut all) = (0, 0, 0);
-        // Nothing is taken out, so records end where the room does.
+        // Nobody takes records out, so they end where the room does.
         while at + size_of::<perf_event_header>() as u64 <= head.min(ROOM as u64) {
             // SAFETY: the record lies in the mapping before the head; headers are aligned to 8 bytes.
             let header =
@@ -135,7 +136,7 @@ impl Samples {
 
 impl Drop for Samples {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody looks at it any more. A failure would leave it as it is.
+        // SAFETY: the mapping is ours, and nobody looks at it any more. If the call fails, the mapping stays.
         let _ = unsafe { munmap(self.memory.as_ptr().cast(), PAGE + ROOM) };
     }
 }
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
     use crate::measure::Tally;
 
-    /// Works outside the kernel, or inside.
+    /// An engine that works outside the kernel, or inside.
     struct Work {
         inside: bool,
     }

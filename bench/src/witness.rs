@@ -1,14 +1,14 @@
-//! The costs of each row besides time, seen by others than its engine: bytes that the kernel's CPU copied
-//! while it worked, by the copy meter, and system calls.
+//! The costs of each row besides time, seen by others than its engine: the bytes that the kernel's CPU copied
+//! while the engine worked, by the copy meter, and system calls.
 //!
 //! Contracts:
 //!
-//! 1. It runs apart from the timed rows, since counting costs, and on engines of its own; the meter is
-//!    attached only while no clock runs.
+//! 1. The witness works apart from the timed rows, since counting costs, and on engines of its own. The meter
+//!    is attached only while no clock runs.
 //! 2. The meter counts for this process and all that it starts, and whatever the kernel's own threads copy
-//!    meanwhile: they work for rows, too, and for others.
-//! 3. A row that cannot be counted has no such figure, and the reason is given; a program that tells its own bytes
-//!    has none either.
+//!    meanwhile: those threads work for rows, and for other programs, too.
+//! 3. A row that cannot be counted has no such figure, and the reason is given. A program that tells its own
+//!    bytes has no such figure either.
 
 use std::{sync::atomic::AtomicBool, thread::sleep, time::Duration};
 
@@ -22,12 +22,13 @@ use crate::{
     report::{CopiedAt, Disagreement, Row, disagree},
 };
 
-/// Long enough for some megabytes; beside those, the few bytes for reading the meter do not show.
+/// The length of a slot: long enough for some megabytes, beside which the few bytes for reading the meter do
+/// not show.
 const SLOT: Duration = Duration::from_millis(10);
-/// Kernel threads copy for strangers too. That only adds, and never the same twice: counting ends when the
-/// two smallest counts are this close.
+/// Counting ends when the two smallest counts are this close. Kernel threads copy for other programs, too: that
+/// only adds to a count, and never the same twice.
 const CLOSE: f64 = 0.01;
-/// How often to count if they never are, each time a pause later.
+/// The most counts if they never are that close. Each comes a pause later than the one before.
 const RUNS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -47,8 +48,8 @@ fn attach() -> Result<Meter, Failure> {
     })
 }
 
-/// Fills in the rows of `subjects`, in order (copied bytes only with the `meter`), and says on stderr what
-/// could not be counted.
+/// Fills in the rows of `subjects`, in order, and says on stderr what could not be counted. It counts copied
+/// bytes only with the `meter`.
 ///
 /// # Errors
 ///
@@ -83,7 +84,7 @@ fn attest_row(
     if !engine.counts_bytes() {
         return Ok(());
     }
-    // The first touch of memory makes it slow, and queues long.
+    // The first slot does not count: the first touch of memory makes it slow, and queues long.
     engine.run(&Slot::new(SLOT, stop))?;
     engine.begin_witness()?;
     let mut shares = Vec::with_capacity(RUNS);
@@ -118,7 +119,8 @@ fn attest_row(
 }
 
 fn work(engine: &mut dyn Engine, stop: &AtomicBool) -> Result<Tally, String> {
-    // On a busy machine a slot may be over before its first message begins, so each is twice as long.
+    // On a busy machine a slot may be over before its first message begins, so each slot is twice as long as
+    // the one before.
     for doubled in 0..RUNS as u32 {
         let tally = engine.run(&Slot::new(SLOT * (1 << doubled), stop))?;
         if tally.bytes > 0 {
@@ -135,7 +137,7 @@ fn count_calls(row: &mut Row, tally: &Tally) {
     }
 }
 
-/// By this process, those that it has started, and kernel threads.
+/// The bytes copied by this process, by those that it has started, and by kernel threads.
 fn copied(totals: Totals) -> u64 {
     totals.copied_bytes + totals.unattributed_bytes
 }
@@ -152,7 +154,7 @@ fn places(
     Ok(CopiedAt::of(&read()?.since(&before), tally.bytes))
 }
 
-/// Sorts the counts, smallest first, and returns whether that one stands.
+/// Sorts the counts, smallest first. Returns whether the smallest count stands.
 fn settled(shares: &mut [f64]) -> bool {
     shares.sort_by(f64::total_cmp);
     let close = matches!(shares, [least, next, ..] if *next - *least <= CLOSE);

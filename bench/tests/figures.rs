@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use handoff_bench::report::Report;
 use handoff_bench::table::{Sheet, sheet};
 
-/// If set, rewrites the tables.
+/// The variable that makes the test rewrite the tables, if it is set.
 const UPDATE: &str = "UPDATE_FIGURES";
 const BEGIN: &str = "<!-- figures: ";
 const BEGIN_ENDS: &str = " -->\n";
@@ -20,7 +20,7 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/figures")
 }
 
-/// The date and the conditions of a run, which name the machine, in a line; and its rows as a table.
+/// The date and the conditions of a run, which name the machine, in one line; and the run's rows as a table.
 fn table(report: &Report, of_rows: &str) -> String {
     let date = report.date.split('T').next().unwrap_or_default();
     let mut text = format!("\n{date}: {}.\n\n", report.conditions.join("; "));
@@ -37,7 +37,7 @@ fn table(report: &Report, of_rows: &str) -> String {
     text + "\n"
 }
 
-/// The page with its tables made anew; `read` returns the run of a name.
+/// The page with its tables made anew. `read` returns the run of a name.
 fn with_tables(page: &str, read: impl Fn(&str) -> Report) -> String {
     let mut parts = page.split(BEGIN);
     let mut text = parts.next().unwrap_or_default().to_owned();

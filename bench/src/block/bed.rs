@@ -19,10 +19,10 @@ const FILE: u64 = 256 << 20;
 /// MiB of each disk without memory.
 const DISK: u64 = 1 << 10;
 
-/// The same where instructions are counted.
+/// What the devices are served from where instructions are counted.
 const WITHOUT_MEMORY: &str = "two disks without memory (null_blk)";
 
-/// Two files or block devices. Those made for the bench go with it.
+/// Two files or block devices. What was made for the bench is removed on drop.
 pub(super) struct Bed {
     pub(super) paths: [PathBuf; 2],
     pub(super) kind: &'static str,
@@ -36,8 +36,8 @@ enum Made {
 }
 
 impl Bed {
-    /// The user's; by default disks without memory where instructions are counted, since a file system's
-    /// work belongs to no engine, and files where time is measured.
+    /// Takes what the user gave. By default the bed makes disks without memory where instructions are counted,
+    /// since a file system's work belongs to no engine, and files where time is measured.
     pub(super) fn new(args: &BlockArgs) -> Result<Self, Failure> {
         match <[PathBuf; 2]>::try_from(args.backing.clone()) {
             Ok(paths) => Ok(Self { paths, kind: "what was given", _made: Made::Nothing }),
@@ -69,7 +69,7 @@ impl Bed {
     }
 }
 
-/// With all its blocks, so that the file system has nothing to look up.
+/// Makes a file and writes all its blocks, so that the file system has nothing to look up.
 fn fill(path: &Path) -> io::Result<()> {
     let file = File::create(path)?;
     let zeroes = vec![0; 1 << 20];

@@ -1,6 +1,6 @@
 //! The kernel's own loop driver with direct I/O, over the same file or block device.
 //!
-//! It works partly in the calling thread and partly in workers that serve others too, so its cost shows
+//! The driver works partly in the calling thread and partly in workers that serve others too, so its cost shows
 //! only together with the load's.
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Random requests to a block device: so many at a time, and at most so many a second, if limited.
+//! Random requests to a block device: at most `depth` at a time, and at most `rate` bytes a second if limited.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,10 +18,10 @@ use super::Job;
 use crate::measure::Slot;
 
 pub(super) struct Load {
-    /// Closes before the memory goes.
+    /// The ring closes before its memory goes.
     ring: IoUring,
     file: File,
-    /// Memory of each request.
+    /// The memory of each request.
     pieces: Vec<Buffer>,
     job: Job,
     places: u64,
@@ -45,7 +45,7 @@ impl Load {
         Ok(Self { ring, file, pieces, job, places, random: 0x2545_f491_4f6c_dd1d })
     }
 
-    /// Sends requests until the slot is over; returns how many were answered.
+    /// Sends requests until the slot is over. Returns how many were answered.
     pub(super) fn run(&mut self, slot: &Slot<'_>) -> io::Result<u64> {
         let begin = Instant::now();
         let mut free: Vec<u32> = (0..self.job.depth).collect();
@@ -83,7 +83,7 @@ impl Load {
         }
     }
 
-    /// Submits queued requests and waits for an answer, at most for the given time.
+    /// Submits queued requests and waits for an answer; with a `limit`, at most for that time.
     fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
         let waited = match limit {
             None => self.ring.submit_and_wait(1),
@@ -123,7 +123,7 @@ impl Load {
             .expect("room for the depth");
     }
 
-    /// Whether the device answers at all.
+    /// Reads once, to see whether the device answers at all. A job that writes does not read.
     pub(super) fn try_out(&mut self) -> io::Result<()> {
         if self.job.writes {
             return Ok(());

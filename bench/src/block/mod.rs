@@ -1,13 +1,13 @@
-//! `handoff bench block`: the cost of serving a block device, by each engine.
+//! `handoff bench block` measures the cost of serving a block device, by each engine.
 //!
 //! Contracts:
 //!
-//! 1. A row is a device of its own, served by threads of this process, by the kernel or by another program,
-//!    and a load on it through O_DIRECT; its costs are those of the serving threads and the kernel's
+//! 1. Each row has a device of its own, and a load on it through O_DIRECT. Threads of this process serve the
+//!    device, or the kernel or another program does. Costs are those of the serving threads and of the kernel's
 //!    workers for them.
-//! 2. The load is the same for all: random places, so many requests at a time.
-//! 3. Where instructions are counted, speeds and ratios are of the server's instructions: the load's belong
-//!    to no engine.
+//! 2. The load is the same for all rows: random places, and a given number of requests at a time.
+//! 3. Where instructions are counted, speeds and ratios are those of the server's instructions: no engine is
+//!    charged for the load.
 
 mod bed;
 mod kernel_loop;
@@ -41,7 +41,7 @@ use crate::{
     witness,
 };
 
-/// The name of the kernel's driver among the engines.
+/// The name of the kernel's loop driver among the engines.
 const KERNEL_LOOP: &str = "kernel-loop";
 /// The requests that a device takes at a time: more than any load has, so none waits for a tag.
 const DEPTH: u16 = 32;
@@ -92,7 +92,7 @@ pub struct BlockArgs {
     #[arg(long, value_name = "DIRECTORY", default_value = "/var/tmp", conflicts_with = "lab")]
     pub directory: PathBuf,
 
-    /// Other programs.
+    /// The peers: other programs to compare with.
     #[command(flatten)]
     pub programs: ProgramOptions,
 }
@@ -103,7 +103,7 @@ struct Job {
     writes: bool,
     bytes: u32,
     depth: u32,
-    /// The most bytes per second.
+    /// The most bytes per second; `None` without a limit.
     rate: Option<u64>,
 }
 
@@ -118,7 +118,7 @@ const JOBS: [Job; 5] = [
     LIMITED,
 ];
 
-/// Name, mapping and number of files.
+/// The name, the mapping and the number of files of each target.
 const TARGETS: [(&str, Kind, usize); 3] =
     [("null", Kind::Null, 0), ("loop", Kind::Loop, 1), ("linear", Kind::Linear, 2)];
 
@@ -127,7 +127,7 @@ impl Job {
         if self.writes { "write" } else { "read" }
     }
 
-    /// When a request after so many others is due, from the first on.
+    /// When a request is due that `before` others precede, counted from the first request on.
     fn due(&self, before: u64) -> Duration {
         let bytes = before * u64::from(self.bytes);
         self.rate.map_or(Duration::ZERO, |rate| {
@@ -182,13 +182,13 @@ impl Bench for BlockArgs {
         let bed = Bed::new(self)?;
         let subjects = subjects(self, &bed, context.stop.flag());
         let counted = instructions::counting();
-        // A file or device serves only one at a time.
+        // The plan makes each engine anew for each slot: a file or device is served by one at a time.
         let plan = self.plan(subjects.len());
         let mut measured =
             measure::measure(&subjects, plan, context.stop.flag(), &|| Duration::ZERO)
                 .ok_or_else(|| context.stop.failure())?;
         for row in &mut measured.rows {
-            // A speed that all rows have, or a server's instructions where there is no server, compares nothing.
+            // A ratio says nothing where all rows have the same speed, or where no server executes instructions.
             let limited = row.config.rate.is_some() && !counted;
             if limited || row.engine == KERNEL_LOOP && counted {
                 (row.ratio, row.ratio_min, row.ratio_max) = (None, None, None);
@@ -210,14 +210,14 @@ impl Bench for BlockArgs {
     }
 }
 
-/// All rows that match `--only`, and those that they compare with, in the table's order.
+/// All rows that match `--only`, and their baselines, in the table's order.
 fn subjects<'a>(args: &'a BlockArgs, bed: &'a Bed, stop: &'a AtomicBool) -> Vec<Subject<'a>> {
     let limited_to_loop = |job: &Job, target: &str| job.rate.is_none() || target == "loop";
     let mut subjects = Vec::new();
     for job in JOBS {
         for (target, kind, files) in TARGETS.into_iter().filter(|it| limited_to_loop(&job, it.0)) {
             let files = &bed.paths[..files];
-            // Best last: the others are compared with the first.
+            // The best engine comes last: the others are compared with the first.
             for engine in Engine::ALL.into_iter().rev() {
                 let spec = Spec {
                     target: kind,

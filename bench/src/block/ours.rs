@@ -46,7 +46,7 @@ impl Device for Ours {
 impl Drop for Ours {
     fn drop(&mut self) {
         if let Some(serving) = self.serving.take() {
-            // The load has shown if a server failed.
+            // The load has shown whether the server failed.
             let _ = handoff_block::remove(&self.record);
             let _ = serving.join();
         }

@@ -32,7 +32,7 @@ pub(super) struct Program {
     _running: Running,
 }
 
-/// Somebody else's device, removed on drop.
+/// The device of another program, which is removed on drop.
 struct Taken {
     control: Control,
     id: u32,
@@ -53,7 +53,7 @@ impl Program {
         let begin = Instant::now();
         let mut device = None;
         loop {
-            // Checked before the device: making it may have been its last act.
+            // The process is checked before the device: it may have made the device as its last act.
             let ended = running.ended()?;
             if device.is_none()
                 && let Some(&id) = devices().difference(&before).next()
@@ -84,7 +84,7 @@ impl Taken {
         format!("/dev/ublkb{}", self.id).into()
     }
 
-    /// The serving process, once the device can be used.
+    /// The serving process; `None` until the device can be used.
     fn server(&mut self) -> Result<Option<u32>, String> {
         let found = self.control.find(self.id).map_err(|error| error.to_string())?;
         let live = found.filter(|found| found.state == DeviceState::Live);

@@ -16,26 +16,25 @@ use crate::{
 
 /// A block device that somebody serves.
 pub(super) trait Device {
-    /// Its device file.
+    /// The path of the device file.
     fn path(&self) -> PathBuf;
 
-    /// The threads that serve it, as their directories in `/proc`, including workers of the kernel.
+    /// The threads that serve the device, including workers of the kernel, as their directories in `/proc`.
     fn threads(&self) -> Vec<PathBuf>;
 
-    /// Whether these are all its servers. A driver also works in the calling thread.
+    /// Whether these threads do all the serving. The kernel's loop driver also works in the calling thread.
     fn is_served_by_threads_alone(&self) -> bool {
         true
     }
 }
 
 pub(super) struct Served<D> {
-    /// Lets go of the device before it ends.
+    /// The load is dropped before the device, which it has open.
     load: Load,
     device: D,
     job: Job,
     enters: Option<Enters>,
-    /// Whether it is the witness's turn: then the threads' costs are not asked for, since the answers are
-    /// copied too.
+    /// Whether the witness watches. Then the threads' costs are not read, since reading them copies bytes, too.
     attested: bool,
 }
 
@@ -44,7 +43,7 @@ impl<D: Device> Served<D> {
     ///
     /// # Errors
     ///
-    /// A device that does not answer, in one line.
+    /// If the device does not answer, in one line.
     pub(super) fn new(device: D, job: Job) -> Result<Self, String> {
         let path = device.path();
         let load = Load::new(&path, job).and_then(|mut load| load.try_out().map(|()| load));
@@ -68,8 +67,8 @@ impl<D: Device> Engine for Served<D> {
 
         let alone = self.device.is_served_by_threads_alone();
         let share = || spent.cpu.as_secs_f64() / elapsed.as_secs_f64();
-        // Where each instruction takes a nanosecond, the server's count. Time in which the load does not
-        // run belongs to the server, not to others.
+        // Under instruction counting, the server's instructions are the time. Time in which the load does not
+        // run belongs to the server, not to other programs.
         let server_counts = instructions::counting() && alone;
         let time = Time {
             elapsed: if server_counts { spent.cpu } else { elapsed },

@@ -1,4 +1,4 @@
-//! Tests of the block bench that need no driver; tests with devices are beside the command's.
+//! Tests of the block bench that need no driver. The tests with devices are beside the command's.
 
 use super::*;
 use crate::{run::arguments_in_guest, testing};
@@ -18,7 +18,7 @@ fn a_row_brings_what_it_compares_with() {
     let given = "--backing /dev/null --backing /dev/zero";
     let all = names(given);
     let engines = Engine::ALL.len();
-    // Three targets for each load, one for the limited, and the kernel's driver beside loop.
+    // Each load has three targets, the limited load has one, and the kernel's driver is beside loop.
     assert_eq!(all.len(), 4 * 3 * engines + engines + 5);
     assert_eq!(all[0], "write 512k depth=16 null user-copy");
     assert!(all.contains(&"write 512k depth=16 745MiB/s loop bpf".to_owned()));
@@ -38,7 +38,7 @@ fn a_peer_has_rows_beside_null_and_loop() {
 #[test]
 fn a_limit_spreads_requests() {
     assert_eq!(JOBS[0].due(1_000), Duration::ZERO);
-    // 1,490 of 512 KiB are 745 MiB.
+    // 1,490 requests of 512 KiB are 745 MiB.
     assert_eq!(LIMITED.due(1_490), Duration::from_secs(1));
     assert_eq!(LIMITED.due(0), Duration::ZERO);
 }

@@ -1,9 +1,9 @@
-//! One connection that sends so many requests, and discards the answers.
+//! One connection that sends a given number of requests, and discards the answers.
 //!
 //! Contracts:
 //!
-//! 1. The first answer must have status 200 and the expected length; otherwise it is an error. The others
-//!    are as long.
+//! 1. The first answer must have status 200 and the expected length; otherwise it is an error. All other
+//!    answers have the same length.
 //! 2. Answers are not copied to user memory (MSG_TRUNC of tcp(7)).
 
 use std::{
@@ -21,7 +21,7 @@ use super::bed::Bed;
 use crate::network::{PATIENCE, drain::take};
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
-/// More than any head has.
+/// Bytes that are enough for any server's head.
 const LONGEST_HEAD: usize = 1 << 10;
 
 /// The client, at the far end.
@@ -36,12 +36,12 @@ impl Asking {
         Self { namespace, address }
     }
 
-    /// Requests the file of so many bytes this often, as soon as somebody listens, or until the server is gone;
-    /// returns the bytes of an answer's head.
+    /// Requests the file of `size` bytes, `times` times, as soon as somebody listens at the address. Returns
+    /// the bytes of an answer's head. It stops trying to connect when the server is `gone`.
     ///
     /// # Errors
     ///
-    /// What is wrong with an answer, in one line.
+    /// One line that says what is wrong with an answer.
     pub(super) fn ask(&self, size: u64, times: u64, gone: &AtomicBool) -> Result<u64, String> {
         let mut stream = self.connect(gone)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(line)?;
@@ -79,7 +79,7 @@ fn line(error: io::Error) -> String {
     format!("the server does not answer: {error}")
 }
 
-/// Reads a head and nothing behind it; returns its length.
+/// Reads a head and nothing behind it. Returns its length in bytes.
 fn take_head(stream: &mut TcpStream, size: u64) -> Result<u64, String> {
     let mut space = [0; LONGEST_HEAD];
     let begin = Instant::now();

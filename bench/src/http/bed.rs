@@ -1,4 +1,4 @@
-//! The common bed of all rows: a network, and files of all sizes in a directory.
+//! The testbed that all rows share: a network, and files of all sizes in a directory.
 
 use std::{
     fs::{self, File},
@@ -21,22 +21,23 @@ use crate::{
     processor::Pinned,
 };
 
-/// Of the network.
+/// The network's MTU in bytes.
 pub(super) const MTU: u32 = 1_500;
-/// That a server must serve at a time.
+/// The most connections of a row: each server must serve this many at a time.
 pub(super) const MOST_CONNECTIONS: u32 = 1_000;
-/// A file system with a page cache and a disk behind it.
+/// A directory whose file system has a page cache and a disk behind it.
 const DIRECTORY: &str = "/var/tmp";
 
 pub(super) struct Bed {
     network: bed::Bed,
     directory: tempfile::TempDir,
-    /// The servers' processor.
+    /// The processor that servers run on.
     cpu: usize,
 }
 
 impl Bed {
-    /// Over software NICs, or veth without them, with servers on this processor and wrk on the others.
+    /// Makes the network of software NICs, or of veth where there are none, with servers on this processor and
+    /// wrk on the others.
     ///
     /// # Errors
     ///
@@ -59,28 +60,28 @@ impl Bed {
         &self.network
     }
 
-    /// Where the files are, and what else servers need.
+    /// The directory with the files. Servers keep what else they need there.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The file of so many bytes. Requests ask for its name.
+    /// The file of `size` bytes. Its name is the number, which requests ask for.
     pub(super) fn path(&self, size: u64) -> PathBuf {
         self.directory().join(size.to_string())
     }
 
-    /// What to tell a program that serves at this port.
+    /// The placeholders of the command of a program that serves at this port.
     pub(super) fn placeholders(&self, port: &Port<'_>) -> Placeholders {
         let mut placeholders = self.network.placeholders(&port.own, self.cpu);
         placeholders.0.push(("root", self.directory().display().to_string()));
         placeholders
     }
 
-    /// A port for one server only: the kernel frees the port of a killed server a while later.
+    /// Takes a port for one server only: the kernel frees the port of a killed server a while later.
     ///
     /// # Errors
     ///
-    /// When all are taken, in one line.
+    /// One line that says that all ports are taken.
     pub(super) fn port(&self) -> Result<Port<'_>, String> {
         Ok(Port { own: self.network.own_port()?, network: &self.network })
     }
@@ -97,17 +98,17 @@ impl Port<'_> {
         self.network.far_address(self.own.number())
     }
 
-    /// Listens there.
+    /// Listens at the port.
     ///
     /// # Errors
     ///
-    /// What is wrong, in one line.
+    /// One line with the error.
     pub(super) fn listen(&self) -> Result<TcpListener, String> {
         self.network.listen(self.own.number())
     }
 }
 
-/// On the disk, so that its pages are written back before anybody sends them, and in the page cache.
+/// Makes a file on the disk and reads it into the page cache. Its pages are written back before anybody sends them.
 fn fill(path: &Path, size: u64) -> io::Result<()> {
     let content: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
     let mut file = File::create(path)?;

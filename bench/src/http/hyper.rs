@@ -27,7 +27,7 @@ use super::{
 /// Bytes of a file that are read at a time.
 const READ: u64 = 64 << 10;
 
-/// Answers all requests alike.
+/// A service that answers all requests alike.
 #[derive(Clone)]
 enum Answers {
     File(Arc<File>, u64),
@@ -49,7 +49,7 @@ impl Answers {
     }
 }
 
-/// A body that is read in place, since the page cache has it.
+/// A body that is read from the file when it is polled, without another thread, since the page cache has the file.
 fn of_file(file: Arc<File>, size: u64) -> impl http_body::Body<Data = Bytes, Error = io::Error> {
     let pieces = (0..size).step_by(READ as usize).map(move |at| {
         let mut piece = vec![0; READ.min(size - at) as usize];
@@ -65,11 +65,11 @@ pub(super) struct Hyper {
 }
 
 impl Hyper {
-    /// Listens.
+    /// Makes a server that listens at the port.
     ///
     /// # Errors
     ///
-    /// What is wrong, in one line.
+    /// One line with the error.
     pub(super) fn new(
         bed: &Bed,
         port: &Port<'_>,
@@ -93,7 +93,7 @@ impl Hyper {
             Ok(runtime)
         };
         let runtime = make().map_err(|error: io::Error| format!("no runtime: {error}"))?;
-        // Out of a file, and into the socket.
+        // A file's bytes are copied out of the file and into the socket; other bytes only into the socket.
         Ok(Self { runtime, copies: if source == Source::File { 2 } else { 1 } })
     }
 }

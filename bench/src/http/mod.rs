@@ -1,15 +1,15 @@
-//! `handoff bench http`: the cost of serving files and bytes over HTTP, beside hyper's own server, nginx and
-//! other programs.
+//! `handoff bench http` measures the cost of serving files and bytes over HTTP, beside hyper's own server,
+//! nginx and other programs.
 //!
 //! Contracts:
 //!
-//! 1. A row is a server on its own processor, with wrk as the client at the other end of a network. Ours have
-//!    one thread; costs are those of it, of the ring's workers for it, and of its NIC's threads. Costs of other
-//!    programs are those of all their threads, and of the NIC's.
+//! 1. A row is a server on its own processor, with wrk as the client at the other end of a network. Our servers
+//!    have one thread; their costs are those of this thread, of the ring's workers for it, and of its NIC's
+//!    threads. Costs of other programs are those of all their threads, and of the NIC's threads.
 //! 2. A slot begins and ends while answers are under way, so no figure includes making and ending
 //!    connections. Requests are the bytes that arrived in the slot, divided by the length of an answer.
-//! 3. Ratios are of the server's cost for each request, here as in the lab.
-//! 4. For the witness one connection sends requests and discards the answers: whatever the witness sees was
+//! 3. Ratios compare the server's cost for each request, here as in the lab.
+//! 4. For the witness, one connection sends requests and discards the answers: whatever the witness sees was
 //!    copied for the server.
 
 mod asking;
@@ -77,13 +77,13 @@ Examples:
 Needs root or a kernel that lets this user make namespaces, and the Debian package wrk; the row of
 nginx needs the package nginx. With --lab, what the lab needs: its guest has both.";
 
-/// Bytes of a body.
+/// Bytes of the bodies by default.
 const SIZES: [u64; 5] = [1 << 10, 16 << 10, 64 << 10, 1 << 20, 16 << 20];
-/// The same with `--quick`.
+/// Bytes of the bodies with `--quick`.
 const QUICK_SIZES: [u64; 2] = [1 << 10, 256 << 10];
 const CONNECTIONS: [u32; 2] = [1, 64];
 
-/// What rows do, in the words of their configuration.
+/// The operation of rows, as `config.op` names it.
 const GET: &str = "get";
 
 /// Options of `handoff bench http`.
@@ -106,7 +106,7 @@ pub struct HttpArgs {
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 
-    /// Other programs.
+    /// The peers: other programs to compare with.
     #[command(flatten)]
     pub programs: ProgramOptions,
 }
@@ -119,7 +119,7 @@ fn parse_connections(text: &str) -> Result<u32, String> {
     Ok(count)
 }
 
-/// What is requested.
+/// What a row requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Job {
     size: u64,
@@ -173,11 +173,11 @@ impl Bench for HttpArgs {
         let jobs = self.jobs();
         let bed = Bed::new(&jobs, &pinned)?;
         let subjects = subjects(self, &jobs, &bed, context.stop.flag());
-        // There are fewer ports than rows.
+        // The plan makes each engine anew for each slot, because there are fewer ports than rows.
         let plan = Plan { compare: Compare::Cost, ..self.plan(subjects.len()) };
         let mut measured = self.measure_rows(&subjects, plan, &context.stop)?;
         for row in &mut measured.rows {
-            // Bytes are counted, and all answers are as long.
+            // Only bytes are counted. All answers have the same length, so the number of requests follows.
             let size = row.config.bytes.map(|bytes| bytes as f64);
             row.ops_per_s = row.bytes_per_s.zip(size).map(|(rate, size)| rate / size);
             row.cpu_ns_per_op = row.cpu_ns_per_byte.zip(size).map(|(cost, size)| cost * size);
@@ -196,7 +196,7 @@ impl Bench for HttpArgs {
     }
 }
 
-/// All rows that match `--only`, and those that they compare with, in the table's order.
+/// All rows that match `--only`, and their baselines, in the table's order.
 fn subjects<'a>(
     args: &'a HttpArgs,
     jobs: &[Job],

@@ -24,7 +24,7 @@ use super::{
     served::{Copies, Counts, Server},
 };
 
-/// For as many connections the server has room.
+/// The most connections that the server takes.
 const CONNECTIONS: usize = 1024;
 
 /// The kind of an answer's body.
@@ -34,7 +34,7 @@ pub(super) enum Source {
     Bytes,
 }
 
-/// Answers all requests alike.
+/// A service that answers all requests alike.
 #[derive(Clone)]
 enum Answers {
     File(Arc<File>, u64),
@@ -70,11 +70,11 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// Listens.
+    /// Makes a server that listens at the port.
     ///
     /// # Errors
     ///
-    /// What is wrong, in one line.
+    /// One line with the error.
     pub(super) fn new(
         bed: &Bed,
         port: &Port<'_>,
@@ -92,7 +92,7 @@ impl Ours {
             let driver = Driver::builder()
                 .ring(RingUse::Require)
                 .entries(1024)
-                // As `handoff serve` by default.
+                // The driver has the same room as the one of `handoff serve` by default.
                 .in_flight(64 + CONNECTIONS * 24)
                 .registered_buffers(16_384)
                 .registered_files(64 + CONNECTIONS as u32 * 4)

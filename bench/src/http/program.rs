@@ -1,4 +1,4 @@
-//! Servers that are programs: nginx(8), of the Debian package of this name, `handoff serve`, and any other.
+//! Servers that are programs: nginx(8) from the Debian package of this name, `handoff serve`, and any other.
 
 use std::{fs, sync::atomic::AtomicBool, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{measure::Slot, network};
 
-/// As its manual says, and no more.
+/// The configuration of nginx, as its manual says, and no more.
 const CONFIGURATION: &str = "\
 daemon off;
 master_process off;
@@ -41,11 +41,11 @@ pub(super) struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// nginx with one process, which sends files by sendfile(2).
+    /// Starts nginx with one process, which sends files by sendfile(2).
     ///
     /// # Errors
     ///
-    /// If it is not installed, in one line.
+    /// One line that says that nginx is not installed.
     pub(super) fn nginx(
         bed: &'a Bed,
         port: &Port<'_>,
@@ -59,11 +59,11 @@ impl<'a> Program<'a> {
         Self::start(&format!("exec {program} -p {{root}} -c {file} -e stderr"), bed, port, stop)
     }
 
-    /// `handoff serve`, with one thread.
+    /// Starts `handoff serve` with one thread.
     ///
     /// # Errors
     ///
-    /// If `handoff` is not installed, in one line.
+    /// One line that says that `handoff` is not installed.
     pub(super) fn serve(
         bed: &'a Bed,
         port: &Port<'_>,
@@ -77,11 +77,11 @@ impl<'a> Program<'a> {
         Self::start(&command, bed, port, stop)
     }
 
-    /// What this command starts.
+    /// Starts a server's command.
     ///
     /// # Errors
     ///
-    /// If there is no shell, in one line.
+    /// One line that says that there is no shell.
     pub(super) fn start(
         command: &str,
         bed: &'a Bed,

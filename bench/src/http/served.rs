@@ -19,30 +19,30 @@ use crate::{
 
 /// How long a server serves between two looks at its client.
 const TURN: Duration = Duration::from_millis(2);
-/// Time for what is under way to end with its connections.
+/// The time for requests under way to end with their connections.
 const AFTERMATH: Duration = Duration::from_millis(10);
-/// The least number of bytes for the witness.
+/// The least number of bytes that are served for the witness.
 const WITNESSED: u64 = 4 << 20;
 
 /// A server at work.
 pub(super) trait Server {
-    /// Serves for this long; on the calling thread unless it is another program.
+    /// Serves for this long, on the calling thread unless the server is another program.
     ///
     /// # Errors
     ///
-    /// What ends it, in one line.
+    /// One line that says what ended the server.
     fn serve_for(&mut self, time: Duration) -> Result<(), String>;
 
-    /// The process, if it is another program.
+    /// The server's process; `None` if the server is no other program.
     fn process(&self) -> Option<u32> {
         None
     }
 
-    /// What happened to the bytes that it served.
+    /// What happened to the bytes that the server has served.
     fn copies(&self) -> Copies;
 }
 
-/// Makes a server that listens there, or says in one line why it cannot.
+/// Makes a server that listens at a port, or says in one line why it cannot.
 pub(super) type MakeServer<'a> =
     Box<dyn Fn(&Port<'a>) -> Result<Box<dyn Server + 'a>, String> + 'a>;
 
@@ -50,25 +50,25 @@ pub(super) type MakeServer<'a> =
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Copies {
     Unknown,
-    /// So many of each byte.
+    /// Each byte was copied this many times.
     OfEach(u64),
-    /// Its counts so far.
+    /// The server's counts so far.
     Counted(Counts),
 }
 
-/// Bytes.
+/// Counts of bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
-    /// Sent in all.
+    /// All bytes sent.
     pub(super) sent: u64,
-    /// Copied, for each hop.
+    /// Bytes copied, counted once for each hop.
     pub(super) copied: u64,
-    /// Bytes that may have been copied; nobody says.
+    /// Bytes that may have been copied: nobody reports it.
     pub(super) unknown: u64,
 }
 
 impl Copies {
-    /// For so many bytes, since then.
+    /// The bytes copied since `earlier`, while `bytes` bytes were served; `None` if nobody knows.
     fn since(self, earlier: Self, bytes: u64) -> Option<u64> {
         match (earlier, self) {
             (_, Self::OfEach(copies)) => Some(bytes * copies),
@@ -99,7 +99,7 @@ impl<'a> Served<'a> {
     ///
     /// # Errors
     ///
-    /// Why there is no server, or what it answers instead, in one line.
+    /// One line that says why there is no server, or what it answers instead.
     pub(super) fn new(make: &MakeServer<'a>, bed: &'a Bed, job: Job) -> Result<Self, String> {
         let (port, network) = (bed.port()?, bed.network());
         let mut server = make(&port)?;
@@ -113,7 +113,7 @@ impl<'a> Served<'a> {
         Ok(Self { server, port, bed, job, head, account, attested: false })
     }
 
-    /// For the witness: so many whole answers.
+    /// Works for the witness: requests whole answers, at least [`WITNESSED`] bytes.
     fn answer(&mut self) -> Result<Tally, String> {
         let times = WITNESSED.div_ceil(self.job.size);
         let before = self.server.copies();
@@ -124,7 +124,7 @@ impl<'a> Served<'a> {
         Ok(Tally { bytes, copied, ..Tally::default() })
     }
 
-    /// Serves until the requested bytes come.
+    /// Serves until the first answers have arrived, and for a quarter of a slot more.
     fn get_going(&mut self, wrk: &mut Wrk, slot: &Slot<'_>) -> Result<(), String> {
         let (begin, enough) = (Instant::now(), u64::from(self.job.connections) * self.head);
         let before = wrk.arrived()?;
@@ -139,7 +139,7 @@ impl<'a> Served<'a> {
     }
 }
 
-/// Sends requests to a server that serves meanwhile; returns the bytes of an answer's head.
+/// Sends requests to a server that serves meanwhile. Returns the bytes of an answer's head.
 fn ask(server: &mut dyn Server, asking: Asking, size: u64, times: u64) -> Result<u64, String> {
     let gone = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -147,7 +147,7 @@ fn ask(server: &mut dyn Server, asking: Asking, size: u64, times: u64) -> Result
         while !asked.is_finished() {
             server.serve_for(TURN).inspect_err(|_| gone.store(true, Ordering::Relaxed))?;
         }
-        // Its own panic was reported.
+        // The thread reported its panic itself.
         asked.join().unwrap_or_else(|_| Err("who asks has panicked".to_owned()))
     })
 }
@@ -171,7 +171,7 @@ impl Engine for Served<'_> {
         Ok(Tally { bytes, copied: after.since(copies, bytes), ..tally })
     }
 
-    /// It does that itself.
+    /// Each slot begins with a warm-up of its own, in `get_going`.
     fn warms_up(&self) -> bool {
         false
     }

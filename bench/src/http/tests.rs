@@ -1,4 +1,4 @@
-//! Tests of the HTTP bench. Tests of its rows are beside the command's.
+//! Tests of the HTTP bench. The tests of its other rows are beside the command's.
 
 use super::*;
 use crate::{

@@ -1,6 +1,6 @@
-//! The load: wrk(1), of the Debian package of this name, at the far end.
+//! The load: wrk(1), from the Debian package of this name, at the far end.
 //!
-//! Kernel interface: `/proc/PID/net/netstat` and `snmp`, which count what arrives in its namespace.
+//! Kernel interface: `/proc/PID/net/netstat` and `snmp`, which count what arrives in wrk's namespace.
 
 use std::{
     env, fs,
@@ -24,7 +24,7 @@ use crate::{
 const HEADERS: u64 = 20 + 20 + 12;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
-/// wrk at work.
+/// A running wrk.
 pub(super) struct Wrk {
     running: Running,
     output: Output,
@@ -34,7 +34,7 @@ pub(super) struct Wrk {
 ///
 /// # Errors
 ///
-/// If it is missing, in one line with the package.
+/// One line that names the package of the missing program.
 pub(super) fn installed(name: &str) -> Result<PathBuf, String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let directories = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]);
@@ -43,19 +43,21 @@ pub(super) fn installed(name: &str) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("{name} is not installed: install the Debian package {name}"))
 }
 
+/// Checks that wrk is installed.
+///
 /// # Errors
 ///
-/// As [`installed`].
+/// The errors of [`installed`].
 pub(super) fn must_be_there() -> Result<(), String> {
     installed("wrk").map(drop)
 }
 
 impl Wrk {
-    /// Sends requests as long as this lives.
+    /// Starts wrk, which sends requests as long as this value lives.
     ///
     /// # Errors
     ///
-    /// Why it does not start, in one line.
+    /// One line that says why wrk does not start.
     pub(super) fn start(bed: &Bed, address: (Ipv4Addr, u16), job: Job) -> Result<Self, String> {
         let (address, port) = address;
         let Job { size, connections } = job;
@@ -73,11 +75,11 @@ impl Wrk {
         Ok(Self { running, output })
     }
 
-    /// Bytes of streams that have arrived at its end so far.
+    /// The bytes of streams that have arrived at wrk so far.
     ///
     /// # Errors
     ///
-    /// If the kernel does not report it, in one line.
+    /// One line that says that the kernel does not report them.
     pub(super) fn arrived(&self) -> Result<u64, String> {
         let table = |name: &str| {
             let path = format!("/proc/{}/net/{name}", self.running.id());
@@ -90,16 +92,16 @@ impl Wrk {
         Ok(bytes.saturating_sub(packets * HEADERS))
     }
 
-    /// How long it ran and was kept waiting so far.
+    /// How long wrk has run, and how long it was kept waiting so far.
     pub(super) fn waits(&self) -> Waits {
         Waits::of_process(self.running.id())
     }
 
-    /// Fails if it has ended, or the bench must end.
+    /// Fails if wrk has ended, or the bench must end.
     ///
     /// # Errors
     ///
-    /// Why it failed, in one line.
+    /// One line that says which of them it was, and why wrk ended.
     pub(super) fn must_run(&mut self, slot: &Slot<'_>) -> Result<(), String> {
         if slot.is_stopped() {
             return Err("stopped".to_owned());
@@ -110,11 +112,11 @@ impl Wrk {
         }
     }
 
-    /// Ends it.
+    /// Ends wrk.
     ///
     /// # Errors
     ///
-    /// Its report of failed requests, in one line.
+    /// One line with wrk's report of failed requests.
     pub(super) fn end(mut self) -> Result<(), String> {
         let process = Pid::from_raw(self.running.id() as i32).ok_or("wrk has no process")?;
         kill_process(process, Signal::INT).map_err(|errno| format!("wrk: {errno}"))?;
@@ -129,7 +131,7 @@ impl Wrk {
     }
 }
 
-/// The value of a name below a group's titles, as in both files.
+/// The value of `name` in `group`, which has a line of names and then a line of values, as in both files.
 fn counter(table: &str, group: &str, name: &str) -> Option<u64> {
     let mut lines = table.lines().filter(|line| line.starts_with(group));
     let (titles, values) = (lines.next()?, lines.next()?);
@@ -137,7 +139,7 @@ fn counter(table: &str, group: &str, name: &str) -> Option<u64> {
     values.split_whitespace().nth(place)?.parse().ok()
 }
 
-/// wrk's own report of errors.
+/// wrk's own report of errors; `None` if there were none.
 fn complaint(output: &str) -> Option<String> {
     let mut lines = output.lines().map(str::trim);
     lines

@@ -12,22 +12,22 @@ use crate::{
     report::{Config, Latency},
 };
 
-/// One engine at work. Made before its first slot and dropped after its last.
+/// One engine at work. It is made before its first slot and dropped after its last.
 pub trait Engine {
     /// Works until the slot is over and every lent buffer is back, and reports what it did.
     ///
     /// # Errors
     ///
-    /// What ends this engine's measurements, in one line.
+    /// One line that says what ended this engine's measurements.
     fn run(&mut self, slot: &Slot<'_>) -> Result<Tally, String>;
 
-    /// Whether it works better after a while. State that is new in each slot does not count.
+    /// Whether the engine works better after a while. State that is new in each slot does not count.
     fn warms_up(&self) -> bool {
         true
     }
 
-    /// Whether it counts the bytes that it moves. What a program tells of itself is of a part of its time, and the
-    /// witness has nothing to compare with.
+    /// Whether the engine counts the bytes that it moves. Otherwise a program tells them, for a part of its
+    /// time only, and the witness has nothing to compare with.
     fn counts_bytes(&self) -> bool {
         true
     }
@@ -37,18 +37,18 @@ pub trait Engine {
         Vec::new()
     }
 
-    /// From here on it works for the witness, not for the clock, and counts its system calls if it can: see
-    /// [`Tally::enters`].
+    /// From here on the engine works for the witness, not for the clock, and counts its system calls if it can:
+    /// see [`Tally::enters`].
     ///
     /// # Errors
     ///
-    /// Why they cannot be counted, in one line.
+    /// One line that says why they cannot be counted.
     fn begin_witness(&mut self) -> Result<(), String> {
         Ok(())
     }
 
-    /// How many copies of each payload byte the witness must see if [`Tally::copied`] comes to `reported`
-    /// and nobody errs. More than `reported` if bytes are also copied at an end without a report.
+    /// How many copies of each payload byte the witness must see if [`Tally::copied`] comes to `reported` and
+    /// nobody errs. There are more than `reported` if bytes are also copied at an end without a report.
     fn implied(&self, reported: f64) -> f64 {
         reported
     }
@@ -59,53 +59,53 @@ pub trait Engine {
 pub struct Tally {
     /// Payload bytes moved.
     pub bytes: u64,
-    /// Operations done; none if the engine cannot tell.
+    /// Operations done; `None` if the engine cannot tell.
     pub operations: Option<u64>,
-    /// Payload bytes that the CPU copied; none if nothing reports it.
+    /// Payload bytes that the CPU copied; `None` if nothing reports them.
     pub copied: Option<u64>,
-    /// CPU time used, if the engine knows better than the frame (other processes).
+    /// The CPU time used, if the engine knows better than the frame: other processes may work, too.
     pub cpu: Cpu,
-    /// CPU time used together with the load's, if the above is a server's alone.
+    /// The CPU time used together with the load's, if [`cpu`](Self::cpu) is a server's alone.
     pub cpu_with_load: Option<Duration>,
-    /// Share of one processor's time that the server took, if the load has a limit.
+    /// The share of one processor's time that the server took, if the load has a limit.
     pub cpu_share: Option<f64>,
-    /// Calls of io_uring_enter(2) by the server, if they are counted.
+    /// Calls of io_uring_enter(2) by the server; `None` if they are not counted.
     pub enters: Option<u64>,
-    /// Lends made for it, by the module's own count.
+    /// Lends made for the engine, by the module's own count; `None` without the module.
     pub lends: Option<u64>,
     /// Context switches of the server's threads.
     pub switches: Option<u64>,
     /// Bytes that a software NIC's engine moved meanwhile.
     pub simulated_dma: Option<u64>,
-    /// Use of all processors of this host meanwhile.
+    /// How busy all processors of this host were meanwhile.
     pub busy: Option<Busy>,
     /// Times from a request to its answer.
     pub latency: Option<Latency>,
-    /// CPU time of the measured thread outside the kernel.
+    /// The CPU time of the measured thread outside the kernel.
     pub user: Option<Duration>,
-    /// Cost of taking completions.
+    /// The cost of taking completions.
     pub reaped: Option<Reaped>,
-    /// The time that it took, and was kept waiting, if the engine knows better than the frame.
+    /// The time that the slot took and was kept waiting, if the engine knows better than the frame.
     pub time: Option<Time>,
 }
 
-/// Cost of taking completions in one slot.
+/// The cost of taking completions in one slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Reaped {
     /// Completions taken.
     pub completions: u64,
-    /// System calls made for them alone.
+    /// System calls made for completions alone.
     pub calls: u64,
-    /// Time spent on taking them.
+    /// The time spent on taking completions.
     pub time: Duration,
 }
 
 /// How a slot passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Time {
-    /// From beginning to end.
+    /// The time from the slot's beginning to its end.
     pub elapsed: Duration,
-    /// Of this, the time in which other programs held the processor.
+    /// The part of `elapsed` in which other programs held the processor.
     pub kept_waiting: Duration,
 }
 
@@ -121,13 +121,13 @@ pub enum Cpu {
     /// All threads of this process except those that only serve as the far end.
     #[default]
     ThisProcess,
-    /// Not known.
+    /// The CPU time is not known.
     Unknown,
-    /// That of the threads that matter, as the engine counts them.
+    /// The CPU time of the threads that matter, as the engine counts it.
     Known(Duration),
 }
 
-/// The time of an engine.
+/// A time in which an engine works.
 #[derive(Debug, Clone, Copy)]
 pub struct Slot<'a> {
     deadline: Instant,
@@ -141,22 +141,22 @@ impl<'a> Slot<'a> {
         Self { deadline: Instant::now() + length, length, stop }
     }
 
-    /// The same from now on, for an engine that must prepare something outside the slot.
+    /// A slot of the same length that begins now, for an engine that must prepare something outside the slot.
     pub fn anew(&self) -> Self {
         Self::new(self.length, self.stop)
     }
 
-    /// How much of it is left.
+    /// How much of the slot is left.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// True once the time is up, or the user wants the bench to end.
+    /// Whether the time is up, or the user wants the bench to end.
     pub fn is_over(&self) -> bool {
         Instant::now() >= self.deadline || self.is_stopped()
     }
 
-    /// True once the user wants the bench to end.
+    /// Whether the user wants the bench to end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -178,11 +178,11 @@ pub struct Subject<'a> {
     pub engine: String,
     /// The work that it must do.
     pub config: Config,
-    /// Whether ratios refer to it.
+    /// Whether ratios refer to this row.
     pub baseline: bool,
-    /// Whether it is another program.
+    /// Whether the engine is another program.
     pub peer: bool,
-    /// Its maker.
+    /// Makes the engine.
     pub make: MakeEngine<'a>,
 }
 
@@ -198,7 +198,7 @@ impl<'a> Subject<'a> {
         Self { name, engine: engine.to_owned(), config, baseline: false, peer: false, make }
     }
 
-    /// The same row as the one that ratios refer to.
+    /// This row as the one that ratios refer to.
     pub(crate) fn baseline(self) -> Self {
         Self { baseline: true, ..self }
     }

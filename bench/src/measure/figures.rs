@@ -8,15 +8,16 @@ use std::{
 use super::engine::{Cpu, Engine, Reaped, Slot, Time};
 use crate::{processor::kept_waiting, report::Row};
 
-/// Slots of this length are not made longer where nothing was moved.
+/// The length from which a slot is not tried again if it moved nothing.
 const LONG: Duration = Duration::from_secs(1);
 
-/// Runs an engine for one slot: its time, and its figures as a row has them; none if it moved nothing. On a
-/// busy machine a short slot may be over before its first operation begins: the next try is twice as long.
+/// Runs an engine for one slot. Returns its time, and its figures as a row has them; `None` if it moved
+/// nothing. On a busy machine a short slot may be over before its first operation begins, so the next try is
+/// twice as long.
 ///
 /// # Errors
 ///
-/// As [`Engine::run`].
+/// The errors of [`Engine::run`].
 pub(super) fn timed(
     engine: &mut dyn Engine,
     mut length: Duration,

@@ -26,12 +26,12 @@ use crate::{
 };
 use handoff_command::growth::Growth;
 
-/// How the time is divided.
+/// How the time of a measurement is divided.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Length of one slot.
+    /// The length of one slot.
     pub slot: Duration,
-    /// Length of one run of a peer.
+    /// The length of one run of a peer.
     pub peer_slot: Duration,
     /// How many slots each subject gets.
     pub rounds: u32,
@@ -45,7 +45,7 @@ pub struct Plan {
 /// What ratios compare; above 1 is better than the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compare {
-    /// Bytes in a time.
+    /// Bytes per second.
     Speed,
     /// CPU time for each byte.
     Cost,
@@ -54,21 +54,22 @@ pub enum Compare {
 /// An engine warms its caches up for this long before each slot.
 const WARM_UP: Duration = Duration::from_millis(10);
 
-/// How a measurement ended.
+/// What a measurement has found.
 #[derive(Debug)]
 pub struct Measured {
     /// One row per subject, in their order.
     pub rows: Vec<Row>,
     /// The engines that failed while running, apart from peers.
     pub failed: Vec<String>,
-    /// Share of the time, 0 to 1, that other programs held the processor for.
+    /// The share of the time, 0 to 1, in which other programs held the processor.
     pub kept_waiting: f64,
 }
 
 impl Measured {
-    /// A line that says so if other programs held the processor for long, and what that does to the figures.
+    /// A line that says that other programs held the processor for long, and what that does to the figures;
+    /// empty if they did not.
     pub(crate) fn busy(&self, processor: &str, effect: &str) -> String {
-        /// Share of the time that others may hold it before the table mentions it.
+        /// The share of the time in which other programs may hold it before the table mentions that.
         const MOST: f64 = 0.02;
 
         if self.kept_waiting <= MOST {
@@ -91,8 +92,8 @@ struct Track<'a> {
     failed: bool,
 }
 
-/// Measures all subjects. `far_end_cpu` returns the CPU time so far of this process's threads that serve as
-/// the far end. None if the user ended it.
+/// Measures all subjects. `far_end_cpu` returns the CPU time so far of this process's threads that serve as the
+/// far end. Returns `None` if the user ended the bench.
 pub fn measure(
     subjects: &[Subject<'_>],
     plan: Plan,
@@ -253,11 +254,11 @@ mod tests {
     use super::*;
     use crate::report::Config;
 
-    /// Moves a fixed number of bytes per slot in a fixed time of its own.
+    /// An engine that moves a fixed number of bytes per slot, in a fixed time of its own.
     struct Fixed<'a> {
         name: &'static str,
         bytes: u64,
-        /// The shortest slot in which it moves anything.
+        /// The shortest slot in which the engine moves anything.
         shortest: Duration,
         log: &'a RefCell<Vec<&'static str>>,
         fails: bool,
@@ -326,7 +327,7 @@ mod tests {
 
         let [base, twice, broken] = &measured.rows[..] else { panic!("a row is missing") };
         assert_eq!((base.ratio, twice.ratio), (Some(1.0), Some(2.0)));
-        // 150 ms, of which others took 50.
+        // The slot takes 150 ms, of which other programs hold the processor for 50.
         assert_eq!(twice.bytes_per_s.map(f64::round), Some(20_000.0));
         assert_eq!(twice.ops_per_s.map(f64::round), Some(2_000.0));
         assert_eq!(twice.copied_share, Some(0.25));

@@ -3,10 +3,10 @@
 //!
 //! Contracts:
 //!
-//! 1. No figure includes the other end, nor the engine of a software NIC.
-//! 2. For the witness nothing is asked, since the answers would be copied too.
-//! 3. A thread of another program that ended takes its count along: that is an error, unless the program began and
-//!    ended meanwhile.
+//! 1. No figure includes the other end, or the engine of a software NIC.
+//! 2. While the witness watches, no counts are read, since reading them copies bytes, too.
+//! 3. A thread of another program that ends takes its counts along. That is an error, unless the whole program
+//!    begins and ends while the clock runs.
 
 use std::{
     path::PathBuf,
@@ -24,7 +24,7 @@ use crate::{
     tasks::{self, cpu_of_ended, own_cpu, spent},
 };
 
-/// Who works.
+/// Who does the work that is counted.
 #[derive(Debug, Clone, Copy)]
 enum Worker {
     /// The calling thread.
@@ -35,7 +35,7 @@ enum Worker {
     Ended,
 }
 
-/// For a worker over these networks.
+/// The costs of a worker on these networks.
 pub(crate) struct Account<'a> {
     worker: Worker,
     napi: Vec<PathBuf>,
@@ -56,37 +56,37 @@ pub(crate) struct Begun {
 }
 
 impl<'a> Account<'a> {
-    /// For the calling thread, with these threads of NICs, over these networks.
+    /// Counts the calling thread, and these threads of NICs, on these networks.
     pub(crate) fn new(napi: impl IntoIterator<Item = PathBuf>, beds: Vec<&'a Bed>) -> Self {
         let napi = napi.into_iter().collect();
         Self { worker: Worker::Caller, napi, beds, with_processors: false, attested: false }
     }
 
-    /// With the use of all processors of this host meanwhile.
+    /// Counts also how busy all processors of this host are meanwhile.
     pub(crate) fn with_processors(self) -> Self {
         Self { with_processors: true, ..self }
     }
 
-    /// The same for another program.
+    /// Counts another program instead of the calling thread.
     pub(crate) fn of_program(self, process: u32) -> Self {
         Self { worker: Worker::Program(process), ..self }
     }
 
-    /// The same for programs that begin after the clock starts, and end before it stops.
+    /// Counts programs that begin after the clock starts, and end before it stops, instead of the calling thread.
     pub(crate) fn of_ended_programs(self) -> Self {
         Self { worker: Worker::Ended, ..self }
     }
 
-    /// From here on nothing is asked.
+    /// Reads no counts from here on: the witness watches.
     pub(crate) fn leave_to_witness(&mut self) {
         self.attested = true;
     }
 
-    /// Starts the clock. `far_waits` is how long the threads of the other end were kept waiting so far.
+    /// Starts the clock. `far_waits` says how long the threads of the other end were kept waiting so far.
     ///
     /// # Errors
     ///
-    /// What cannot be asked, in one line.
+    /// One line that says which count cannot be read.
     pub(crate) fn begin(&self, far_waits: Waits) -> Result<Begun, String> {
         let (simulated_dma, threads) = (self.simulated_dma()?, self.threads());
         Ok(Begun {
@@ -100,11 +100,11 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// Stops the clock: a tally of everything except what was moved.
+    /// Stops the clock. Returns a tally of everything except what was moved.
     ///
     /// # Errors
     ///
-    /// As [`begin`](Self::begin).
+    /// The errors of [`begin`](Self::begin).
     pub(crate) fn end(
         &self,
         begun: &Begun,
@@ -121,10 +121,10 @@ impl<'a> Account<'a> {
                 "a thread of the program ended, and nobody knows what it has spent".to_owned()
             );
         }
-        // Where each instruction takes a nanosecond, those of this end count.
+        // Under instruction counting, the instructions of this end are the time.
         let time = match instructions::counting() {
             true => Time { elapsed: cpu, kept_waiting: Duration::ZERO },
-            // Each of the two waits for the other.
+            // Each end waits for the other, so the longer wait counts.
             false => Time {
                 elapsed,
                 kept_waiting: self
@@ -143,7 +143,7 @@ impl<'a> Account<'a> {
         })
     }
 
-    /// CPU time of the calling thread if it is the worker, or of programs that have ended.
+    /// The CPU time of the calling thread if it is the worker, or of programs that have ended.
     fn own(&self) -> Duration {
         match self.worker {
             Worker::Caller => own_cpu(),
@@ -152,13 +152,13 @@ impl<'a> Account<'a> {
         }
     }
 
-    /// How long the worker's threads ran and were kept waiting so far.
+    /// How long the worker's threads have run, and how long they were kept waiting so far.
     fn waits(&self) -> Waits {
         match self.worker {
             Worker::Caller => Waits::of(["/proc/thread-self".into()]),
             Worker::Program(_) if self.attested => Waits::default(),
             Worker::Program(process) => Waits::of_process(process),
-            // Who has ended tells nothing.
+            // Processes that have ended do not tell how long they waited.
             Worker::Ended => Waits::default(),
         }
     }
@@ -182,12 +182,12 @@ impl<'a> Account<'a> {
         threads
     }
 
-    /// The counts of all processors, if wanted.
+    /// The counts of all processors; `None` if they are not wanted, or the witness watches.
     fn processors(&self) -> Result<Option<Processors>, String> {
         (self.with_processors && !self.attested).then(Processors::now).transpose()
     }
 
-    /// Over all networks; none if a network reports nothing.
+    /// The bytes of simulated DMA on all networks; `None` if a network does not report them.
     fn simulated_dma(&self) -> Result<Option<u64>, String> {
         if self.attested || self.beds.is_empty() {
             return Ok(None);

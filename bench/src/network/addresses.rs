@@ -9,7 +9,7 @@ use std::{
     ptr,
 };
 
-/// The first one, of IPv4 if it has any; none of its link alone.
+/// The first address of the interface, an IPv4 one if there is any; `None` if there is none but link-local ones.
 ///
 /// # Errors
 ///
@@ -38,11 +38,11 @@ pub(crate) fn of_interface(name: &str) -> io::Result<Option<IpAddr>> {
     Ok(found.into_iter().next())
 }
 
-/// The address in a structure of any family.
+/// The address in a structure of any family; `None` if it is null, link-local or no IP address.
 ///
 /// # Safety
 ///
-/// It must be null, or a valid socket address of the family that it says.
+/// The pointer must be null, or point to a valid socket address of the family that it says.
 unsafe fn address(any: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: as the caller promises.
     let family = i32::from(unsafe { any.as_ref() }?.sa_family);

@@ -1,4 +1,4 @@
-//! What has arrived at a far end: its threads report, the measuring thread waits.
+//! What has arrived at a far end: its threads report it, and the measuring thread waits for it.
 
 use std::{
     path::PathBuf,
@@ -10,18 +10,18 @@ use rustix::thread::gettid;
 use super::PATIENCE;
 use crate::processor::Waits;
 
-/// Shared by the threads of one far end and the waiter.
+/// What the threads of one far end share with the waiter.
 #[derive(Default)]
 pub(crate) struct Arrivals {
     state: Mutex<State>,
-    /// Everything wanted has arrived, or the end has come.
+    /// Notified when all wanted bytes have arrived, and when no more will arrive.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     received: u64,
-    /// The count that the waiter waits for.
+    /// The number of bytes that the waiter waits for.
     wanted: u64,
     tasks: Vec<PathBuf>,
     ended: Option<String>,
@@ -32,13 +32,13 @@ impl Arrivals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread belongs to the far end.
+    /// Counts the calling thread to the far end.
     pub(crate) fn join(&self) {
         let task = format!("/proc/self/task/{}", gettid().as_raw_nonzero());
         self.state().tasks.push(task.into());
     }
 
-    /// So many bytes have arrived.
+    /// Reports that this many more bytes have arrived.
     pub(crate) fn add(&self, bytes: u64) {
         let mut state = self.state();
         let before = state.received;
@@ -48,18 +48,18 @@ impl Arrivals {
         }
     }
 
-    /// No more will arrive; the first reason counts.
+    /// Reports that no more will arrive. The first reason counts.
     pub(crate) fn end(&self, why: String) {
         self.state().ended.get_or_insert(why);
         self.changed.notify_all();
     }
 
-    /// Why no more will arrive, if so.
+    /// Why no more will arrive; `None` if more may arrive.
     pub(crate) fn ended(&self) -> Option<String> {
         self.state().ended.clone()
     }
 
-    /// Returns when so many bytes have arrived since the beginning.
+    /// Returns when this many bytes have arrived since the beginning.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Arrivals {
         }
     }
 
-    /// How long the threads ran and were kept waiting so far.
+    /// How long the threads have run, and how long they were kept waiting so far.
     pub(crate) fn waits(&self) -> Waits {
         let tasks = self.state().tasks.clone();
         Waits::of(tasks)

@@ -24,12 +24,12 @@ use handoff_command::Failure;
 
 use crate::{failure::of_testbed, peer::Placeholders};
 
-/// The first port; the queue of a port is as many places behind the first queue.
+/// The port of queue 0. The port of queue N is N more.
 const PORT: u16 = 4_000;
-/// The queue for connections that do not need their own.
+/// The queue for connections that need no queue of their own.
 pub(crate) const SHARED: u16 = 1;
 
-/// What arrives.
+/// The frames that arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) mtu: u32,
@@ -75,15 +75,15 @@ impl Joint {
     }
 }
 
-/// The network of one load. It goes when this is dropped.
+/// The network of one load. It is removed when this value is dropped.
 pub(crate) struct Bed {
-    // Dropped before the pair: it puts back what it has set there.
+    // The prepared settings are dropped before the pair, whose devices they put back.
     prepared: Vec<Prepared>,
     pair: Pair,
     joint: Joint,
     load: Load,
     queues: Queues,
-    /// Of the connecting end, and of the listening end.
+    /// The NAPI threads of the connecting end, and of the listening end.
     napi: [Vec<PathBuf>; 2],
     pattern: Arc<Pattern>,
     /// The processors of the threads at far ends.
@@ -121,8 +121,8 @@ impl Bed {
         Self::of(Joint::VirtioNet, pair, Load { mtu, gro: false }, pattern, others)
     }
 
-    /// The same once more, behind this one: the host that this one connects to is the one that connects
-    /// there. Works once.
+    /// Makes another such network behind this one: there the listening host of this network is the one that
+    /// connects. Works once.
     ///
     /// # Errors
     ///
@@ -162,22 +162,22 @@ impl Bed {
         self.joint
     }
 
-    /// The threads that handle packets arriving at the connecting end, as their directories in `/proc`;
-    /// none if that happens in any thread.
+    /// The threads that handle packets which arrive at the connecting end, as their directories in `/proc`;
+    /// empty if any thread may handle them.
     pub(crate) fn napi_of_connecting(&self) -> &[PathBuf] {
         &self.napi[0]
     }
 
-    /// The same for the listening end.
+    /// The threads that handle packets which arrive at the listening end, in the same way.
     pub(crate) fn napi_of_connected(&self) -> &[PathBuf] {
         &self.napi[1]
     }
 
-    /// Makes frames arrive at the connecting end as they do at the other, for long answers.
+    /// Makes frames arrive at the connecting end as they do at the listening end, for long answers.
     ///
     /// # Errors
     ///
-    /// What is wrong.
+    /// See [`Failure`].
     pub(crate) fn receive_at_both_ends(&mut self) -> Result<(), Failure> {
         match self.joint {
             Joint::Wire => {
@@ -207,32 +207,32 @@ impl Bed {
         self.others
     }
 
-    /// A new connection to receive from, whose packets come by this queue: its receiving end, and the
-    /// thread at the other.
+    /// Makes a connection to receive from, whose packets come by this queue. Returns its receiving end, and the
+    /// sender at the other end.
     ///
     /// # Errors
     ///
-    /// Why there is none, in one line.
+    /// One line that says why there is none.
     pub(crate) fn connect(&self, queue: u16) -> Result<(TcpStream, Sender), String> {
         let (connecting, connected) = self.join(queue)?;
         Ok((connected, self.sender(connecting)?))
     }
 
-    /// A new connection to send to: its sending end, and the thread at the other.
+    /// Makes a connection to send to. Returns its sending end, and the receiver at the other end.
     ///
     /// # Errors
     ///
-    /// Why there is none, in one line.
+    /// One line that says why there is none.
     pub(crate) fn connect_to_drain(&self) -> Result<(TcpStream, Drain), String> {
         let (connecting, connected) = self.connection()?;
         Ok((connecting, self.drain(connected)?))
     }
 
-    /// A new connection: the connecting end, and the other.
+    /// Makes a connection. Returns its connecting end, and the other end.
     ///
     /// # Errors
     ///
-    /// Why there is none, in one line.
+    /// One line that says why there is none.
     pub(crate) fn connection(&self) -> Result<(TcpStream, TcpStream), String> {
         self.join(SHARED)
     }
@@ -245,22 +245,22 @@ impl Bed {
         Ok((connecting, connected))
     }
 
-    /// Listens at the listening end, for connections whose packets come by this queue.
+    /// Listens at the listening end for connections whose packets come by this queue.
     ///
     /// # Errors
     ///
-    /// What is wrong, in one line.
+    /// One line with the error.
     pub(crate) fn listen(&self, queue: u16) -> Result<TcpListener, String> {
         let (address, port) = self.far_address(queue);
         let listening = self.inside(|| TcpListener::bind((address, port)))?;
         listening.map_err(|error| format!("cannot listen at port {port}: {error}"))
     }
 
-    /// Connects to the listener there; none if nobody listens.
+    /// Connects to the listener of this queue; returns `None` if nobody listens.
     ///
     /// # Errors
     ///
-    /// Why there is no connection, in one line.
+    /// One line that says why there is no connection.
     pub(crate) fn reach(&self, queue: u16) -> Result<Option<TcpStream>, String> {
         let connect = || TcpStream::connect(self.far_address(queue));
         let connected = self.pair.left.namespace().run(connect);
@@ -271,12 +271,12 @@ impl Bed {
         }
     }
 
-    /// Where connections must go for their packets to come by this queue.
+    /// The address for connections whose packets must come by this queue.
     pub(crate) fn far_address(&self, queue: u16) -> (Ipv4Addr, u16) {
         (self.pair.right.v4(), PORT + queue)
     }
 
-    /// For a connection to a program: the thread at this end.
+    /// Starts the sender of a connection to a program.
     ///
     /// # Errors
     ///
@@ -286,21 +286,21 @@ impl Bed {
         sender.map_err(|error| format!("no sender: {error}"))
     }
 
-    /// The thread at the far end of a connection to send to.
+    /// Starts the receiver at the far end of a connection to send to.
     ///
     /// # Errors
     ///
-    /// As [`sender`](Self::sender).
+    /// The errors of [`sender`](Self::sender).
     pub(crate) fn drain(&self, connected: TcpStream) -> Result<Drain, String> {
         let drain = Drain::new(connected, self.others);
         drain.map_err(|error| format!("no receiver: {error}"))
     }
 
-    /// Bytes that the engine of a software NIC has moved to the receiver.
+    /// The bytes that the engine of a software NIC has moved to the receiver so far; `None` without a software NIC.
     ///
     /// # Errors
     ///
-    /// Why they are not known, in one line.
+    /// One line that says why they are not known.
     pub(crate) fn simulated_dma(&self) -> Result<Option<u64>, String> {
         match self.joint {
             Joint::Wire => self.pair.right.dma_bytes().map(Some).map_err(|error| error.to_string()),

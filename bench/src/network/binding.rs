@@ -10,7 +10,7 @@ use handoff::{Driver, Region, RingUse, RxBinding, RxQueue};
 use super::{PATIENCE, far::Network, queues::OwnQueue};
 
 const PAGE: usize = 4_096;
-/// How often a queue is tried whose last user has just gone.
+/// The time between two tries to take a queue whose last user has just gone.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 const CANNOT_GROW: &str =
@@ -22,16 +22,16 @@ pub(crate) struct Memory {
     /// Bytes of a chunk.
     pub(crate) chunk: usize,
     pub(crate) connections: usize,
-    /// Whether it begins with only the NIC's own reserve.
+    /// Whether the memory begins with only the NIC's own reserve.
     pub(crate) grows: bool,
 }
 
-/// Gives a queue of the receiving NIC memory of a driver, as soon as the kernel has taken it from its last user. It
-/// goes with the driver.
+/// Makes a driver, and gives a queue of the receiving NIC memory of it as soon as the kernel has taken the
+/// queue from its last user. The memory goes with the driver.
 ///
 /// # Errors
 ///
-/// Why it cannot have it, in one line.
+/// One line that says why the queue cannot have the memory.
 pub(crate) fn bind(
     network: &impl Network,
     queue: &OwnQueue<'_>,

@@ -2,11 +2,10 @@
 //!
 //! Contracts:
 //!
-//! 1. `handoff-nic` sets its queues aside, and everything is put back when this goes; after a kill `handoff
-//!    nic restore` does it.
-//! 2. A NIC that cannot set queues aside still receives; only rows that need a queue get the reason as an
-//!    answer.
-//! 3. Nobody listens at ports for data except while a connection is made, so that programs can.
+//! 1. `handoff-nic` sets the NIC's queues aside. Everything is put back when this value is dropped; after a
+//!    kill, `handoff nic restore` puts it back.
+//! 2. A NIC that cannot set queues aside still receives. Only rows that need a queue are skipped, with the reason.
+//! 3. Nobody listens at the ports for data except while a connection is made, so that programs can listen there.
 
 use std::{
     io, iter,
@@ -37,14 +36,14 @@ use crate::peer::Placeholders;
 
 /// The NIC, and the host that sends to it.
 pub(crate) struct Card {
-    // Dropped before what is prepared: a queue is given back once nothing is steered to it.
+    // The host is dropped before the prepared queues: a queue is given back once nothing is steered to it.
     host: Rc<SendingHost>,
     prepared: Option<Prepared>,
-    /// Why there are no queues.
+    /// Why no queue could be set aside; `None` if one was.
     unfit: Option<String>,
     queues: Queues,
     address: IpAddr,
-    /// For connections without a queue of their own.
+    /// The port for connections without a queue of their own.
     shared: u16,
     device: String,
     kind: String,
@@ -53,9 +52,10 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// Sets aside up to as many queues as the NIC's load needs, and one for all connections without their
-    /// own. Then waits for the sending host, which must be one of these addresses if there are any; a line on
-    /// stderr says how to make it connect to this port. Data comes to the ports behind it.
+    /// Sets aside a queue for each of the NIC's rows that want one, up to as many as the NIC has, and one for
+    /// all other connections. Then waits for the sending host, which must be one of the addresses `from` if
+    /// there are any. A line on stderr says how to make that host connect to `port`. Data comes to the ports
+    /// behind it.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Card {
                 format!("--port {port} leaves no ports behind it for data: take a lower one");
             return Err(Failure::Usage(cause));
         }
-        // Listeners for data come later; nobody else may have the ports now.
+        // The ports for data are only tried: listeners come later, and nobody else may have the ports now.
         let listen = |&port: &u16| listen(address, port).map_err(Failure::NotPossible);
         let first = listen(&ports[0])?;
         ports[1..].iter().try_for_each(|port| listen(port).map(drop))?;
@@ -96,7 +96,8 @@ impl Card {
         // Without queues, programs still get ports.
         let no_queues = iter::repeat_n(0, if prepared.is_some() { 0 } else { ports.len() - 1 });
         let numbers = set_aside.iter().map(|&queue| queue as u16).chain(no_queues);
-        // The first is for connections that need none; a NIC with only one has none for them.
+        // The first queue is for connections that need none of their own. A NIC with only one queue has none
+        // for them.
         let alone = set_aside.len() == 1;
         let with_ports = numbers.zip(ports[1..].iter().copied());
         let queues = Queues::new(with_ports.skip(usize::from(!alone)));
@@ -106,17 +107,17 @@ impl Card {
         Ok(Self { host, prepared, unfit, queues, address, shared, device, kind, load, pattern })
     }
 
-    /// The host that sends.
+    /// The address of the host that sends.
     pub(crate) fn sent_from(&self) -> IpAddr {
         self.host.address()
     }
 
-    /// Why nothing comes from there any more, if so.
+    /// Why nothing comes from the sending host any more; `None` if it still sends.
     pub(crate) fn lost(&self) -> Option<String> {
         self.host.lost()
     }
 
-    /// Says goodbye to the other host, and puts everything back; returns in lines what was left as it is.
+    /// Says goodbye to the sending host, and puts everything back. Returns a line for each setting that was left.
     ///
     /// # Errors
     ///
@@ -128,7 +129,7 @@ impl Card {
     }
 }
 
-/// The address for another host to send to.
+/// The address of this NIC that another host can send to.
 fn usable(nic: &Nic) -> Result<IpAddr, Failure> {
     let name = &nic.name;
     if !nic.up {
@@ -153,7 +154,7 @@ fn listen(address: IpAddr, port: u16) -> Result<TcpListener, String> {
     })
 }
 
-/// Sets a queue aside for each of these ports, or as many as the NIC has.
+/// Sets a queue aside for each of these ports, or for the first of them if the NIC has fewer queues.
 fn prepare(nic: &Nic, address: IpAddr, ports: &[u16]) -> Result<Prepared, Error> {
     let plan = |count: usize| Plan {
         queues: Wanted::Count(count as u32),
@@ -171,7 +172,7 @@ fn prepare(nic: &Nic, address: IpAddr, ports: &[u16]) -> Result<Prepared, Error>
     Prepared::new(&nic.name, &plan(count), &Directory::default())
 }
 
-/// What the user must do next.
+/// The line that tells the user what to do next.
 fn invitation(address: IpAddr, port: u16) -> String {
     let target = match port {
         DEFAULT_PORT => address.to_string(),
@@ -180,7 +181,7 @@ fn invitation(address: IpAddr, port: u16) -> String {
     format!("waiting for the host that sends; run there: handoff bench recv --send-to {target}")
 }
 
-/// The port where the sending host connects by default.
+/// The port that the sending host connects to by default.
 pub(crate) const DEFAULT_PORT: u16 = 4_000;
 
 impl Network for Card {
@@ -251,7 +252,7 @@ impl Network for Card {
         Account::new([], Vec::new()).with_processors()
     }
 
-    /// Only the sending host could.
+    /// Only the kernel of the sending host could copy what it lends.
     fn copies_of_lent(&self) -> f64 {
         0.0
     }

@@ -1,9 +1,10 @@
-//! How many descriptors the process may have.
+//! The limit of descriptors that the process may have.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Allows `more` descriptors than now, since other rows have theirs open already; if that is refused, as many as
-/// the hard limit allows. Whoever opens them reports if that is too little.
+/// Allows `more` descriptors than the limit is now, since other rows may have theirs open already. If the
+/// kernel refuses that, the limit becomes the hard limit. Whoever opens descriptors reports if that is too
+/// little.
 pub(crate) fn allow(more: u64) {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.current.map(|current| current + more);

@@ -1,9 +1,9 @@
-//! The far end of a connection to send to: a thread that takes everything.
+//! The far end of a connection to send to: a thread that takes all bytes.
 //!
 //! Contracts:
 //!
-//! 1. It copies nothing to user memory (MSG_TRUNC of tcp(7)).
-//! 2. Dropping it ends the connection and the thread.
+//! 1. The thread copies nothing to user memory (MSG_TRUNC of tcp(7)).
+//! 2. Dropping the handle ends the connection and the thread.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::arrivals::Arrivals;
 use crate::processor::Waits;
 
-/// The most bytes of a call.
+/// The most bytes that a call takes.
 pub(crate) const AT_ONCE: usize = 1 << 21;
 
 /// The thread's handle.
@@ -33,11 +33,12 @@ struct Shared {
     arrivals: Arrivals,
 }
 
-/// Takes some bytes without copying them to user memory; 0 at the end.
+/// Takes at most `most` bytes without copying them to user memory. Returns their number; 0 at the end of the
+/// stream.
 ///
 /// # Errors
 ///
-/// As recv(2).
+/// The error of recv(2).
 pub(crate) fn take(stream: &TcpStream, most: usize) -> io::Result<u64> {
     loop {
         // SAFETY: with MSG_TRUNC, TCP writes nothing, so no buffer is needed.
@@ -83,7 +84,7 @@ impl Drain {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Returns when so many bytes have arrived since the beginning.
+    /// Returns when this many bytes have arrived since the beginning.
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ impl Drain {
         self.shared.arrivals.await_total(bytes)
     }
 
-    /// How long the thread ran and was kept waiting so far.
+    /// How long the thread has run, and how long it was kept waiting so far.
     pub(crate) fn waits(&self) -> Waits {
         self.shared.arrivals.waits()
     }
@@ -100,10 +101,10 @@ impl Drain {
 
 impl Drop for Drain {
     fn drop(&mut self) {
-        // The peer may have ended it first.
+        // The peer may have ended the connection first.
         let _ = self.shared.stream.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
-            // Its panic was reported on stderr.
+            // The thread's panic was reported on stderr.
             let _ = thread.join();
         }
     }

@@ -10,39 +10,40 @@ use crate::{peer::Placeholders, processor::Waits};
 
 /// The end of a connection that sends. Dropping it ends the connection.
 pub(crate) trait FarEnd {
-    /// Makes it send until it is told to rest.
+    /// Makes the far end send until it is told to rest.
     ///
     /// # Errors
     ///
-    /// If it cannot be told, in one line.
+    /// If the far end cannot be told, in one line.
     fn begin(&self) -> Result<(), String>;
 
-    /// Makes it continue to the pattern's end and rest there; returns how much it will have sent then, from
-    /// the beginning of the stream. Only after it was told to begin.
+    /// Makes the far end continue to the pattern's end and rest there. Returns the bytes that it will have sent
+    /// then since the beginning of the stream. Call this only after [`begin`](Self::begin).
     ///
     /// # Errors
     ///
-    /// As [`begin`](Self::begin).
+    /// The errors of [`begin`](Self::begin).
     fn rest(&self) -> Result<u64, String>;
 
-    /// How much of what it sent the receiving end's TCP has acknowledged.
+    /// The bytes sent that the receiving end's TCP has acknowledged.
     ///
     /// # Errors
     ///
-    /// Why that is not known, in one line.
+    /// One line that says why they are not known.
     fn acknowledged(&self) -> Result<u64, String>;
 
-    /// How long its thread ran and was kept waiting so far. Nothing if it does not report that.
+    /// How long the far end's thread has run, and how long it was kept waiting so far; empty if it does not
+    /// report that.
     fn waits(&self) -> Waits;
 
-    /// Why it has ended, if it has.
+    /// Why the far end has ended; `None` if it has not.
     fn failure(&self) -> Option<String>;
 }
 
-/// A connection: the receiving end, and the other.
+/// The receiving end of a connection, and its far end.
 pub(crate) type Connection = (TcpStream, Box<dyn FarEnd>);
 
-/// A network with the receiving end here.
+/// A network whose receiving end is on this host.
 pub(crate) trait Network {
     fn load(&self) -> Load;
 
@@ -51,58 +52,58 @@ pub(crate) trait Network {
 
     fn pattern(&self) -> Arc<Pattern>;
 
-    /// The name of the receiving device, for those [`inside`](Self::inside).
+    /// The name of the receiving device, for work [`inside`](Self::inside) its namespace.
     fn device(&self) -> &str;
 
-    /// Runs something in the receiver's namespace.
+    /// Runs `work` in the receiver's namespace.
     ///
     /// # Errors
     ///
-    /// If the thread cannot go there, in one line.
+    /// If the thread cannot enter the namespace, in one line.
     fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T, String>;
 
-    /// A queue for one user.
+    /// Takes a queue for one user.
     ///
     /// # Errors
     ///
-    /// Why there is none, in one line.
+    /// One line that says why there is none.
     fn own_queue(&self) -> Result<OwnQueue<'_>, String>;
 
-    /// A new connection, whose packets come by this queue, or by the common one.
+    /// Makes a connection whose packets come by this queue, or by the shared one for `None`.
     ///
     /// # Errors
     ///
-    /// Why there is none, in one line.
+    /// One line that says why there is none.
     fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String>;
 
-    /// A port for one program; if the NIC has queues, with the queue that its packets come by.
+    /// Takes a port for one program. If the NIC has queues, packets for the port come by a queue of their own.
     ///
     /// # Errors
     ///
-    /// Why there is none, in one line.
+    /// One line that says why there is none.
     fn own_port(&self) -> Result<OwnQueue<'_>, String>;
 
-    /// What to tell a program that receives at this port of its own.
+    /// The placeholders in the command of a program that receives at its own port.
     fn placeholders(&self, own: &OwnQueue<'_>, cpu: usize) -> Placeholders;
 
-    /// Where such a program runs, if not where we do.
+    /// The namespace that such a program runs in; `None` if it runs in ours.
     fn namespace(&self) -> Option<&Namespace>;
 
-    /// A new connection to the program that listens at this port; none if it does not yet.
+    /// Connects to the program that listens at this port; returns `None` if it does not listen yet.
     ///
     /// # Errors
     ///
-    /// Why there is none, in one line.
+    /// One line that says why there is no connection.
     fn reach(&self, own: &OwnQueue<'_>) -> Result<Option<Box<dyn FarEnd>>, String>;
 
-    /// The queue for packets of such a connection.
+    /// The NIC's queue that packets of such a connection come by.
     ///
     /// # Errors
     ///
     /// If they come by any queue, in one line.
     fn arrives_by(&self, queue: Option<&OwnQueue<'_>>) -> Result<u32, String>;
 
-    /// The costs of the receiving thread, and its NIC.
+    /// The account of the receiving thread and of its NIC.
     fn account(&self) -> Account<'_>;
 
     /// How often the kernel copies each byte lent at the other end before it arrives.

@@ -10,7 +10,7 @@ use handoff_testbed::PairEnd;
 
 use crate::tasks;
 
-/// For a software NIC. Queue 0 takes packets without a rule.
+/// The last queue of a software NIC. Queue 0 takes packets that no rule steers.
 pub(crate) const LAST_QUEUE: u16 = 7;
 
 /// Sets the queues after the first aside, steers packets for `port` plus a queue's number to that queue,
@@ -18,7 +18,7 @@ pub(crate) const LAST_QUEUE: u16 = 7;
 ///
 /// # Errors
 ///
-/// What is wrong, in one line.
+/// One line with the error.
 pub(crate) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<Prepared, String> {
     let queues = 1..=LAST_QUEUE;
     let to_queue = |queue: u16| (Flow::port(Ip::V4, port + queue), usize::from(queue - 1));
@@ -33,15 +33,15 @@ pub(crate) fn set_up_queues(end: &PairEnd, port: u16, whole: bool) -> Result<Pre
     prepared.map_err(|error| format!("the NIC cannot be set up: {error}"))
 }
 
-/// Gives NAPI threads of its own, so that its work can be told from others'; returns their directories in
-/// `/proc`.
+/// Gives a device NAPI threads of its own, so that their work can be told from others'. Returns the threads'
+/// directories in `/proc`.
 ///
 /// # Errors
 ///
 /// The kernel's error, in one line.
 pub(crate) fn give_napi_threads(end: &PairEnd) -> Result<Vec<PathBuf>, String> {
     let device = end.device();
-    // Namespaces have devices of the same names.
+    // Devices in other namespaces have the same names.
     let named = || tasks::named(&format!("napi/{device}-"));
     let others = named();
     end.shell(&format!("echo 1 > /sys/class/net/{device}/threaded"))?;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 const PAGE: usize = 4_096;
 /// Bytes after which the stream repeats: they fit into caches, so checking costs little.
 pub(crate) const PERIOD: usize = 61 * PAGE;
-/// Odd, so that no two words are the same.
+/// The factor that makes a word of its number. It is odd, so that no two words are the same.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What the stream repeats.
+/// The pattern that the stream repeats.
 pub(crate) struct Pattern {
     memory: Vec<u8>,
     start: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// At the beginning; with `check`, it compares every byte.
+    /// Begins a stream. With `check`, it compares every byte.
     pub(crate) fn new(pattern: Arc<Pattern>, check: bool) -> Self {
         Self { pattern, check, position: 0, wrong: None }
     }
@@ -82,6 +82,8 @@ impl Stream {
         self.position
     }
 
+    /// Checks that all bytes so far were those that were sent.
+    ///
     /// # Errors
     ///
     /// If a span was not what was sent, in one line.

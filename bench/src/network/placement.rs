@@ -20,7 +20,7 @@ use rustix::{
 use super::{far::Network, queues::OwnQueue};
 use crate::processor::Pinned;
 
-/// Beside the processor of the software interrupts.
+/// Where the receiving thread runs, relative to the processor of the software interrupts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Placement {
     /// On the same one
@@ -40,7 +40,7 @@ impl Placement {
         }
     }
 
-    /// The number of that processor; the last one, if there are several.
+    /// The processor at this place; the last one, if there are several.
     fn beside(self, arrives: usize, usable: &[usize]) -> Result<usize, String> {
         let core = core(arrives)?;
         let fits = |processor: usize| match self {
@@ -68,11 +68,11 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// By the queue that connections of this network come by: their own, or the common one.
+    /// Takes the queue that connections of this network come by: their own, or the shared one.
     ///
     /// # Errors
     ///
-    /// Why there is no such place, in one line.
+    /// One line that says why there is no such place.
     pub(crate) fn new(
         network: &impl Network,
         own: Option<&OwnQueue<'_>>,
@@ -83,11 +83,11 @@ impl Placed {
         placed.go().map(|_there| placed)
     }
 
-    /// Puts the calling thread there, until the returned guard is dropped.
+    /// Pins the calling thread to the place until the returned guard is dropped.
     ///
     /// # Errors
     ///
-    /// Why there is no such place, in one line.
+    /// One line that says why there is no such place.
     pub(crate) fn go(&self) -> Result<Pinned, String> {
         let usable = sched_getaffinity(None)
             .map_err(|errno| format!("the usable processors are unknown: {errno}"))?;
@@ -124,7 +124,7 @@ fn of_thread(thread: u32) -> Result<Vec<usize>, String> {
         .ok_or_else(|| format!("the processors of thread {thread} are not known"))
 }
 
-/// The effective one, if the kernel says so.
+/// The processors of an interrupt: the effective ones, if the kernel says so.
 fn of_interrupt(irq: u32) -> Result<Vec<usize>, String> {
     let list = |name: &str| fs::read_to_string(format!("/proc/irq/{irq}/{name}_list"));
     let text = list("effective_affinity").or_else(|_| list("smp_affinity"));

@@ -1,15 +1,15 @@
-//! Another program that serves at the measured end, in turns with our rows.
+//! Another program that serves at the measured end, and takes turns with our rows.
 //!
 //! Contracts:
 //!
-//! 1. The shell runs it on the bench's processor, in the namespace of its end, as long as this lives.
-//! 2. It listens by the time of the first connection to it, which is tried until then: only the measured
-//!    connection ever reaches it.
-//! 3. It is done when all its threads sleep, at two looks between which none has run: a thread may have
-//!    woken another that was looked at before. A slot in which it then has left anything unread has failed.
+//! 1. The shell runs the program on the bench's processor, in the namespace of its end, as long as this value
+//!    lives.
+//! 2. The bench tries to connect until the program listens: only the measured connection ever reaches the program.
+//! 3. The program is done when all its threads sleep at two looks, between which none has run: a thread may
+//!    have woken another that was looked at before. A slot fails if the program then has left anything unread.
 //!    That is checked when the clock stands, since the kernel goes through all its connections for it.
 //!
-//! Kernel interface: `stat`, `schedstat` and `children` of its threads (CONFIG_PROC_CHILDREN).
+//! Kernel interface: `stat`, `schedstat` and `children` of the program's threads (CONFIG_PROC_CHILDREN).
 
 use std::{
     io,
@@ -29,11 +29,11 @@ use crate::{
     tcp_table::unread,
 };
 
-/// How often to look at a starting program.
+/// The time between two looks at a starting program.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
-/// How often to look for the end of its work, within the measured time.
+/// The time between two looks for the end of the program's work, within the measured time.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
-/// How often to look at a working program: it shares its processor with us.
+/// The time between two looks at a working program, which shares its processor with us.
 const BETWEEN_LOOKS_AT_WORK: Duration = Duration::from_millis(20);
 
 /// A program that was started.
@@ -44,7 +44,7 @@ pub(crate) struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// Starts it there, or where we are.
+    /// Starts the command in the namespace; for `None`, in ours.
     ///
     /// # Errors
     ///
@@ -62,16 +62,16 @@ impl<'a> Program<'a> {
         Ok(Self { running, output, stop })
     }
 
-    /// The process that it began as.
+    /// The process that the program began as.
     pub(crate) fn id(&self) -> u32 {
         self.running.id()
     }
 
-    /// Makes the connection to it, as soon as it listens; until then `reach` returns none.
+    /// Connects to the program as soon as it listens. Until then `reach` returns `None`.
     ///
     /// # Errors
     ///
-    /// If it does not, in one line.
+    /// If the program does not listen, in one line.
     pub(crate) fn connect<T>(
         &mut self,
         reach: impl FnMut() -> Result<Option<T>, String>,
@@ -79,11 +79,11 @@ impl<'a> Program<'a> {
         self.every(BETWEEN_TRIES, "does not listen", reach)
     }
 
-    /// Accepts the connection that it makes in its turn.
+    /// Accepts the connection that the program makes in its turn.
     ///
     /// # Errors
     ///
-    /// If it makes none, in one line.
+    /// If the program makes none, in one line.
     pub(crate) fn accept(&mut self, listener: &TcpListener) -> Result<TcpStream, String> {
         let line = |error: io::Error| format!("no connection from it: {error}");
         listener.set_nonblocking(true).map_err(line)?;
@@ -94,11 +94,11 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// Lets it work until the slot is over.
+    /// Lets the program work until the slot is over.
     ///
     /// # Errors
     ///
-    /// If it ends before, in one line.
+    /// If the program ends before, in one line.
     pub(crate) fn work(&mut self, slot: &Slot<'_>) -> Result<(), String> {
         while !slot.is_over() {
             thread::sleep(slot.left().min(BETWEEN_LOOKS_AT_WORK));
@@ -107,11 +107,11 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    /// Returns when it sleeps.
+    /// Returns when the program sleeps.
     ///
     /// # Errors
     ///
-    /// If it does not, in one line.
+    /// If the program does not sleep for too long, in one line.
     pub(crate) fn rest(&mut self) -> Result<(), String> {
         let process = self.id();
         let mut before = None;
@@ -125,11 +125,12 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// Waits until it has taken `total` bytes, however slowly: the meter may make it slow. `taken` tells how many it has.
+    /// Waits until the program has taken `total` bytes, however slowly: the meter may make it slow. `taken`
+    /// returns the bytes that it has taken.
     ///
     /// # Errors
     ///
-    /// If it takes none for too long, in one line.
+    /// If the program takes none for too long, in one line.
     pub(crate) fn takes(
         &mut self,
         otherwise: &str,
@@ -146,11 +147,11 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    /// For a resting program: checks that it has read everything that came to this port.
+    /// Checks that a resting program has read everything that came to this port.
     ///
     /// # Errors
     ///
-    /// If it has not, in one line.
+    /// If the program has not, in one line.
     pub(crate) fn must_have_read(&self, port: u16) -> Result<(), String> {
         match unread(self.id(), port)? {
             0 => Ok(()),
@@ -158,11 +159,11 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Looks again and again until `look` returns something, as long as the program runs.
+    /// Calls `look` again and again until it returns something, as long as the program runs.
     ///
     /// # Errors
     ///
-    /// If it ends or takes too long, or the bench must end, in one line.
+    /// If the program ends or takes too long, or the bench must end, in one line.
     pub(crate) fn until<T>(
         &mut self,
         otherwise: &str,

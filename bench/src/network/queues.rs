@@ -2,13 +2,13 @@
 
 use std::{cell::RefCell, collections::VecDeque};
 
-/// Free queues, with the ports whose packets come by them; the longest free first.
+/// The free queues, with the ports whose packets come by them. The one that is free for longest comes first.
 pub(crate) struct Queues {
     free: RefCell<VecDeque<(u16, u16)>>,
 }
 
-/// A queue of the receiving NIC, or only a port if it has no queues, that nobody else has until this is
-/// dropped.
+/// A queue of the receiving NIC, or only a port if the NIC has no queues. Nobody else has it until this value
+/// is dropped.
 pub(crate) struct OwnQueue<'a> {
     number: u16,
     port: u16,
@@ -16,16 +16,16 @@ pub(crate) struct OwnQueue<'a> {
 }
 
 impl Queues {
-    /// These, as queues and ports.
+    /// Begins with these queues and their ports, all free.
     pub(crate) fn new(all: impl IntoIterator<Item = (u16, u16)>) -> Self {
         Self { free: RefCell::new(all.into_iter().collect()) }
     }
 
-    /// A queue for one user.
+    /// Takes a queue for one user.
     ///
     /// # Errors
     ///
-    /// When all are taken, in one line.
+    /// If all are taken, in one line.
     pub(crate) fn take(&self) -> Result<OwnQueue<'_>, String> {
         let taken = "all queues of the NIC are taken: measure fewer rows at a time (--only)";
         let (number, port) = self.free.borrow_mut().pop_front().ok_or(taken)?;
@@ -38,7 +38,7 @@ impl OwnQueue<'_> {
         self.number
     }
 
-    /// Connections to it come by the queue.
+    /// The port whose connections come by the queue.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }

@@ -2,11 +2,11 @@
 //!
 //! Contracts:
 //!
-//! 1. It lends its memory (MSG_ZEROCOPY of socket(7)), so its side of the wire copies nothing.
-//! 2. It sends something each time it is told to begin, and rests only at the end of a pattern. Whoever
-//!    tells it to rest learns at once how much it will have sent, before it has sent the last of it: so
-//!    nobody waits for bytes that never come.
-//! 3. Dropping it ends the connection and the thread, even one that waits for room.
+//! 1. The thread lends its memory (MSG_ZEROCOPY of socket(7)), so its side of the wire copies nothing.
+//! 2. The thread sends something each time it is told to begin, and rests only at the end of a pattern. Whoever
+//!    tells it to rest learns at once how much it will have sent, before it has sent the last of it: so nobody
+//!    waits for bytes that never come.
+//! 3. Dropping the handle ends the connection and the thread, even a thread that waits for room.
 
 use std::{
     io::{self, IoSlice},
@@ -35,25 +35,25 @@ use super::{
 };
 use crate::processor::Waits;
 
-/// How long it waits for lent memory before it looks again.
+/// The longest wait for lent memory before the thread looks again.
 const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Bytes of a call, which ends with the pattern: many frames, so that few of them are not full.
+/// Bytes of a call, which ends with the pattern: it has many frames, so that few of them are not full.
 const PIECE: usize = 8 * PERIOD;
-/// Pieces that it never gets to.
+/// A number of pieces that the thread never reaches.
 const NO_LIMIT: u64 = u64::MAX;
 
 /// The thread's handle.
 pub(crate) struct Sender {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// TCP's count of acknowledged bytes for a stream that has not begun.
+    /// TCP's count of acknowledged bytes before the stream begins.
     base: u64,
 }
 
 struct Shared {
     stream: TcpStream,
     orders: Mutex<Orders>,
-    /// There is more to send, or the end has come.
+    /// Notified when there is more to send, and when the thread must end.
     changed: Condvar,
     task: Mutex<PathBuf>,
     failure: Mutex<Option<String>>,
@@ -61,15 +61,15 @@ struct Shared {
 
 #[derive(Default)]
 struct Orders {
-    /// Pieces that it has sent, including the current one.
+    /// The number of pieces sent, including the current one.
     begun: u64,
-    /// Pieces after which it rests.
+    /// The number of pieces after which the thread rests.
     limit: u64,
     ended: bool,
 }
 
 impl Sender {
-    /// Starts the thread, resting, on these processors.
+    /// Starts the thread on these processors. It rests at first.
     ///
     /// # Errors
     ///
@@ -95,33 +95,33 @@ impl Sender {
             if let Err(error) = prepared.and_then(|()| its.serve(&pattern)) {
                 let text = format!("the sender failed: {error}");
                 *its.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-                // A waiter for more learns that there will be none.
+                // The receiver learns that no more will come.
                 let _ = its.stream.shutdown(Shutdown::Both);
             }
         })?;
         Ok(Self { shared, thread: Some(thread), base })
     }
 
-    /// Makes it send until it is told to rest.
+    /// Makes the thread send until it is told to rest.
     pub(crate) fn begin(&self) {
         self.shared.orders().limit = NO_LIMIT;
         self.shared.changed.notify_one();
     }
 
-    /// Makes it continue to the pattern's end and rest there; returns how much it will have sent then, from
-    /// the beginning of the stream. Only after it was told to begin.
+    /// Makes the thread continue to the pattern's end and rest there. Returns the bytes that it will have sent
+    /// then since the beginning of the stream. Call this only after [`begin`](Self::begin).
     pub(crate) fn rest(&self) -> u64 {
         let mut orders = self.shared.orders();
         orders.limit = orders.begun + 1;
         orders.limit * PIECE as u64
     }
 
-    /// The directory of its thread.
+    /// The directory of the thread in `/proc`.
     pub(crate) fn task(&self) -> PathBuf {
         self.shared.task.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends the stream behind what was sent. Only when it rests, and everything has arrived.
+    /// Ends the stream behind what was sent. Call this only when the thread rests and everything has arrived.
     pub(crate) fn end_stream(&self) {
         // The peer may have ended the connection.
         let _ = self.shared.stream.shutdown(Shutdown::Write);
@@ -166,7 +166,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until a piece must be sent, and begins it; false when the end has come.
+    /// Waits until a piece must be sent, and begins it. Returns false when the thread must end.
     fn next_piece(&self) -> bool {
         let rests = |orders: &mut Orders| !orders.ended && orders.begun >= orders.limit;
         let waited = self.changed.wait_while(self.orders(), rests);
@@ -189,7 +189,7 @@ impl Shared {
             match sendmsg(&self.stream, &pieces, &mut control, lend) {
                 Ok(length) => sent += length,
                 Err(Errno::INTR) => {}
-                // The memory for unread returns is used up (net.core.optmem_max).
+                // ENOBUFS: unread returns have used up their memory (net.core.optmem_max).
                 Err(Errno::NOBUFS) => {
                     let mut events = [PollFd::new(&self.stream, PollFlags::ERR)];
                     poll(&mut events, Some(&BETWEEN_LOOKS))?;
@@ -210,10 +210,10 @@ impl Drop for Sender {
     fn drop(&mut self) {
         self.shared.orders().ended = true;
         self.shared.changed.notify_one();
-        // The peer may have ended it first.
+        // The peer may have ended the connection first.
         let _ = self.shared.stream.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
-            // Its panic was reported on stderr.
+            // The thread's panic was reported on stderr.
             let _ = thread.join();
         }
     }
@@ -270,7 +270,8 @@ mod tests {
         let mut read = 0;
         while sender.acknowledged().unwrap() != total {
             assert!(std::time::Instant::now() < deadline, "{:?}", sender.acknowledged());
-            // Read bytes are acknowledged, but while the sender is in a call its TCP has not looked.
+            // The receiver acknowledges what it reads, but the sender's TCP does not look while the sender is
+            // in a call.
             if sender.acknowledged().unwrap() >= read {
                 read += near.read(&mut [0; 50_000]).unwrap() as u64;
             } else {

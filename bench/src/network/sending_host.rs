@@ -1,10 +1,10 @@
-//! The other host, as its receiver sees it: it does what it is told over a control connection, as long as
-//! that lives.
+//! The sending host, as the receiving host sees it: it does what it is told over a control connection, as long
+//! as that connection lives.
 //!
 //! Contracts:
 //!
-//! 1. It accepts only one; the kernel refuses later ones.
-//! 2. Once it is gone or silent it stays so: nobody waits for it again.
+//! 1. The listener accepts only one sending host; the kernel refuses later ones.
+//! 2. A host that is once gone or silent stays so: nobody waits for it again.
 
 use std::{
     cell::{Cell, RefCell},
@@ -26,22 +26,22 @@ use super::{
 };
 use crate::processor::Waits;
 
-/// How often to look at a listener.
+/// The time between two looks at a listener.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
-/// It makes a connection in half of this, or gives up.
+/// The longest wait for an answer. The sending host makes a connection in half of this time, or gives up.
 const FOR_AN_ANSWER: Duration = PATIENCE.saturating_mul(2);
 
 pub(crate) struct SendingHost {
     address: IpAddr,
     talk: RefCell<Talk>,
-    /// Why it can do nothing any more.
+    /// Why the host can do nothing any more; `None` while it can.
     lost: RefCell<Option<String>>,
     connections: Cell<u64>,
     stop: StopFlag,
 }
 
 impl SendingHost {
-    /// Waits for a host that may connect and speaks our protocol; returns none if the user ends it before.
+    /// Waits for a host that may connect and speaks our protocol. Returns `None` if the user ends the wait before.
     ///
     /// # Errors
     ///
@@ -68,9 +68,10 @@ impl SendingHost {
             let mut talk = Talk::new(stream, stop).map_err(line)?;
             match greet(&mut talk) {
                 Ok(()) => {
-                    // Before it knows: whoever comes after it is refused.
+                    // The listener goes before the host knows that it was accepted, so whoever comes after it
+                    // is refused.
                     drop(listener);
-                    // Should it be gone, the first order finds out.
+                    // If the host is gone, the first order finds out.
                     let _ = talk.say(&Answer::Done(0));
                     return Ok(Some(Self {
                         address: from.ip(),
@@ -88,16 +89,16 @@ impl SendingHost {
         Ok(None)
     }
 
-    /// Where it is.
+    /// The address of the host.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Makes it connect to this listener.
+    /// Makes the host connect to this listener.
     ///
     /// # Errors
     ///
-    /// Why there is no connection, in one line.
+    /// One line that says why there is no connection.
     pub(crate) fn connect(self: &Rc<Self>, listener: &TcpListener) -> Result<Connection, String> {
         let line = |error: io::Error| format!("no connection: {error}");
         let port = listener.local_addr().map_err(line)?.port();
@@ -110,7 +111,7 @@ impl SendingHost {
                     near.set_nonblocking(false).map_err(line)?;
                     return Ok((near, far));
                 }
-                // Somebody else's.
+                // The connection is somebody else's.
                 Ok(_) => {}
                 Err(error) if is_transient(&error) => thread::sleep(BETWEEN_LOOKS),
                 Err(error) => return Err(line(error)),
@@ -119,28 +120,28 @@ impl SendingHost {
         Err(format!("the connection of the sending host did not arrive for {PATIENCE:?}"))
     }
 
-    /// Makes it connect to the listener at this port; none if nobody listens.
+    /// Makes the host connect to the listener at this port. Returns `None` if nobody listens.
     ///
     /// # Errors
     ///
-    /// Why there is no connection, in one line.
+    /// One line that says why there is no connection.
     pub(crate) fn reach(self: &Rc<Self>, port: u16) -> Result<Option<Box<dyn FarEnd>>, String> {
         let connection = self.connections.get();
         self.connections.set(connection + 1);
         let made = self.ask(Order::Connect { connection, port })? == 1;
-        // From here on it has one, which ends with this.
+        // From here on the host has a connection, which ends when `far` is dropped.
         let far = || Box::new(Remote { host: Rc::clone(self), connection }) as _;
         Ok(made.then(far))
     }
 
-    /// Why it can do nothing any more, if so.
+    /// Why the host can do nothing any more; `None` while it can.
     pub(crate) fn lost(&self) -> Option<String> {
         self.lost.borrow().clone()
     }
 
-    /// Tells it that nothing more follows.
+    /// Tells the host that nothing more follows.
     pub(crate) fn leave(&self) {
-        // If it is gone, those that needed it have said so.
+        // If the host is gone, the calls that needed it have said so.
         let _ = self.ask(Order::Leave);
     }
 
@@ -161,7 +162,7 @@ impl SendingHost {
     }
 }
 
-/// Reads what has come; one that does not fit is told.
+/// Reads the host's hello, and tells the host if its version does not fit.
 fn greet(talk: &mut Talk) -> Result<(), String> {
     let line = |silence: Silence| silence.to_string();
     let hello: Hello = talk.hear(Some(PATIENCE)).map_err(line)?;
@@ -171,13 +172,13 @@ fn greet(talk: &mut Talk) -> Result<(), String> {
     })
 }
 
-/// Nothing to accept yet, or it has ended since.
+/// Whether there is nothing to accept yet, or the connection has ended since.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | ConnectionAborted | Interrupted)
 }
 
-/// The end of one connection there.
+/// The sending host's end of one connection.
 struct Remote {
     host: Rc<SendingHost>,
     connection: u64,
@@ -210,7 +211,7 @@ impl FarEnd for Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        // A host that is gone has ended it; one that we leave ends it, too.
+        // A host that is gone has ended the connection. A host that we leave ends it, too.
         if !self.host.stop.load(Ordering::Relaxed) {
             let _ = self.host.ask(Order::End { connection: self.connection });
         }

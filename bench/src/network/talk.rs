@@ -3,9 +3,9 @@
 //!
 //! Contracts:
 //!
-//! 1. The sending host speaks first and says what it is. The other answers, and from then on asks; each
-//!    [`Order`] has one [`Answer`].
-//! 2. A line has a limit, and a wait for a line also checks whether the user wants the end.
+//! 1. The sending host speaks first and says what it is. The receiving host answers, and gives the orders from
+//!    then on; each [`Order`] has one [`Answer`].
+//! 2. A line has a limit of bytes, and a wait for a line also checks whether the user wants the end.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -23,14 +23,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::PATIENCE;
 
-/// Version of this protocol, and of the pattern.
+/// The version of this protocol, and of the pattern.
 const EDITION: u32 = 3;
 /// The most bytes of a line.
 const LONGEST: usize = 4 << 10;
-/// How often a wait checks whether the user wants the end.
+/// The time between two checks of a wait whether the user wants the end.
 pub(crate) const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// What the sending host is.
+/// What the sending host says about itself.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     handoff_bench_recv: u32,
@@ -42,9 +42,11 @@ impl Hello {
         Self { handoff_bench_recv: EDITION, version: env!("CARGO_PKG_VERSION").to_owned() }
     }
 
+    /// Checks that the sending host speaks this version.
+    ///
     /// # Errors
     ///
-    /// If it speaks another version, in one line.
+    /// If the host speaks another version, in one line.
     pub(crate) fn must_fit(&self) -> Result<(), String> {
         match self.handoff_bench_recv {
             EDITION => Ok(()),
@@ -57,36 +59,36 @@ impl Hello {
     }
 }
 
-/// What the sending host must do.
+/// An order to the sending host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Make this connection, to this port. The answer is 0 if nobody listens there, otherwise 1.
     Connect { connection: u64, port: u16 },
-    /// Send over it until told to rest.
+    /// Send over this connection until told to rest.
     Begin { connection: u64 },
-    /// Go to the pattern's end: how many bytes that will be.
+    /// Go on to the pattern's end. The answer is the number of bytes sent by then.
     Rest { connection: u64 },
-    /// Say how many of its bytes this host has acknowledged.
+    /// Say how many of the connection's bytes the receiving host has acknowledged.
     Acknowledged { connection: u64 },
-    /// Say how many nanoseconds its thread ran.
+    /// Say how many nanoseconds the connection's thread has run.
     Ran { connection: u64 },
-    /// Say how many nanoseconds its thread was kept from its processor.
+    /// Say how many nanoseconds the connection's thread was kept from its processor.
     Waited { connection: u64 },
-    /// End it.
+    /// End this connection.
     End { connection: u64 },
-    /// The table is complete.
+    /// Expect no more orders: the table is complete.
     Leave,
 }
 
-/// How it went.
+/// How an order went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// With the requested number, or 0.
+    /// It was done. The value is the requested number, or 0.
     Done(u64),
     Failed(String),
 }
 
-/// Why nothing was read.
+/// Why no value was read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Silence {
     #[error("it is gone")]
@@ -101,15 +103,17 @@ pub(crate) enum Silence {
     Failed(#[from] io::Error),
 }
 
-/// One end of it.
+/// One end of the control connection.
 pub(crate) struct Talk {
     stream: TcpStream,
-    /// Read, and not parsed yet.
+    /// Bytes that were read, and not parsed yet.
     heard: Vec<u8>,
     stop: StopFlag,
 }
 
 impl Talk {
+    /// Takes over a connection.
+    ///
     /// # Errors
     ///
     /// The kernel's error.
@@ -129,7 +133,7 @@ impl Talk {
         })
     }
 
-    /// The next value; waits at most this long.
+    /// The next value. Waits at most for `patience`; for `None`, without a limit.
     pub(crate) fn hear<T: DeserializeOwned>(
         &mut self,
         patience: Option<Duration>,
@@ -153,7 +157,7 @@ impl Talk {
         }
     }
 
-    /// Reads what there is, or comes within a while.
+    /// Reads the bytes that are there, or that come within [`BETWEEN_LOOKS`].
     fn listen(&mut self) -> Result<(), Silence> {
         let mut events = [PollFd::new(&self.stream, PollFlags::IN)];
         match poll(&mut events, Some(&BETWEEN_LOOKS)) {

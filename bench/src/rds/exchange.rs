@@ -26,42 +26,42 @@ use crate::{
 /// The least number of answers in a slot: the first on an idle connection may wait for a timer of TCP.
 const LEAST: usize = 9;
 
-/// A way to send messages: the difference between rows.
+/// A way to send messages: what rows differ in.
 pub(super) trait Way {
-    /// Sends messages until it is `over` and every lent buffer is back; returns how many.
+    /// Sends messages until it is `over` and every lent buffer is back; returns the number of messages.
     ///
     /// # Errors
     ///
-    /// What ends it, also a peer that is silent for too long, in one line.
+    /// One line that says what ended the way, also if the peer was silent for too long.
     fn stream(&mut self, over: &dyn Fn() -> bool) -> Result<u64, String>;
 
-    /// Sends a message, and returns when one of the same length is back.
+    /// Sends a message, and returns when an answer of the same length has come.
     ///
     /// # Errors
     ///
-    /// As [`stream`](Self::stream).
+    /// The errors of [`stream`](Self::stream).
     fn ask(&mut self) -> Result<(), String>;
 
-    /// What came back so far.
+    /// What has come back so far.
     fn returned(&self) -> Returned;
 }
 
-/// What came back, and the time it took.
+/// What has come back to the sender, and the time that took.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Returned {
-    /// Bytes that the kernel reports as copied; none if it does not report.
+    /// Bytes that the kernel reports as copied; `None` if it does not report.
     pub(super) copied: Option<u64>,
-    /// None if nothing comes back.
+    /// The completions taken; `None` if the way has none.
     pub(super) reaped: Option<Reaped>,
 }
 
 pub(super) struct Exchange<'a, W> {
-    // Dropped before the far end, which may end with it.
+    // The way is dropped before the far end, which may end with it.
     way: W,
     far: Far,
     job: Job,
     account: Account<'a>,
-    /// The threads of the software NIC's engine.
+    /// The threads of the software NIC's engine, which simulates DMA.
     simulated_dma: Vec<PathBuf>,
     sent: u64,
     enters: Option<Enters>,
@@ -69,7 +69,7 @@ pub(super) struct Exchange<'a, W> {
 }
 
 impl<'a, W: Way> Exchange<'a, W> {
-    /// With these threads' CPU time beside that of the calling thread and its NIC's.
+    /// Makes the engine. Its CPU time is that of the calling thread, of its NIC's threads, and of `workers`.
     pub(super) fn new(bed: &'a Bed, job: Job, (way, far): (W, Far), workers: Vec<PathBuf>) -> Self {
         let napi = bed.napi_of_connecting().iter().cloned();
         let account = Account::new(napi.chain(workers), vec![bed]);
@@ -80,7 +80,7 @@ impl<'a, W: Way> Exchange<'a, W> {
         Self { way, far, job, account, simulated_dma, sent: 0, enters: None, attested: false }
     }
 
-    /// The number of messages, and the times of their answers.
+    /// Sends messages for a slot. Returns their number, and the time of each answer.
     fn work(&mut self, slot: &Slot<'_>) -> Result<(u64, Vec<Duration>), String> {
         let mut times = Vec::new();
         let count = match self.job.op {
@@ -150,7 +150,8 @@ impl<W: Way> Engine for Exchange<'_, W> {
         Ok(())
     }
 
-    /// The report is about sends. The receiver copies messages out, and answers as we ask.
+    /// The report is about the sender. The receiver copies each message once more, and an answer costs the same
+    /// again.
     fn implied(&self, reported: f64) -> f64 {
         match self.job.op {
             Op::Stream => reported + 1.0,

@@ -2,8 +2,8 @@
 //!
 //! Contracts:
 //!
-//! 1. Before anything is sent to a thread, it has said that it can be reached, or why not.
-//! 2. Dropping the handle ends the threads; those of a connection end with it.
+//! 1. Before anything is sent to a thread, the thread has said that it can be reached, or why not.
+//! 2. Dropping the handle ends the threads. The threads of a connection also end with the connection.
 
 use std::{
     os::fd::OwnedFd,
@@ -22,17 +22,17 @@ use crate::{
     processor::Waits,
 };
 
-/// The threads' handle.
+/// The handle of the threads.
 pub(super) struct Far {
     post: Post,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// How a thread gets and gives news.
+/// What a thread and the handle share.
 #[derive(Clone)]
 pub(super) struct Post {
     pub(super) arrivals: Arc<Arrivals>,
-    /// Readable when the thread must end.
+    /// An eventfd, which is readable when the thread must end.
     pub(super) end: Arc<OwnedFd>,
 }
 
@@ -53,11 +53,11 @@ impl Far {
         Ok(Self { post, threads: Vec::new() })
     }
 
-    /// Starts a thread, which makes its sockets there and then serves them.
+    /// Starts a thread in the other namespace. It makes its sockets there and then serves them.
     ///
     /// # Errors
     ///
-    /// Why they cannot be made, in one line.
+    /// One line that says why they cannot be made.
     pub(super) fn start<T>(
         &mut self,
         bed: &Bed,
@@ -71,7 +71,7 @@ impl Far {
             let placed = sched_setaffinity(None, &others)
                 .map_err(|errno| format!("the far end has no processor: {errno}"));
             let made = placed.and_then(|()| make());
-            // Nobody listens only if it is too late.
+            // The receiver of this result is gone only after its time-out.
             let _ = tell.send(made.as_ref().map(drop).map_err(String::clone));
             let served = made.and_then(|made| serve(made, &post));
             post.arrivals.end(served.err().unwrap_or_else(|| "the far end has ended".to_owned()));
@@ -83,17 +83,17 @@ impl Far {
             .unwrap_or_else(|_| Err(format!("the far end was not ready within {PATIENCE:?}")))
     }
 
-    /// See [`Arrivals::await_total`].
+    /// Waits until this many bytes have arrived: see [`Arrivals::await_total`].
     pub(super) fn await_total(&self, bytes: u64) -> Result<(), String> {
         self.post.arrivals.await_total(bytes)
     }
 
-    /// Why it has ended, if it has.
+    /// Why the far end has ended; `None` if it has not.
     pub(super) fn ended(&self) -> Option<String> {
         self.post.arrivals.ended()
     }
 
-    /// How long its threads ran and were kept waiting so far.
+    /// How long the threads have run, and how long they were kept waiting so far.
     pub(super) fn waits(&self) -> Waits {
         self.post.arrivals.waits()
     }
@@ -101,10 +101,10 @@ impl Far {
 
 impl Drop for Far {
     fn drop(&mut self) {
-        // Has room: nobody has written to it before.
+        // The write does not block: nobody has written to the eventfd before.
         let _ = retry_on_intr(|| write(&self.post.end, &1_u64.to_ne_bytes()));
         for thread in self.threads.drain(..) {
-            // Its panic was reported on stderr.
+            // The thread's panic was reported on stderr.
             let _ = thread.join();
         }
     }

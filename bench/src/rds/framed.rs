@@ -1,4 +1,4 @@
-//! The baseline: messages over TCP, each behind its length, one write for both.
+//! The baseline: messages over TCP, each behind its length. One write has both.
 
 use std::{
     io::{self, IoSlice, Read as _, Write as _},
@@ -12,12 +12,12 @@ use super::{
 };
 use crate::network::{PATIENCE, bed::Bed};
 
-/// Of the length.
+/// Bytes of the length before each message.
 const HEAD: usize = 4;
-/// Bytes read at a time; longer messages are read directly into their place.
+/// Bytes of the read buffer. The rest of a longer message is read directly into its place.
 const BUFFER: usize = 64 << 10;
 
-/// A connection of messages.
+/// A connection that carries messages.
 struct Framed {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -46,12 +46,12 @@ impl Framed {
         }
     }
 
-    /// Whether a whole head or message of so many bytes is there without a call.
+    /// Whether the buffer has this many bytes, so that no call is needed for them.
     fn has(&self, bytes: usize) -> bool {
         self.end - self.begin >= bytes
     }
 
-    /// The length of the next message; none at the end.
+    /// The length of the next message in bytes; `None` at the end of the stream.
     fn head(&mut self) -> io::Result<Option<usize>> {
         while !self.has(HEAD) {
             self.buffer.copy_within(self.begin..self.end, 0);
@@ -66,7 +66,7 @@ impl Framed {
         Ok(Some(u32::from_be_bytes(*head) as usize))
     }
 
-    /// The next message; none at the end.
+    /// The next message; `None` at the end of the stream.
     fn receive(&mut self) -> io::Result<Option<&[u8]>> {
         let Some(len) = self.head()? else { return Ok(None) };
         self.message.resize(len, 0);
@@ -78,7 +78,8 @@ impl Framed {
     }
 }
 
-/// With a time-out set, the kernel does not restart calls after a signal or a ring's work.
+/// Repeats an interrupted call. On a socket with a time-out, the kernel does not restart it after a signal or a
+/// ring's work.
 fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -95,7 +96,7 @@ pub(super) struct Tcp {
 }
 
 impl Tcp {
-    /// New connections, each with a thread at its far end.
+    /// Makes the connections, and a thread at the far end of each.
     pub(super) fn new(bed: &Bed, job: Job) -> Result<(Self, Far), String> {
         let failed = |error: io::Error| format!("no connection: {error}");
         let (mut far, mut connections) = (Far::new()?, Vec::new());

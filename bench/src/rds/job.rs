@@ -1,4 +1,4 @@
-//! The work of rows.
+//! The loads of rows.
 
 use handoff::{Buffer, Region};
 use handoff_command::quantity::format_size;
@@ -8,17 +8,17 @@ use crate::{
     report::Config,
 };
 
-/// The most bytes under way, at any depth: our own engine accepts as many for one peer.
+/// The most bytes under way, at any depth: our own engine accepts this many for one peer.
 pub(super) const UNDER_WAY: usize = 16 << 20;
-/// The first port of sockets; the others follow.
+/// The first port of the sockets; the others have the ports behind it.
 pub(super) const PORT: u16 = 4_000;
 
 /// The direction of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
-    /// There, and one of the same length back.
+    /// A message goes there, and an answer of the same length comes back.
     Ask,
-    /// One way, as many as go.
+    /// Messages go one way, as many as the engine can send.
     Stream,
 }
 
@@ -35,7 +35,7 @@ impl Op {
 pub(super) struct Job {
     pub(super) op: Op,
     pub(super) bytes: usize,
-    /// Messages under way, of all sockets together.
+    /// The number of messages under way, of all sockets together.
     pub(super) depth: usize,
     pub(super) sockets: u16,
 }
@@ -81,25 +81,25 @@ impl Job {
         }
     }
 
-    /// The ports of its sockets.
+    /// The ports of the job's sockets.
     pub(super) fn ports(self) -> impl Iterator<Item = u16> {
         PORT..PORT + self.sockets
     }
 
-    /// Buffers of one socket.
+    /// The number of buffers of one socket.
     pub(super) fn buffers(self) -> usize {
         match self.op {
-            // The first may not be back yet when its answer is there.
+            // When the answer has come, the request's buffer may not be back yet.
             Op::Ask => 2,
             Op::Stream => self.depth.min(UNDER_WAY / self.bytes).div_ceil(self.sockets.into()),
         }
     }
 
-    /// So many buffers, each on pages of its own; no region for none.
+    /// Maps and fills `buffers` buffers, each on pages of its own. The region is `None` if there are none.
     ///
     /// # Errors
     ///
-    /// If there is no memory, in one line.
+    /// One line that says why there is no memory.
     pub(super) fn memory(self, buffers: usize) -> Result<(Option<Region>, Vec<Buffer>), String> {
         if buffers == 0 {
             return Ok((None, Vec::new()));

@@ -1,4 +1,4 @@
-//! The kernel's RDS, by the library's sockets.
+//! The kernel's RDS, through the library's sockets.
 
 use std::{
     collections::VecDeque,
@@ -23,10 +23,10 @@ use crate::{
     network::{PATIENCE, bed::Bed},
 };
 
-/// As much as our own engine holds for a port.
+/// Bytes of a socket's receive buffer: as many as our own engine holds for a port.
 const RECEIVE: usize = 4 << 20;
 
-/// A socket, and its buffers to send.
+/// A socket, and the buffers that it can send.
 struct Place {
     socket: Socket<Buffer>,
     to: SocketAddr,
@@ -41,7 +41,7 @@ impl Place {
         Ok(Self { socket, to, free })
     }
 
-    /// Sends one of the buffers; `false` if nothing goes now.
+    /// Sends one of the buffers. Returns false if no buffer is free, or if the kernel takes none now.
     fn send(&mut self, to: SocketAddr, mode: Mode) -> Result<bool, String> {
         let Some(buffer) = self.free.pop() else { return Ok(false) };
         match self.socket.send(to, buffer, 0, mode) {
@@ -58,7 +58,8 @@ fn line(error: Error) -> String {
     error.to_string()
 }
 
-/// Waits until one of these may have something, or room; `false` if none has for too long.
+/// Waits until a socket may have something to read, or has room if `room` is wanted. Without `end` the wait has
+/// a limit, and returns false when it is over.
 fn wait(places: &[Place], room: bool, end: Option<&Post>) -> Result<bool, String> {
     let what = if room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
     let ends = end.map(|post| PollFd::new(&post.end, PollFlags::IN));
@@ -84,7 +85,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// New sockets at both ends.
+    /// Makes the sockets at both ends.
     pub(super) fn new(bed: &Bed, job: Job, mode: Mode) -> Result<(Self, Far), String> {
         let [near, distant] = [bed.connecting(), bed.connected()].map(|end| end.v4());
         let answers = if job.op == Op::Ask { job.buffers() } else { 0 };
@@ -107,7 +108,7 @@ impl Kernel {
         Ok((Self { places, mode, buffers, batch, back, reaped: Default::default() }, far))
     }
 
-    /// Takes returned buffers back; returns whether there were any.
+    /// Takes returned buffers back. Returns whether there were any.
     fn reap(&mut self) -> Result<bool, String> {
         let begin = Instant::now();
         let mut any = false;
@@ -125,10 +126,10 @@ impl Kernel {
     }
 }
 
-/// Receives messages, or answers them, until the end.
+/// Receives messages, and answers them if asked, until the end.
 fn serve(places: &mut [Place], post: &Post, mode: Mode, op: Op) -> Result<(), String> {
     let mut batch = Vec::new();
-    // Answers that wait for a buffer, or for room.
+    // The answers that wait for a buffer, or for room in the socket.
     let mut owed = VecDeque::new();
     loop {
         let mut arrived = 0;
@@ -158,7 +159,7 @@ fn serve(places: &mut [Place], post: &Post, mode: Mode, op: Op) -> Result<(), St
     }
 }
 
-/// Waits for loans still out, so that the sockets can go.
+/// Waits until lent buffers are back, so that the sockets can be closed.
 fn settle(places: &mut [Place]) -> Result<(), String> {
     let begin = Instant::now();
     while places.iter().any(|place| place.socket.lent() > 0) && begin.elapsed() < PATIENCE {
@@ -183,7 +184,7 @@ impl Drop for Kernel {
 
 impl Way for Kernel {
     fn stream(&mut self, over: &dyn Fn() -> bool) -> Result<u64, String> {
-        /// Messages of a socket between two looks at the clock and at completions.
+        /// The number of messages of a socket between two looks at the clock and at completions.
         const LOOK: usize = 16;
 
         let mut sent = 0;

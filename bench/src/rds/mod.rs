@@ -1,18 +1,18 @@
-//! `handoff bench rds`: messages to another host and back, by the kernel's RDS and by our own engine,
+//! `handoff bench rds` measures messages to another host and back, by the kernel's RDS and by our own engine,
 //! beside framing over TCP.
 //!
 //! Contracts:
 //!
 //! 1. All rows of a load send the same messages between the same two namespaces. Their far ends do the same
-//!    work: they take each message into its own memory, and send one of the same length back if asked.
-//! 2. A slot of a stream ends when all has arrived and every lent buffer is back.
-//! 3. Costs are those of the sending thread and its NIC's NAPI threads; for the kernel's engine, also those
-//!    of the kernel's workers, which serve both ends. The other end's costs are only in the answers' times.
-//!    Those of another program are of its processes, and of the same threads as for the kernel's engine: it may use
-//!    that.
-//! 4. Our own engine cannot answer where the kernel's RDS listens, in any namespace. So rows of the
-//!    kernel's engine and of other programs come after all others, and the rows of TCP take turns with them once
-//!    more: a ratio always refers to rows of the same rounds.
+//!    work: they take each message into their own memory, and send one of the same length back if asked.
+//! 2. A slot of a stream ends when all messages have arrived and every lent buffer is back.
+//! 3. Costs are those of the sending thread and its NIC's NAPI threads; for the kernel's engine, also those of
+//!    the kernel's workers, which serve both ends. The other end's costs show only in the times of answers.
+//!    Another program's costs are those of its processes, and of the same threads as for the kernel's engine,
+//!    which the program may use.
+//! 4. Our own engine cannot answer where the kernel's RDS listens, in any namespace. So the rows of the
+//!    kernel's engine and of other programs come after all others, and the rows of TCP take turns with them
+//!    once more: a ratio always refers to rows of the same rounds.
 
 mod exchange;
 mod far;
@@ -56,7 +56,7 @@ use crate::{
     tasks,
 };
 
-/// Frames arrive as they were sent.
+/// The load of the network: frames arrive as they were sent.
 const LOAD: Load = Load { mtu: 1_500, gro: true };
 
 const TCP: &str = "tcp";
@@ -117,7 +117,7 @@ pub struct RdsArgs {
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 
-    /// Other programs.
+    /// The peers: other programs to compare with.
     #[command(flatten)]
     pub programs: ProgramOptions,
 
@@ -125,7 +125,7 @@ pub struct RdsArgs {
     #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_named)]
     pub peer_receiver: Vec<(String, String)>,
 
-    /// Their figures.
+    /// How the peers' figures are read.
     #[command(flatten)]
     pub figures: FigureOptions,
 }
@@ -139,10 +139,10 @@ pub fn run(args: &RdsArgs, context: &Context) -> Result<Found, Failure> {
     run::run(&Rds::new(args)?, context)
 }
 
-/// The bench, with the parsed values of its arguments.
+/// The bench with its parsed arguments.
 struct Rds<'a> {
     args: &'a RdsArgs,
-    /// Those of `args.programs.peer`.
+    /// How the figure of each of `args.programs.peer` is read, in the same order.
     figures: Vec<Figure>,
 }
 
@@ -184,7 +184,7 @@ impl Bench for Rds<'_> {
         let pinned = Pinned::to(self.args.cpu).map_err(Failure::Usage)?;
         let mut bed = Bed::new(LOAD, &Pattern::new(), pinned.others())?;
         bed.receive_at_both_ends()?;
-        // An address has room for one engine.
+        // Only one of the engines can use an address, so the rows are measured in two parts.
         let run = |subjects: &[Subject<'_>]| {
             let plan = self.plan(subjects.len());
             let plan = Plan { peer_slot: plan.slot.max(Duration::from_secs(1)), ..plan };
@@ -243,19 +243,19 @@ fn prepare_guest() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a row comes after others.
+/// Whether a row is measured in the second part.
 fn comes_last(engine: &str, peer: bool) -> bool {
     peer || engine.starts_with(KERNEL)
 }
 
-/// A row's position in the table.
+/// A row's position in the table, as a key to sort by.
 fn place(row: &Row) -> (usize, bool) {
     let job = |job: &Job| row.name.starts_with(&job.name(""));
     (JOBS.iter().position(job).unwrap_or(JOBS.len()), comes_last(&row.engine, row.peer))
 }
 
 impl Rds<'_> {
-    /// All rows that match `--only`, and those that they compare with.
+    /// All rows that match `--only`, and their baselines.
     fn subjects<'a>(&'a self, bed: &'a Bed, cpu: usize) -> Vec<Subject<'a>> {
         let all = JOBS
             .into_iter()
@@ -265,7 +265,7 @@ impl Rds<'_> {
         subjects
     }
 
-    /// Other programs, for a load that they can have.
+    /// The rows of other programs, for a load that they can have.
     fn peers<'a>(
         &'a self,
         bed: &'a Bed,

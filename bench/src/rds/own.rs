@@ -1,4 +1,4 @@
-//! The library's own engine.
+//! Our own engine of RDS, in user space over TCP.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +25,7 @@ use handoff_rds::{
 use handoff_sys::hangup;
 use handoff_testbed::NamespaceGuard;
 
-/// An engine at one end, with its sockets; tasks are dropped before what they use.
+/// The engine at one end, with its sockets. Tasks are dropped before what they use.
 struct Host {
     places: Vec<Place>,
     executor: Executor,
@@ -40,7 +40,7 @@ struct Place {
 }
 
 impl Host {
-    /// In the thread's namespace; `buffers` for each socket.
+    /// Makes the engine in the thread's namespace, with `buffers` buffers for each socket.
     fn new(
         address: IpAddr,
         job: Job,
@@ -76,7 +76,7 @@ fn line(error: handoff_rds::Error) -> String {
 }
 
 impl Place {
-    /// Sends one of the buffers; `false` if nothing goes now.
+    /// Sends one of the buffers. Returns false if no buffer is free, or if the engine takes none now.
     fn send(&mut self, to: IpAddr) -> Result<bool, String> {
         let Some(buffer) = self.free.pop() else { return Ok(false) };
         let to = (to, self.socket.local_addr().port()).into();
@@ -96,11 +96,11 @@ pub(super) struct Own {
     to: IpAddr,
     buffers: usize,
     back: Back,
-    /// The engine makes connections in the thread's namespace.
+    /// The thread stays in this namespace, because the engine makes its connections in the thread's namespace.
     _inside: NamespaceGuard,
 }
 
-/// What came back.
+/// The number and the tally of returned buffers, and the time that it took to take them back.
 #[derive(Default)]
 struct Back {
     batch: Vec<Completion<Buffer>>,
@@ -110,7 +110,7 @@ struct Back {
 }
 
 impl Back {
-    /// Takes returned buffers back; returns whether there were any.
+    /// Takes returned buffers back. Returns whether there were any.
     fn reap(&mut self, places: &mut [Place]) -> bool {
         let begin = Instant::now();
         let before = self.completions;
@@ -127,7 +127,7 @@ impl Back {
 }
 
 impl Own {
-    /// A new engine at each end.
+    /// Makes an engine at each end.
     pub(super) fn new(
         bed: &Bed,
         job: Job,
@@ -156,7 +156,7 @@ impl Own {
     }
 }
 
-/// Receives messages, or answers them, until the end.
+/// Receives messages, and answers them if asked, until the end.
 fn serve(mut host: Host, post: &Post, op: Op) -> Result<(), String> {
     let failed = |error: handoff::Error| error.to_string();
     let end = post.end.try_clone().map_err(|error| error.to_string())?;
@@ -165,7 +165,7 @@ fn serve(mut host: Host, post: &Post, op: Op) -> Result<(), String> {
     let work = async {
         let mut end = end.readable().map_err(failed)?;
         let mut batch = Vec::new();
-        // Answers that wait for a buffer, or for room.
+        // The answers that wait for a buffer, or for room in the socket.
         let mut owed = VecDeque::new();
         loop {
             let mut arrived = 0;
@@ -196,7 +196,7 @@ fn serve(mut host: Host, post: &Post, op: Op) -> Result<(), String> {
 
 impl Way for Own {
     fn stream(&mut self, over: &dyn Fn() -> bool) -> Result<u64, String> {
-        /// Messages of a socket between two looks at the clock and at completions.
+        /// The number of messages of a socket between two looks at the clock and at completions.
         const LOOK: usize = 16;
 
         let Self { host: Host { places, executor, .. }, to, buffers, patience, back, .. } = self;
@@ -221,7 +221,7 @@ impl Way for Own {
                 if busy {
                     patience.renew();
                 }
-                // A change for one socket wakes all.
+                // A change at one socket wakes whoever waits at any of them.
                 patience.until(places[0].socket.changed()).await?;
             }
         };
@@ -247,7 +247,7 @@ impl Way for Own {
 
     fn returned(&self) -> Returned {
         let Back { tally, completions, time, .. } = self.back;
-        // The header of each message is copied, payload is not.
+        // The count of copied bytes includes the header of each message, which is no payload.
         let payload = tally.copied.saturating_sub(completions * HEADER_LEN as u64);
         Returned {
             copied: (tally.unknown == 0).then_some(payload),

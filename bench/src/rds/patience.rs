@@ -1,4 +1,4 @@
-//! Waiting on a driver, but not for ever.
+//! A limit on how long a row waits on a driver.
 
 use std::{
     future::Future,
@@ -15,7 +15,7 @@ use rustix::time::{
 
 use crate::network::PATIENCE;
 
-/// A timer that ticks only as often as patience may end, so it costs nothing in between.
+/// A periodic timer that expires once per [`PATIENCE`], so it costs nothing in between.
 pub(super) struct Patience {
     tick: Readiness,
     timer: File,
@@ -35,21 +35,21 @@ impl Patience {
         Ok(Self { tick: timer.readable().map_err(line)?, timer, since: Instant::now() })
     }
 
-    /// Something has happened.
+    /// Starts the wait anew, because something has happened.
     pub(super) fn renew(&mut self) {
         self.since = Instant::now();
     }
 
-    /// Waits for `change`; may return early.
+    /// Waits for `change`. It may return early.
     ///
     /// # Errors
     ///
-    /// If nothing has happened for too long, in one line.
+    /// One line that says that nothing has happened for too long.
     pub(super) async fn until(&mut self, change: impl Future<Output = ()>) -> Result<(), String> {
         if let Either::Left(_) = select(pin!(change), &mut self.tick).await {
             return Ok(());
         }
-        // EAGAIN: it was not a tick.
+        // The read fails with EAGAIN if the timer has not expired.
         let _ = rustix::io::read(&self.timer, &mut [0; size_of::<u64>()]);
         self.tick = self.timer.readable().map_err(line)?;
         match self.since.elapsed() < PATIENCE - Duration::from_millis(1) {

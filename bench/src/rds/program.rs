@@ -1,7 +1,8 @@
-//! Another program that sends messages, as an engine of the measuring frame; with one that receives them, if
-//! it needs that.
+//! Another program that sends messages, as an engine of the measuring frame; and a program that receives them,
+//! if the sender needs one.
 //!
-//! What it sent is by its own figure. Its costs are those of all its processes, from their start to their end.
+//! The sender's own figure says how much it sent. Its costs are those of all its processes, from their start to
+//! their end.
 
 use handoff_testbed::instructions;
 
@@ -14,32 +15,32 @@ use crate::{
     tasks,
 };
 
-/// What is started.
+/// What the bench starts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sending<'a> {
     pub(super) command: &'a str,
     pub(super) figure: &'a Figure,
-    /// The command that receives.
+    /// The command of the program that receives; `None` if the sender needs none.
     pub(super) receiver: Option<&'a str>,
-    /// The bench's processor.
+    /// The processor that the bench runs on.
     pub(super) cpu: usize,
 }
 
 pub(super) struct Program<'a> {
     peer: Peer,
     account: Account<'a>,
-    /// Of a message.
+    /// Bytes of a message.
     bytes: u64,
-    /// Its port is nobody else's meanwhile.
+    /// Keeps the program's port from other rows.
     _own: OwnQueue<'a>,
 }
 
 impl<'a> Program<'a> {
-    /// Starts what receives.
+    /// Starts the program that receives, if there is one.
     ///
     /// # Errors
     ///
-    /// If it does not start, in one line.
+    /// One line that says why it does not start.
     pub(super) fn new(bed: &'a Bed, job: Job, sending: Sending<'_>) -> Result<Self, String> {
         let Sending { command, figure, receiver, cpu } = sending;
         let own = bed.own_port()?;
@@ -50,7 +51,8 @@ impl<'a> Program<'a> {
             ("depth", job.buffers().to_string()),
             ("sockets", job.sockets.to_string()),
         ]);
-        // The kernel's RDS listens for it, or it listens itself: nobody knows.
+        // The bench waits for no listening port: the program may listen itself, or the kernel's RDS may do so
+        // for it.
         let namespace = bed.connected().namespace();
         let processors = Affinity::Only(bed.others());
         let receive =
@@ -63,7 +65,7 @@ impl<'a> Program<'a> {
             namespace: bed.connecting().namespace().clone(),
             receiver,
         };
-        // Nobody knows whether the kernel's RDS works for it, as for our rows of that engine.
+        // The kernel's RDS may work for the program, so its workers count, as for our rows of that engine.
         let threads = bed.napi_of_connecting().iter().cloned().chain(tasks::workers());
         let account = Account::new(threads, vec![bed]).of_ended_programs();
         Ok(Self { peer, account, bytes: job.bytes as u64, _own: own })
@@ -75,7 +77,7 @@ impl Engine for Program<'_> {
         let begun = self.account.begin(Waits::default())?;
         let sent = self.peer.run(slot)?;
         let spent = self.account.end(&begun, Waits::default)?;
-        // A rate is of the time for which it ran.
+        // The program's rate refers to the time for which the program ran.
         let time = if instructions::counting() { spent.time } else { sent.time };
         let Tally { bytes, .. } = sent;
         Ok(Tally { bytes, operations: Some(bytes / self.bytes), time, ..spent })

@@ -1,4 +1,4 @@
-//! Tests of the bench of messages on a network of its own.
+//! Tests of the bench of messages. Each makes a network of its own.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -30,7 +30,7 @@ fn needs_root_both_ways_are_measured_beside_tcp() {
         assert_eq!(engines, [TCP, OWN, OWN, KERNEL, KERNEL]);
         for row in rows {
             if let Some(reason) = &row.skipped {
-                // No module, or one that has taken the port.
+                // There is no module, or it has taken the port.
                 assert!(!row.baseline && !reason.is_empty(), "{row:?}");
                 continue;
             }
@@ -54,7 +54,7 @@ fn needs_root_a_stop_ends_the_bench_without_a_table() {
     }
 }
 
-/// One that tells what it was told, and others that say why they send nothing.
+/// One program tells what it was told; the others tell why they send nothing.
 #[test]
 fn needs_root_other_programs_have_rows_of_streams_by_their_own_figures() {
     let named = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -75,7 +75,7 @@ fn needs_root_other_programs_have_rows_of_streams_by_their_own_figures() {
         let row = peers.next().unwrap();
         assert_eq!((row.engine.as_str(), &row.skipped), ("told", &None));
         let (rate, bytes) = (row.bytes_per_s.unwrap(), row.config.bytes.unwrap() as f64);
-        // The time in which others ran does not count.
+        // The time in which other programs ran does not count.
         assert!(rate > 4.99e9, "{row:?}");
         assert!((rate / row.ops_per_s.unwrap() / bytes - 1.0).abs() < 0.01, "{row:?}");
         assert!(row.cpu_ns_per_op.unwrap() > 0.0, "{row:?}");
@@ -86,7 +86,7 @@ fn needs_root_other_programs_have_rows_of_streams_by_their_own_figures() {
     }
 }
 
-/// Claims one message more than it sends.
+/// A way that claims one message more than it sends.
 struct Boasting(Tcp);
 
 impl Way for Boasting {
@@ -136,7 +136,7 @@ fn the_guest_is_told_all_but_what_stays_here() {
 #[test]
 fn quick_fits_its_time() {
     let args = args("--quick");
-    // TCP again beside the kernel's.
+    // TCP has rows a second time, beside the kernel's engine.
     let rows = JOBS.len() as u32 * 6;
     let (slot, rounds) = Rds::new(&args).unwrap().wanted_slots(rows as usize, false);
     assert!(slot * rounds * rows <= Duration::from_secs(30));

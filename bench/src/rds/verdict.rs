@@ -11,7 +11,7 @@ use crate::{
 const MIB: u64 = 1 << 20;
 const SMALL: u64 = 64;
 
-/// Lines below the table.
+/// The lines below the table.
 pub(super) fn verdict(report: &Report) -> String {
     let mut text = String::new();
     for engine in [OWN, KERNEL] {
@@ -64,7 +64,7 @@ fn of(one: &Row, other: &Row, figure: impl Fn(&Row) -> Option<f64>) -> Option<f6
     Some(figure(one)? / figure(other)?)
 }
 
-/// The row of one socket.
+/// The row with one socket.
 fn row<'a>(report: &'a Report, op: &str, bytes: u64, engine: &str, way: &str) -> Option<&'a Row> {
     report.rows.iter().find(|row| {
         let config = &row.config;

@@ -1,10 +1,10 @@
-//! Rows of many connections: the cost of a message when one thread waits for many of them.
+//! Rows of many connections: what a message costs when one thread waits for many connections.
 //!
 //! Contracts:
 //!
-//! 1. The connections take turns: one message is on its way at a time, and the next connection gets the next
-//!    when it has arrived. So a message is one wait, for any number of connections.
-//! 2. Costs are those of the receiving thread; over loopback packets arrive in the sender's thread.
+//! 1. The connections take turns: one message is on its way at a time. When it has arrived, the next connection
+//!    gets the next message. So a message is one wait, for any number of connections.
+//! 2. A row's cost is the receiving thread's; over loopback, packets arrive in the sender's thread.
 
 use std::{
     cell::{Cell, RefCell},
@@ -35,14 +35,14 @@ use crate::{
     report::Config,
 };
 
-/// Of a message.
+/// Bytes of a message.
 const BYTES: usize = 1 << 10;
-/// Messages between two looks at the clock.
+/// The number of messages between two looks at the clock.
 const BETWEEN_LOOKS: u64 = 64;
-/// Chunks of the pool that all connections share.
+/// The number of chunks in the pool, which all connections share.
 const CHUNKS: usize = 64;
 
-/// The rows, for each wanted number of connections.
+/// The rows for each number of connections that `--sockets` names.
 pub(super) fn subjects<'a>(args: &'a RecvArgs, others: CpuSet) -> Vec<Subject<'a>> {
     let rows = args.sockets.iter().flat_map(move |&sockets| {
         let name = |engine: &str| format!("sockets={} {engine}", format_count(sockets));
@@ -66,14 +66,14 @@ pub(super) fn subjects<'a>(args: &'a RecvArgs, others: CpuSet) -> Vec<Subject<'a
     subjects
 }
 
-/// A way to receive from many.
+/// A way to receive from many connections.
 trait Receive {
-    /// Makes `next` send a message, and receives it, so many times.
+    /// Calls `next` for a message to be sent and receives that message, `messages` times.
     fn receive(&mut self, messages: u64, next: &dyn Fn()) -> Result<(), String>;
 }
 
 struct Turns<R> {
-    // The receiving ends go first, and the sender's with them.
+    // The receiving ends are dropped first: their end ends the sender.
     way: R,
     sender: Sender,
     account: Account<'static>,
@@ -85,7 +85,7 @@ impl<R: Receive> Turns<R> {
         others: CpuSet,
         way: impl FnOnce(Vec<TcpStream>) -> Result<R, String>,
     ) -> Result<Self, String> {
-        // Both ends.
+        // Both ends of a connection are descriptors of this process.
         descriptors::allow(2 * u64::from(sockets));
         let (near, far) =
             connections(sockets).map_err(|error| format!("{sockets} connections: {error}"))?;
@@ -113,13 +113,13 @@ impl<R: Receive> Engine for Turns<R> {
         Ok(())
     }
 
-    /// Loopback delivers bytes that were copied once.
+    /// The sender's write(2) copies each byte once more, which no engine reports.
     fn implied(&self, reported: f64) -> f64 {
         reported + 1.0
     }
 }
 
-/// So many connections over loopback: the receiving ends, and the others.
+/// Opens `count` connections over loopback, and returns the receiving ends and the sending ends.
 fn connections(count: u32) -> io::Result<(Vec<TcpStream>, Vec<TcpStream>)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -131,7 +131,7 @@ fn connections(count: u32) -> io::Result<(Vec<TcpStream>, Vec<TcpStream>)> {
     (0..count).map(connect).collect()
 }
 
-/// The thread at the far ends.
+/// The thread that sends on all connections.
 struct Sender {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -139,9 +139,10 @@ struct Sender {
 
 #[derive(Default)]
 struct Shared {
-    /// Messages to send by now.
+    /// The number of messages that the sender should have sent by now.
     wanted: Wanted,
-    /// Within a slot it polls without pause, so asking for a message costs the receiver nothing.
+    /// Whether a slot runs: the sender then polls without pause, so asking for a message costs the receiver
+    /// nothing.
     awake: AtomicBool,
     ended: AtomicBool,
     asleep: Mutex<()>,
@@ -162,7 +163,7 @@ impl Sender {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let work = move || {
-            // Otherwise it would share the receiver's processor, which shows as waiting time.
+            // On the receiver's processor, the sender would make the receiver wait.
             let _ = sched_setaffinity(None, &processors);
             let mut sent = 0;
             while theirs.goes_on() {
@@ -180,7 +181,7 @@ impl Sender {
         Self { shared, thread: Some(thread::spawn(work)) }
     }
 
-    /// It looks for work while the returned guard lives.
+    /// Makes the sender poll for work while the returned guard lives.
     fn wake(&self) -> Awake {
         self.shared.set_awake(true);
         Awake(Arc::clone(&self.shared))
@@ -194,7 +195,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Sleeps outside of slots; false at the end.
+    /// Sleeps outside of slots. Returns false when the sender should end.
     fn goes_on(&self) -> bool {
         if !self.awake.load(SeqCst) {
             let asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,7 +219,7 @@ impl Drop for Sender {
         self.shared.ended.store(true, SeqCst);
         self.shared.set_awake(true);
         if let Some(thread) = self.thread.take() {
-            // Its own panic was reported.
+            // The thread reported a panic itself.
             let _ = thread.join();
         }
     }
@@ -281,11 +282,11 @@ struct Pool {
     arrived: Rc<Arrived>,
 }
 
-/// What came, on any connection.
+/// The bytes that arrived, on any connection.
 #[derive(Default)]
 struct Arrived {
     bytes: Cell<u64>,
-    /// Who waits for more, and for how much.
+    /// The number of bytes that is waited for, and who waits; `None` if nobody does.
     awaited: RefCell<Option<(u64, Waker)>>,
     failure: RefCell<Option<String>>,
 }

@@ -32,7 +32,7 @@ pub(super) struct Epoll {
 }
 
 impl Epoll {
-    /// A new connection for this way of receiving.
+    /// Makes a new connection that this engine receives from.
     pub(super) fn new(network: &impl Network) -> Result<(Self, Box<dyn FarEnd>), String> {
         let (socket, sender) = network.connect(None)?;
         let open = || -> io::Result<OwnedFd> {
@@ -48,14 +48,14 @@ impl Epoll {
 }
 
 impl Epoll {
-    /// Waits until something is readable, or a signal comes.
+    /// Waits until the socket is readable or a signal comes.
     fn wait(&mut self) -> Result<(), String> {
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         self.events.clear();
         let room = rustix::buffer::spare_capacity(&mut self.events);
         match epoll::wait(&self.poll, room, Some(&patience)) {
             Ok(_) if self.events.is_empty() => Err(format!("nothing arrived for {PATIENCE:?}")),
-            // After a signal nothing may be readable, and the caller looks at the signal's flag.
+            // A signal ends the wait with nothing readable; the caller looks at the signal's flag.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(format!("epoll_wait failed: {errno}")),
         }
@@ -63,7 +63,7 @@ impl Epoll {
 }
 
 impl Receive for Epoll {
-    /// At most one buffer: a faster sender would never let it go.
+    /// Takes at most one buffer: with a faster sender, a loop would never end.
     fn receive(&mut self, stream: &mut Stream) -> Result<(), String> {
         if !std::mem::take(&mut self.filled) {
             self.wait()?;

@@ -1,4 +1,5 @@
-//! handoff's own rows: its ways to receive, as its users call them. They differ only in where bytes go.
+//! handoff's own rows: the library's ways to receive, as its users call them. The rows differ only in where
+//! bytes go.
 
 use std::time::Instant;
 
@@ -17,12 +18,12 @@ use crate::network::{
     queues::OwnQueue,
 };
 
-/// Of a pool, and their number.
+/// Bytes of a pool's buffer, and the number of buffers.
 const POOL: (usize, usize) = (64 << 10, 16);
-/// Bytes of a window's place, and their number.
+/// Bytes of a window's place, and the number of places.
 const WINDOW: (usize, usize) = (256 << 10, 16);
 
-/// Where bytes go.
+/// Where received bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
     /// Into a pool of buffers.
@@ -35,12 +36,12 @@ pub(super) enum To {
     Area { chunk: usize, by: By, grows: bool },
 }
 
-/// How bytes are looked at.
+/// How the receiver looks at bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
-    /// While a visitor has them.
+    /// A visitor looks at each span, which the library takes back at once.
     Visit,
-    /// As spans, which could be kept or lent on.
+    /// The receiver owns each span, and could keep it or lend it on.
     Spans,
 }
 
@@ -65,18 +66,18 @@ impl To {
 }
 
 pub(super) struct Handoff<'a> {
-    // Dropped before the driver: handles go first.
+    // The receiver is dropped before the driver: handles go first.
     receiver: Receiver,
     by: By,
     _socket: Socket,
     bound: Option<RxQueue>,
     driver: Driver,
-    // Dropped after the driver; the kernel lets go of it with that.
+    // The queue is dropped after the driver: the kernel releases it with the driver's ring.
     queue: Option<OwnQueue<'a>>,
 }
 
 impl<'a> Handoff<'a> {
-    /// A new connection for this way of receiving.
+    /// Makes a new connection that this engine receives from.
     pub(super) fn new(
         network: &'a impl Network,
         to: To,
@@ -91,7 +92,7 @@ impl<'a> Handoff<'a> {
             }
             _ => (None, None, shared(to).map_err(line)?),
         };
-        // Only now: bytes that come to a queue before it is bound are not in the area.
+        // The connection comes only now: bytes that reach a queue before it is bound are not in the area.
         let (socket, sender) = network.connect(queue.as_ref())?;
         let socket = driver.socket(socket).map_err(line)?;
         let receiver = socket.receive(intake).map_err(line)?;
@@ -100,7 +101,7 @@ impl<'a> Handoff<'a> {
     }
 }
 
-/// Ways that need no queue of their own.
+/// Makes a driver and an intake for the ways that need no queue of their own.
 fn shared(to: To) -> handoff::Result<(Driver, Intake)> {
     let in_area = to == To::AreaWithoutNic;
     let driver = Driver::builder().ring(RingUse::Require).zero_copy_receive(in_area).build()?;
@@ -145,7 +146,7 @@ impl Receive for Handoff<'_> {
             if stream.position() > before {
                 return Ok(());
             }
-            // Something else has happened.
+            // The turn ended without bytes for this connection.
             if begin.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
                 return Err(format!("nothing arrived for {PATIENCE:?}"));
             }

@@ -1,17 +1,18 @@
-//! `handoff bench recv`: one connection, one sender and one receiver, by each engine.
+//! `handoff bench recv` measures how each engine receives one connection from one sender.
 //!
 //! Contracts:
 //!
-//! 1. A row is a connection of its own over the network of its load, or to a NIC of this host as it is,
-//!    from a thread that sends without copying to one that receives. All rows hand received bytes to the
-//!    same function, which compares them with what was sent, or only counts them.
-//! 2. Costs are those of the receiver: its thread, and its NIC's threads if there are any. The sender's
-//!    belong to no engine.
-//! 3. Another program has a row for each network, without comparing bytes; its costs are those of all its
-//!    threads, and of the NIC's.
-//! 4. With a NIC of this host the sender is another host's, and the use of all processors is shown besides;
-//!    the NIC is put back however the bench ends.
-//! 5. What the software NIC's engine moves is simulated DMA: shown by itself, and in no other figure.
+//! 1. Each row has a connection of its own: over the network of its load, or over a NIC of this host as it is.
+//!    A thread sends without copying, and another thread receives. All rows hand received bytes to the same
+//!    function, which compares them with what was sent, or only counts them.
+//! 2. A row's costs are the receiver's: those of its thread, and of its NIC's threads if there are any. No
+//!    engine is charged for the sender.
+//! 3. Another program has a row for each network, without comparing bytes. Its costs are those of all its
+//!    threads, and of the NIC's threads.
+//! 4. With a NIC of this host the sender runs on another host, and the table also shows how busy all processors
+//!    were. The NIC is put back however the bench ends.
+//! 5. The engine of a software NIC simulates DMA. The bytes that it moves are shown by themselves, and in no
+//!    other figure.
 
 mod crowd;
 mod epoll;
@@ -166,14 +167,14 @@ pub struct RecvArgs {
           "connections", "grow", "sockets"])]
     pub send_to: Option<String>,
 
-    /// Other programs.
+    /// The peers: other programs to compare with.
     #[command(flatten)]
     pub programs: ProgramOptions,
 }
 
-/// The kernel's own choice, and as much as fits a packet.
+/// Bytes of the smallest chunk: the kernel's own choice, which a packet of the MTU 4148 fills.
 const SMALLEST_CHUNK: u64 = 4 << 10;
-/// What the software NIC takes.
+/// Bytes of the largest chunk that the software NIC takes.
 const LARGEST_CHUNK: u64 = 2 << 20;
 
 fn parse_chunk(text: &str) -> Result<u64, String> {
@@ -226,7 +227,7 @@ impl Bench for RecvArgs {
     }
 
     fn slots(&self) -> Slots {
-        // The use of all processors is counted in ticks of 10 ms.
+        // The kernel counts how busy all processors are in ticks of 10 ms, so a slot with a NIC is longer.
         let of_card = self.nic.is_some();
         Slots {
             whole: if of_card { (1_000, 9) } else { (200, 15) },
@@ -293,7 +294,7 @@ impl Bench for RecvArgs {
 }
 
 impl RecvArgs {
-    /// Over software NICs, or veth, for each load; with remarks, as below.
+    /// Measures over software NICs, or veth, for each load. Returns the rows and remarks.
     fn over_beds(
         &self,
         pattern: &Arc<Pattern>,
@@ -308,7 +309,7 @@ impl RecvArgs {
         Ok((measured, format!("received on processor {cpu}\n")))
     }
 
-    /// Of many connections.
+    /// Measures the rows of many connections. Returns the rows and remarks.
     fn of_crowds(&self, context: &Context) -> Result<(Measured, String), Failure> {
         let pinned = self.pinned()?;
         let subjects = crowd::subjects(self, pinned.others());
@@ -320,14 +321,14 @@ impl RecvArgs {
         Pinned::to(self.cpu).map_err(Failure::Usage)
     }
 
-    /// On a NIC of this host.
+    /// Measures on a NIC of this host. Returns the rows and remarks.
     fn over_card(
         &self,
         device: &str,
         pattern: &Arc<Pattern>,
         context: &Context,
     ) -> Result<(Measured, String), Failure> {
-        // Placed rows find their processors themselves.
+        // Each placed row finds its processor itself.
         let pinned = self.placement.is_empty().then(|| self.pinned()).transpose()?;
         let cpu = pinned.as_ref().map_or(0, Pinned::cpu);
         let own = |load| own_queues(self, load);
@@ -336,7 +337,7 @@ impl RecvArgs {
         let mut measured = self.over(&subjects, &context.stop);
         drop(subjects);
         if let (Ok(measured), Some(lost)) = (&mut measured, card.lost()) {
-            // Rows without a connection yet did not fail while running, but this did.
+            // A row that had no connection yet was only skipped; it has failed, because the sending host was lost.
             let Measured { rows, failed, .. } = measured;
             let names = rows.iter().filter(|row| row.skipped.as_ref() == Some(&lost));
             failed.extend(names.map(|row| row.name.clone()));

@@ -13,32 +13,32 @@ use crate::{
     },
 };
 
-/// A way to receive: the difference between rows.
+/// A way to receive: what rows differ in.
 pub(super) trait Receive {
-    /// Hands what has arrived to `stream`, span by span; if nothing has, it waits until something does or a
-    /// signal comes.
+    /// Hands what has arrived to `stream`, span by span. If nothing has arrived, it waits until something does
+    /// or a signal comes.
     ///
     /// # Errors
     ///
-    /// What ends the connection, also a peer that is silent for too long, in one line.
+    /// One line that says what ended the connection, also if the peer was silent for too long.
     fn receive(&mut self, stream: &mut Stream) -> Result<(), String>;
 
-    /// Of all handed over, the bytes that the kernel reports as copied; none if it does not report.
+    /// The bytes handed over so far that the kernel reports as copied; `None` if it does not report.
     fn copied(&self) -> Option<u64>;
 
-    /// How the memory of its queue grew.
+    /// How the memory of the receiver's queue has grown so far.
     fn growth(&self) -> Vec<Growth> {
         Vec::new()
     }
 
-    /// The queue that nobody else receives from, if it has one.
+    /// The NIC's queue that only this receiver uses; `None` if it shares queues with others.
     fn own_queue(&self) -> Option<&OwnQueue<'_>> {
         None
     }
 }
 
 pub(super) struct Reception<'a, R> {
-    // Ends the connection, which nobody waits for any more, and the sender with it.
+    // The receiver is dropped first. That ends the connection, so the sender ends, too.
     way: R,
     sender: Box<dyn FarEnd>,
     stream: Stream,
@@ -48,12 +48,12 @@ pub(super) struct Reception<'a, R> {
 }
 
 impl<'a, R: Receive> Reception<'a, R> {
-    /// Receives in this way what the sender at the other end sends, with the thread at a place if one is
-    /// wanted.
+    /// Makes an engine that receives in this way what the sender sends. With a placement, the receiving thread
+    /// runs there.
     ///
     /// # Errors
     ///
-    /// Why there is no such place, in one line.
+    /// One line that says why there is no such place.
     pub(super) fn new(
         network: &'a impl Network,
         (way, sender): (R, Box<dyn FarEnd>),
@@ -104,7 +104,7 @@ impl<R: Receive> Engine for Reception<'_, R> {
         Ok(())
     }
 
-    /// The sender lends.
+    /// The kernel also copies each byte that the sender lends, `copies_of_lent` times.
     fn implied(&self, reported: f64) -> f64 {
         reported + self.copies_of_lent
     }

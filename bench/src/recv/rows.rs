@@ -1,5 +1,4 @@
-//! The rows, in the table's order: what each receives over which network, by which engine, and whether it
-//! compares the bytes.
+//! The rows of the receive table: which network and engine each has, and whether it compares the bytes.
 
 use std::{iter, sync::atomic::AtomicBool};
 
@@ -26,15 +25,15 @@ use crate::{
 
 pub(super) const LOADS: [Load; 3] = [
     Load { mtu: 1_500, gro: false },
-    // 4,096 bytes behind the headers of IPv4 and TCP with time stamps.
+    // The packets carry 4,096 bytes behind the headers of IPv4 and TCP with time stamps.
     Load { mtu: 4_148, gro: false },
     Load { mtu: 1_500, gro: true },
 ];
 
-/// The library's rows, on every network.
+/// The library's ways that each network has rows for.
 const WAYS: [To; 3] = [To::Pool, To::Window, To::AreaWithoutNic];
 
-/// What rows that compare have in common.
+/// What rows that are compared with each other have in common.
 #[derive(Debug, Clone, Copy)]
 struct Work {
     load: Load,
@@ -43,7 +42,7 @@ struct Work {
 }
 
 impl Work {
-    /// All rows for this load, in the table's order.
+    /// All combinations for this load, in the table's order.
     fn all(args: &RecvArgs, load: Load) -> impl Iterator<Item = Self> {
         let placements = match &args.placement[..] {
             [] => vec![None],
@@ -62,10 +61,10 @@ impl Work {
     }
 }
 
-/// The library's ways for such work, in the table's order. The cost of owned spans shows best where spans are
-/// small and their bytes are not compared.
+/// The library's ways for such work, in the table's order. Only the smallest chunks, without comparing, have a
+/// row of owned spans: their cost shows best there.
 fn ways(args: &RecvArgs, work: Work) -> impl Iterator<Item = To> {
-    // Packets of the MTU's size fill no larger ones.
+    // Where frames do not arrive whole, a packet fills no larger chunk.
     let chunks = if work.load.gro { &args.chunks[..] } else { &[SMALLEST_CHUNK] };
     let areas = chunks.iter().flat_map(move |&bytes| {
         let area = |by| To::Area { chunk: bytes as usize, by, grows: args.grow };
@@ -75,7 +74,7 @@ fn ways(args: &RecvArgs, work: Work) -> impl Iterator<Item = To> {
     WAYS.into_iter().chain(areas)
 }
 
-/// A way's name in those of rows.
+/// A way's name in a row's name.
 fn name_of(to: To) -> String {
     let engine = to.engine().name();
     match to {
@@ -87,11 +86,11 @@ fn name_of(to: To) -> String {
     }
 }
 
-/// Unless told otherwise.
+/// The numbers of connections by one queue if `--connections` is not given.
 const CONNECTIONS: [u32; 1] = [4];
 
-/// How many connections come by one queue, where there are rows of several. By default they have packets that fill
-/// small chunks, which show best what sharing costs.
+/// The numbers of connections that come by one queue, for this work. By default there are rows of several only
+/// where packets fill small chunks: the cost of sharing shows best there.
 fn connections(args: &RecvArgs, work: Work) -> impl Iterator<Item = u32> {
     let Work { load, check, placement } = work;
     let counts = match &args.connections[..] {
@@ -99,23 +98,23 @@ fn connections(args: &RecvArgs, work: Work) -> impl Iterator<Item = u32> {
         [] if load == LOADS[1] && placement.is_none() => &CONNECTIONS[..],
         told => told,
     };
-    // One alone is what the other rows have.
+    // The other rows have one connection already.
     counts.iter().copied().filter(|&count| count > 1)
 }
 
-/// Rings that share the queue of several connections. The second's thread is on another processor, so there is none
-/// if one is placed.
+/// The numbers of rings that share the queue of several connections. The second ring's thread runs on another
+/// processor, so a placed row has one ring.
 fn rings(work: Work) -> &'static [u32] {
     if work.placement.is_none() { &[1, 2] } else { &[1] }
 }
 
-/// The names of rows of several connections, by so many rings.
+/// The name of a row of several connections that this many rings receive.
 fn name_by_rings(work: Work, connections: u32, rings: u32) -> String {
     let chunk = format_size(SMALLEST_CHUNK);
     work.name(&format!("sockets={connections} zcrx chunk={chunk} rings={rings}"))
 }
 
-/// The name of a program's row.
+/// The name of another program's row.
 fn name_of_peer(work: Work, name: &str, connections: u32) -> String {
     match connections {
         1 => work.name(name),
@@ -123,8 +122,8 @@ fn name_of_peer(work: Work, name: &str, connections: u32) -> String {
     }
 }
 
-/// Programs, with how many connections each serves. A program for a single connection has rows of one only, by
-/// default.
+/// The other programs, with the number of connections that each serves: one by default, and also those of
+/// `--connections`.
 fn peers(args: &RecvArgs, work: Work) -> impl Iterator<Item = (&str, &str, u32)> {
     let several = move || args.connections.iter().copied().filter(|&count| count > 1);
     let peers = if work.check { &[] } else { &args.programs.peer[..] };
@@ -133,7 +132,7 @@ fn peers(args: &RecvArgs, work: Work) -> impl Iterator<Item = (&str, &str, u32)>
     })
 }
 
-/// How many rows want a queue of their own, with this load.
+/// How many rows of this load want a queue of their own.
 pub(super) fn own_queues(args: &RecvArgs, load: Load) -> usize {
     let rows = Work::all(args, load).flat_map(|work| {
         let areas = ways(args, work).filter(|to| matches!(to, To::Area { .. }));
@@ -146,8 +145,7 @@ pub(super) fn own_queues(args: &RecvArgs, load: Load) -> usize {
     rows.filter(|name| args.run.wants(name)).count()
 }
 
-/// All rows that match `--only`, and those that they compare with, in the table's order; programs run on this
-/// processor.
+/// All rows that match `--only`, and their baselines, in the table's order. Other programs run on processor `cpu`.
 pub(super) fn subjects<'a, N: Network>(
     args: &'a RecvArgs,
     networks: &'a [N],
@@ -180,7 +178,7 @@ pub(super) fn subjects<'a, N: Network>(
     subjects
 }
 
-/// Rows of other programs. They do not show what they received.
+/// The rows of other programs, which do not show what they received.
 fn of_programs<'a>(
     args: &'a RecvArgs,
     network: &'a impl Network,
@@ -198,7 +196,7 @@ fn of_programs<'a>(
     })
 }
 
-/// Rows of several connections.
+/// The rows of several connections.
 fn of_several<'a>(
     network: &'a impl Network,
     work: Work,
@@ -224,7 +222,7 @@ fn of_several<'a>(
     iter::once(epoll).chain(rings(work).iter().map(by_rings))
 }
 
-/// Makes our receiver for a way.
+/// Returns what makes the engine of a row that one of our receivers works for.
 fn received<'a, R: Receive + 'a>(
     network: &'a impl Network,
     work: Work,

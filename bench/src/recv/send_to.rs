@@ -1,4 +1,4 @@
-//! `--send-to`: the other host's part, which does what the receiving host tells it.
+//! `--send-to`: the sending host's part, which does what the receiving host tells it.
 
 use std::{
     collections::HashMap,
@@ -25,10 +25,10 @@ use crate::{
     processor::ran_and_waited,
 };
 
-/// For a connection: less than the receiving host waits for an answer.
+/// The longest wait for a connection; the receiving host waits longer for its answer.
 const FOR_A_CONNECTION: Duration = PATIENCE;
 
-/// Connections by the numbers that the receiving host gives them.
+/// The connections of this host, by the numbers that the receiving host gives them.
 struct Senders {
     host: IpAddr,
     pattern: Arc<Pattern>,
@@ -36,7 +36,7 @@ struct Senders {
     all: HashMap<u64, Sender>,
 }
 
-/// Does what the host there asks until its table is complete.
+/// Does what the receiving host asks until that host's table is complete.
 pub(crate) fn run(target: &str, context: &Context) -> Result<(), Failure> {
     let address = address(target).map_err(Failure::Usage)?;
     let stream = TcpStream::connect_timeout(&address, FOR_A_CONNECTION).map_err(|error| {
@@ -70,7 +70,7 @@ pub(crate) fn run(target: &str, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// What to connect to: a name, or an address of either version.
+/// The address to connect to; `target` is a name, or an IPv4 or IPv6 address.
 fn address(target: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = target.parse() {
         return Ok(address);
@@ -88,7 +88,7 @@ fn address(target: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// How an incomplete talk ends.
+/// The failure that tells why the talk ended early.
 fn silent(address: SocketAddr, silence: &Silence, stop: &Stop) -> Failure {
     match silence {
         Silence::Stopped => stop.failure(),

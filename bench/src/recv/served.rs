@@ -1,7 +1,7 @@
 //! Another program that receives, as an engine of the measuring frame.
 //!
-//! What it received is what the senders' TCP had acknowledged, once the program has read all of it; nobody
-//! reports what of it was copied, and nobody compares it.
+//! The bench knows what the program received: the bytes that its TCP has acknowledged, once the program has
+//! read all of them. Nobody reports how many of them were copied, and nobody compares them.
 
 use std::sync::atomic::AtomicBool;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 pub(super) struct Served<'a> {
-    // End the connections before their other ends go; then the queue is free.
+    // The senders are dropped first: they end the connections, then the program ends, then the queue is free.
     senders: Vec<Box<dyn FarEnd>>,
     program: Program<'a>,
     own: OwnQueue<'a>,
@@ -30,14 +30,14 @@ pub(super) struct Served<'a> {
 pub(super) struct Serving<'a> {
     pub(super) command: &'a str,
     pub(super) connections: u32,
-    /// The bench's processor.
+    /// The processor that the bench runs on.
     pub(super) cpu: usize,
-    /// Where the program runs instead, depending on where its queue's packets arrive when it starts.
+    /// Where the program runs instead, relative to the processor where its queue's packets arrive when it starts.
     pub(super) placement: Option<Placement>,
 }
 
 impl<'a> Served<'a> {
-    /// Starts a command, and connects to it.
+    /// Starts the program's command, and connects to it.
     pub(super) fn new(
         network: &'a impl Network,
         serving: Serving<'_>,

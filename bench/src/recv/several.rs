@@ -1,5 +1,5 @@
-//! Several connections that come by one queue, by one ring or by two, each in a thread; and the same connections by
-//! epoll.
+//! Several connections that come by one queue and are received by one ring, or by two rings in a thread each;
+//! and the same connections, received by epoll.
 
 use std::{
     io::{ErrorKind, Read as _},
@@ -38,7 +38,7 @@ use crate::{
     tasks::own_cpu,
 };
 
-/// How many, whether bytes are compared, and where the first thread runs.
+/// How many connections there are, whether bytes are compared, and where the first thread runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Several {
     pub(super) connections: u32,
@@ -46,22 +46,23 @@ pub(super) struct Several {
     pub(super) placement: Option<Placement>,
 }
 
-/// How long a thread waits before it looks for orders.
+/// The longest wait for bytes before a thread looks for orders.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Hands what has arrived to the streams of its connections; if nothing has, it waits for a moment.
+/// The connections that one thread receives. `receive` hands what has arrived to their streams, and waits up to
+/// [`LOOK`] if nothing has.
 trait Part {
     fn receive(&mut self, streams: &mut [Stream]) -> Result<(), String>;
 
-    /// How the memory of its queue grew.
+    /// How the memory of the connections' queue has grown so far.
     fn growth(&self) -> Vec<Growth> {
         Vec::new()
     }
 }
 
-/// Connections that a ring receives.
+/// The connections that one ring receives.
 struct Ring {
-    // Dropped before the driver: handles go first.
+    // The receivers are dropped before the driver: handles go first.
     receivers: Vec<Receiver>,
     _sockets: Vec<Socket>,
     queue: RxQueue,
@@ -107,7 +108,7 @@ impl Part for Ring {
     }
 }
 
-/// Connections that epoll watches.
+/// The connections that epoll watches.
 struct Polled {
     sockets: Vec<TcpStream>,
     poll: OwnedFd,
@@ -154,7 +155,7 @@ impl Part for Polled {
     }
 }
 
-/// Some of the connections, with their progress.
+/// One thread's connections, with the progress of each.
 struct Share<P> {
     part: P,
     streams: Vec<Stream>,
@@ -170,8 +171,8 @@ impl<P: Part> Share<P> {
         self.streams.iter().map(Stream::position).sum()
     }
 
-    /// Receives until each stream has come as far as `totals` says, which are asked for until they are
-    /// there.
+    /// Receives until each stream has come as far as `totals` says. `totals` is called until it returns the
+    /// lengths.
     fn receive_until(
         &mut self,
         mut totals: impl FnMut() -> Result<Option<Vec<u64>>, String>,
@@ -197,17 +198,17 @@ impl<P: Part> Share<P> {
     }
 }
 
-/// An order for the other thread.
+/// An order for the second thread.
 enum Order {
     Begin,
-    /// How far its streams will come.
+    /// Receive until each stream has come this far, in bytes.
     Rest(Vec<u64>),
 }
 
 /// The thread of the second ring.
 struct Helper {
     orders: Option<mpsc::Sender<Order>>,
-    /// Says that it is ready; then what it has spent in a slot.
+    /// Each answer says that the thread is ready; it has the CPU time of the slot before, at first zero.
     answers: mpsc::Receiver<Result<Duration, String>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -231,7 +232,7 @@ impl Helper {
                     return;
                 }
             };
-            // Whoever made this may be gone at any time.
+            // The channel closes as soon as the helper's owner is gone.
             let mut done = Ok(Duration::ZERO);
             while answer.send(done.clone()).is_ok() && done.is_ok() {
                 let Ok(Order::Begin) = ordered.recv() else { return };
@@ -250,7 +251,7 @@ impl Helper {
     }
 
     fn order(&self, order: Order) {
-        // If it has ended, its answer says why.
+        // If the thread has ended, its answer says why.
         let _ = self.orders.as_ref().expect("is there until the end").send(order);
     }
 
@@ -263,40 +264,41 @@ impl Drop for Helper {
     fn drop(&mut self) {
         drop(self.orders.take());
         if let Some(thread) = self.thread.take() {
-            // It reported an error in its answer.
+            // The thread has reported an error in its answer.
             let _ = thread.join();
         }
     }
 }
 
-/// The calling thread continues elsewhere, if there is another processor for it.
+/// Moves the calling thread to another processor, if there is one.
 fn leave_this_processor() {
     let mut others = CpuSet::new();
     (0..CpuSet::MAX_CPU).filter(|&cpu| cpu != sched_getcpu()).for_each(|cpu| others.set(cpu));
-    // With one processor there is no other.
+    // The call fails if there is only one processor: the thread then stays.
     let _ = sched_setaffinity(None, &others);
 }
 
 struct Connected<'a, P> {
-    // End the connections, which nobody waits for any more, and the senders with them.
+    // The connections end first. Nobody waits for them any more, and their end ends the senders.
     ours: Share<P>,
     helper: Option<Helper>,
     senders: Vec<Box<dyn FarEnd>>,
-    /// How far the other thread's streams have come.
+    /// The bytes that the second thread's streams have received.
     others: u64,
-    /// What the kernel has copied by now, by its own count, of so many bytes.
+    /// Returns a count of copied bytes, whose growth over a slot is what the kernel copied. The argument is the
+    /// number of bytes received in the slot so far.
     copied: fn(&P, u64) -> Option<u64>,
     account: Account<'a>,
     copies_of_lent: f64,
     placed: Option<Placed>,
-    // Dropped after the rings; the kernel lets go of it with those.
+    // The queue is dropped after the rings: the kernel releases it with them.
     _queue: Option<OwnQueue<'a>>,
 }
 
 type Ends = (Vec<TcpStream>, Vec<Box<dyn FarEnd>>);
 
 impl Several {
-    /// By one queue with such memory, by one ring or two.
+    /// Makes the engine that receives by one queue with such memory, into one ring or two.
     pub(super) fn by_rings<'a>(
         self,
         network: &'a impl Network,
@@ -329,7 +331,7 @@ impl Several {
         })
     }
 
-    /// By epoll.
+    /// Makes the engine that receives by epoll.
     pub(super) fn by_epoll<'a>(
         self,
         network: &'a impl Network,
@@ -368,7 +370,7 @@ impl<P: Part> Connected<'_, P> {
         self.senders.iter().map(|sender| sender.waits()).collect()
     }
 
-    /// What was received in a slot, and what the second thread has spent.
+    /// Returns the bytes received in a slot, and the second thread's CPU time.
     fn receive_for(&mut self, slot: &Slot<'_>) -> Result<(u64, Duration), String> {
         let before = self.ours.position() + self.others;
         if let Some(helper) = &self.helper {
@@ -409,11 +411,11 @@ impl<P: Part> Engine for Connected<'_, P> {
             *cpu += of_helper;
         }
         if let (true, Some(time)) = (instructions::counting(), &mut tally.time) {
-            // Each instruction takes a nanosecond, anywhere.
+            // Under instruction counting, each instruction takes a nanosecond on every processor.
             time.elapsed += of_helper;
         }
         let now = (self.copied)(&self.ours.part, bytes);
-        // For several rings the kernel counts without a lock, and the count may decrease.
+        // With several rings the kernel counts without a lock, so the count may decrease.
         let copied = now.zip(copied).map(|(after, before)| after.saturating_sub(before));
         Ok(Tally { bytes, copied, ..tally })
     }
@@ -427,7 +429,7 @@ impl<P: Part> Engine for Connected<'_, P> {
         Ok(())
     }
 
-    /// The senders lend.
+    /// The kernel also copies each byte that the senders lend, `copies_of_lent` times.
     fn implied(&self, reported: f64) -> f64 {
         reported + self.copies_of_lent
     }

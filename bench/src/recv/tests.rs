@@ -1,4 +1,4 @@
-//! Tests of the receive bench on real networks of its own.
+//! Tests of the receive bench. Each makes a real network of its own.
 
 use std::sync::atomic::AtomicBool;
 
@@ -40,7 +40,7 @@ fn needs_root_a_row_is_measured_beside_its_baseline() {
             assert_eq!((row.baseline, row.config.check), (row.engine == "epoll", Some(true)));
             assert_eq!(row.config.chunk.is_some(), row.engine == "zcrx");
             if let Some(reason) = &row.skipped {
-                // No NIC, no io_uring or one too old.
+                // There is no NIC, no io_uring, or one too old.
                 assert!(!row.baseline && !reason.is_empty(), "{row:?}");
                 continue;
             }
@@ -65,7 +65,7 @@ fn needs_root_a_stop_ends_the_bench_without_a_table() {
     }
 }
 
-/// Receives like the baseline, and hands over zeroes instead.
+/// A receiver like the baseline that hands over zeroes instead of what it received.
 struct Damaging(Epoll);
 
 impl Receive for Damaging {
@@ -112,7 +112,7 @@ fn needs_root_a_sender_that_is_faster_does_not_keep_a_row_from_its_end() {
         let (mut epoll, sender) = Epoll::new(&bed).unwrap();
         let mut stream = Stream::new(bed.pattern(), true);
         sender.begin().unwrap();
-        // However much has come by then, it takes one buffer at a time.
+        // However much has arrived by then, each call takes at most one buffer.
         std::thread::sleep(Duration::from_millis(50));
         let mut most = 0;
         for _ in 0..200 {
@@ -158,8 +158,8 @@ fn a_nic_has_a_queue_for_each_row_that_wants_one() {
     assert_eq!(own("--only owned", whole), 1);
     assert_eq!(own("--only epoll", whole), 0);
     assert_eq!(own("--nic eth0 --placement same,other --only same", packets), 3);
-    // One queue for each number of connections other than 1, by one ring and by two, and for each
-    // program's.
+    // Each number of connections other than 1 has a queue for one ring and another for two, and so has each
+    // program.
     assert_eq!(own("--connections 1,2,8 --only sockets=", whole), 4);
     assert_eq!(own("--connections 1,2,8 --nic eth0 --placement other --only sockets=", whole), 2);
     assert_eq!(own("--connections 1,2 --peer them=a --only them", packets), 2);

@@ -73,7 +73,7 @@ pub struct Config {
 impl Config {
     /// Whether two rows did the same work, so that their speeds compare.
     pub fn same_work(&self, other: &Self) -> bool {
-        // How it was done does not count.
+        // How the work was done does not count.
         let work = |config: &Self| Self {
             batch: None,
             flush: None,

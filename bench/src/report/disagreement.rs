@@ -6,19 +6,19 @@
 //!    ([`Engine::implied`](crate::measure::Engine::implied)). Without a report there is nothing to compare.
 //! 2. Headers and message frames are copied too and are no payload: small messages may disagree by
 //!    [`FRAMING`].
-//! 3. Who copied is listed beside it, as far as the witness can tell.
+//! 3. The report lists who copied, as far as the witness can tell.
 
 use std::cmp::Reverse;
 
 use serde::{Deserialize, Serialize};
 
-/// Difference up to which they agree: of the payload, or of its copies if those are more.
+/// The largest difference that is no disagreement, as a share of the payload, or of its copies if those are more.
 pub(crate) const TOLERANCE: f64 = 0.02;
-/// Bytes that may be copied per message besides, in all its headers and at all ends.
+/// Bytes that may be copied per message besides its payload, in all its headers and at all ends.
 pub(crate) const FRAMING: f64 = 256.0;
 /// A place with less than this share of the payload gets no line.
 const LEAST: f64 = 0.01;
-/// How many places are kept.
+/// The number of places that are kept.
 const PLACES: usize = 4;
 
 /// A row whose engine's report and witness disagree. Shares are copies of each payload byte.
@@ -29,25 +29,25 @@ pub struct Disagreement {
     /// Payload bytes per operation, if rows of several sizes have the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// What is reported.
+    /// The copies that the kernel reports.
     pub reported: f64,
-    /// What the witness must see if that is right: more, if bytes are also copied at an end without a
-    /// report.
+    /// The copies that the witness must see if the report is right: more than `reported`, if bytes are also
+    /// copied at an end without a report.
     pub implied: f64,
-    /// What it saw.
+    /// The copies that the witness saw.
     pub witness: f64,
-    /// Where, most bytes first.
+    /// The places where the kernel copied, most bytes first.
     pub places: Vec<CopiedAt>,
 }
 
-/// Where bytes were copied.
+/// A place where bytes were copied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CopiedAt {
     /// The kernel function that copied.
     pub function: String,
-    /// Who called it, innermost first.
+    /// The functions that called it, innermost first.
     pub path: Vec<String>,
-    /// Copies by it of each payload byte.
+    /// The copies of each payload byte that the function made.
     pub share: f64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn disagree(implied: f64, witness: f64, bytes: Option<u64>) -> bool {
 }
 
 impl CopiedAt {
-    /// The places in `report`, for so many bytes of payload.
+    /// The places in `report`, for `bytes` bytes of payload.
     pub(crate) fn of(report: &handoff_meter::Report, bytes: u64) -> Vec<Self> {
         let share = |place: &handoff_meter::Place| place.bytes as f64 / bytes as f64;
         let all = report.places.iter().chain(&report.unattributed_places);

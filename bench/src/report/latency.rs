@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Percentiles of times.
+/// Percentiles of the times of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Half of all times are at most this.
     pub p50: f64,
-    /// 90 %.
+    /// 90 % of all times are at most this.
     pub p90: f64,
-    /// 99 %.
+    /// 99 % of all times are at most this.
     pub p99: f64,
-    /// 99.9 %.
+    /// 99.9 % of all times are at most this.
     pub p999: f64,
-    /// The average share of a software NIC's engine: part of all of the above.
+    /// The average time that a software NIC's engine takes for one request: it is part of all the percentiles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated_dma: Option<f64>,
 }
 
 impl Latency {
-    /// In microseconds; none without times. Sorts them.
+    /// The percentiles of `times` in microseconds; `None` without times. It sorts the times.
     pub(crate) fn of(times: &mut [Duration]) -> Option<Self> {
         times.sort_unstable();
         let last = times.len().checked_sub(1)?;
@@ -38,7 +38,7 @@ impl Latency {
         })
     }
 
-    /// Without the time of a software NIC's engine.
+    /// The median without the time of a software NIC's engine.
     pub fn without_simulated_dma(&self) -> f64 {
         self.p50 - self.simulated_dma.unwrap_or(0.0)
     }

@@ -8,17 +8,18 @@ use super::{Config, Disagreement, Latency};
 /// One row: a way to do the work, with its figures or the reason why there are none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Unique within the report, together with the configuration.
+    /// The row's name, which is unique within the report together with the configuration.
     pub name: String,
     /// The engine's name, the same in every bench.
     pub engine: String,
     /// The row's work.
     pub config: Config,
-    /// The row that ratios of the same configuration refer to.
+    /// Whether ratios of the same configuration refer to this row.
     pub baseline: bool,
-    /// Another program, run beside us.
+    /// Whether the row is another program, run beside us.
     pub peer: bool,
-    /// Speed against the baseline's, above 1 is better: the median over the rounds.
+    /// The speed against the baseline's, or the baseline's cost against this one where the bench compares
+    /// costs: above 1 is better. It is the median over the rounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// The worst round's ratio.
@@ -33,24 +34,24 @@ pub struct Row {
     /// Operations (messages) per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ops_per_s: Option<f64>,
-    /// CPU time per payload byte, nanoseconds, user and system.
+    /// CPU time per payload byte, in nanoseconds, user and system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_byte: Option<f64>,
-    /// CPU time per operation, nanoseconds.
+    /// CPU time per operation, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_op: Option<f64>,
-    /// The same with the load's, if the above is a server's alone.
+    /// CPU time per operation together with the load's, in nanoseconds, if `cpu_ns_per_op` is a server's alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_op_all: Option<f64>,
     /// Thousands of instructions per operation, user and kernel, where instructions are counted; then there
     /// are no times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kinsn_per_op: Option<f64>,
-    /// The same with the load's, if the above is a server's alone.
+    /// Thousands of instructions per operation together with the load's, if `kinsn_per_op` is a server's alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kinsn_per_op_all: Option<f64>,
-    /// Share of one processor's time that the server of a limited load took; where instructions are
-    /// counted, of 10^9 a second.
+    /// The share of one processor's time that the server of a limited load took. Where instructions are
+    /// counted, a processor executes 10^9 of them a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_share: Option<f64>,
     /// Calls of io_uring_enter(2) per operation, counted in a run of their own.
@@ -72,28 +73,29 @@ pub struct Row {
     /// copy meter saw it in a run of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_share_witness: Option<f64>,
-    /// How the two disagree, until the report takes it.
+    /// How `copied_share` and the witness disagree, until the report takes it.
     #[serde(skip)]
     pub disagreement: Option<Disagreement>,
     /// Bytes that a software NIC's engine moved for each byte of the payload, where hardware would use DMA.
     /// They are in no other figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated_dma_share: Option<f64>,
-    /// Share of the time that the receiving host's processors were not idle, as a sum over all of them:
-    /// 1 is one processor.
+    /// The share of the time that the receiving host's processors were not idle, as a sum over all of them: 1
+    /// is one processor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_share: Option<f64>,
-    /// The same for their time in software interrupts, where packets arrive.
+    /// The share of the time that those processors spent in software interrupts, where packets arrive, as a
+    /// sum, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softirq_share: Option<f64>,
-    /// Microseconds from a request to its answer.
+    /// Times from a request to its answer, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_us: Option<Latency>,
-    /// The same in thousands of instructions of everything that ran meanwhile, where instructions are
+    /// The same times in thousands of instructions of everything that ran meanwhile, where instructions are
     /// counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_kinsn: Option<Latency>,
-    /// CPU time per operation that the measured thread spent outside the kernel, nanoseconds.
+    /// CPU time per operation that the measured thread spent outside the kernel, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_ns_per_op: Option<f64>,
     /// Share of the CPU time, or of instructions where those are counted, that the measured thread spent
@@ -109,13 +111,13 @@ pub struct Row {
     /// When the memory that the NIC puts payload into grew, for the engine of the last slot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub growth: Vec<Growth>,
-    /// Why the row has no figures.
+    /// Why the row has no figures; `None` if it has some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
 }
 
 impl Row {
-    /// Converts times where each instruction takes a nanosecond.
+    /// Converts times to instructions: each instruction takes a nanosecond.
     pub(crate) fn count_instructions(&mut self) {
         const GIB: f64 = 1_073_741_824.0;
         const PER_SECOND: f64 = 1e9;
@@ -124,7 +126,7 @@ impl Row {
         self.kinsn_per_op_all = self.cpu_ns_per_op_all.take().map(|count| count / 1e3);
         // A microsecond is a thousand instructions.
         self.latency_kinsn = self.latency_us.take();
-        // The kernel samples it by the clock.
+        // The kernel samples this time by the clock, so it says nothing about instructions.
         self.user_ns_per_op = None;
         (self.cpu_ns_per_byte, self.cpu_ns_per_op) = (None, None);
     }

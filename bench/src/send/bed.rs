@@ -20,19 +20,19 @@ use crate::network::{
 
 /// The discard protocol's port. Nothing listens there, and nothing answers.
 const DISCARD_PORT: u16 = 9;
-/// As the device that ends datagrams has it.
+/// The MTU of the device that ends datagrams, in bytes; the veth pair for TCP has the same.
 const MTU: u32 = 65_535;
-/// As in the kernel's own selftest, so that no row waits for buffer space earlier.
+/// Bytes of the socket's send buffer, as in the kernel's selftest, so that no row waits for buffer space earlier.
 const SEND_BUFFER: usize = 1 << 21;
 
-/// The network of one run. The thread that made it stays inside until it is dropped.
+/// The network of one run. The thread that made it stays in its namespace until the value is dropped.
 pub(super) struct Bed {
     protocol: Protocol,
     target: SocketAddr,
     device: String,
     namespace: Namespace,
     far: Option<Namespace>,
-    /// The threads that take what arrives, one for each connection, which it ends with.
+    /// The threads that read what arrives: one for each connection, which ends when its connection ends.
     drains: Arc<Mutex<Vec<JoinHandle<()>>>>,
     _inside: NamespaceGuard,
 }
@@ -42,7 +42,7 @@ impl Bed {
     ///
     /// # Errors
     ///
-    /// As [`Discard::new`] and [`Pair::new`].
+    /// The errors of [`Discard::new`] and [`Pair::new`].
     pub(super) fn new(protocol: Protocol) -> Result<Self, TopologyError> {
         let drains = Arc::new(Mutex::new(Vec::new()));
         let (target, device, namespace, far) = match protocol {
@@ -76,7 +76,7 @@ impl Bed {
         self.protocol
     }
 
-    /// Where to send to.
+    /// The address to send to.
     pub(super) fn target(&self) -> SocketAddr {
         self.target
     }
@@ -96,21 +96,21 @@ impl Bed {
         MTU
     }
 
-    /// Where peers run.
+    /// The namespace that peers run in.
     pub(super) fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The receiver's namespace, if there is a receiver.
+    /// The receiver's namespace; `None` if the device ends the datagrams.
     pub(super) fn far(&self) -> Option<&Namespace> {
         self.far.as_ref()
     }
 
-    /// Opens so many of the sockets that [`connect`](Self::connect) opens.
+    /// Opens `count` sockets, as [`connect`](Self::connect) does.
     ///
     /// # Errors
     ///
-    /// A line with the kernel's error: for one, that so many descriptors are not allowed.
+    /// The text of the kernel's error, for example that the process may not have so many descriptors.
     pub(super) fn connect_all(&self, count: u32) -> Result<Vec<OwnedFd>, String> {
         let ends = if self.protocol == Protocol::Tcp { 2 } else { 1 };
         descriptors::allow(ends * u64::from(count));
@@ -134,7 +134,7 @@ impl Bed {
         Ok(socket)
     }
 
-    /// CPU time so far of the threads that take what arrives.
+    /// The CPU time so far of the receiver's threads.
     pub(super) fn far_end_cpu(&self) -> Duration {
         let drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
         drains.iter().filter_map(thread_cpu).sum()
@@ -145,8 +145,8 @@ fn failed(action: &'static str) -> impl FnOnce(io::Error) -> TopologyError {
     move |source| TopologyError::Kernel { action: action.into(), source }
 }
 
-/// Lives as long as the process: nothing can tell a listener that nobody will come. A connection that finds no
-/// descriptor is not the last one.
+/// Accepts connections as long as the process lives: a listener cannot know that no more will come. If no
+/// descriptor is free, the thread tries again after 10 ms.
 fn accept(listener: &TcpListener, drains: &Mutex<Vec<JoinHandle<()>>>) {
     const STACK: usize = 64 << 10;
     loop {

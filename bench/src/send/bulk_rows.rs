@@ -11,11 +11,11 @@ use super::{
 use crate::measure::{self, Slot};
 
 pub(super) struct Bulk {
-    // Dropped before the driver: handles go first.
+    // The lanes are dropped before the driver: handles go first.
     lanes: Vec<Lane>,
-    /// Which one's turn it is.
+    /// The index of the lane that gets the next buffer.
     next: usize,
-    /// Which one has the buffer that was pushed first.
+    /// The index of the lane that has the oldest pushed buffer.
     oldest: usize,
     on_loan: u64,
     free: Vec<Buffer>,
@@ -53,8 +53,8 @@ impl Bulk {
         })
     }
 
-    /// The requests of one system call. Claims returned buffers first, so that as little memory as possible
-    /// takes part.
+    /// Pushes the requests of one system call, and submits them. The function claims returned buffers first, so
+    /// that as little memory as possible takes part.
     fn send_batch(&mut self) -> Result<(), String> {
         self.claim()?;
         for _ in 0..self.batch {

@@ -9,7 +9,7 @@ use std::{
 use super::{bed::Bed, payload::Payload};
 use crate::measure::{Engine, Slot, Tally};
 
-/// How many messages go out between two looks at the clock.
+/// The number of messages between two looks at the clock.
 const BETWEEN_LOOKS: u64 = 32;
 
 pub(super) struct Copy {

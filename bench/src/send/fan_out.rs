@@ -17,7 +17,7 @@ use super::{
 };
 use crate::measure::{Engine, Slot, Tally};
 
-/// sendmsg(2) of one buffer to each socket.
+/// The baseline: sendmsg(2) of one buffer to each socket.
 pub(super) struct CopyToAll {
     sockets: Vec<OwnedFd>,
     payload: Rc<Payload>,
@@ -61,7 +61,7 @@ impl Engine for CopyToAll {
     }
 }
 
-/// A clone of one frozen buffer lent to each socket; nobody waits for a single return.
+/// The library's row: each socket is lent a clone of one frozen buffer, and nobody waits for a single return.
 pub(super) struct LendToAll {
     sockets: Vec<Socket>,
     payloads: Vec<Frozen>,
@@ -83,7 +83,7 @@ impl LendToAll {
         let driver =
             Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
         let (_, buffers) = memory(&driver, bytes, working_set, false, registered)?;
-        // As many as the working set has: a frozen buffer is not moved into each send.
+        // The row takes as many buffers as the working set has: a send does not take the frozen buffer away.
         let wanted = (working_set / bytes.max(1)).max(1) as usize;
         let payloads = buffers.into_iter().take(wanted).map(handoff::Buffer::freeze).collect();
         let connect = |_| {
@@ -96,7 +96,7 @@ impl LendToAll {
         Ok(Self { sockets, payloads, driver, rounds: 0, messages: 0, bytes: 0 })
     }
 
-    /// Makes room for another loan.
+    /// Waits until at most `most` buffers are on loan.
     fn make_room(&self, most: usize) -> Result<(), String> {
         let begin = Instant::now();
         while self.driver.in_flight() > most {
@@ -115,7 +115,7 @@ impl LendToAll {
             if self.driver.in_flight() >= ON_LOAN as usize {
                 self.make_room(ON_LOAN as usize - 1)?;
             }
-            // Errors show in the bytes that came back.
+            // The handle can go: an error shows in the bytes that came back.
             drop(socket.send(frozen.clone()).map_err(|refused| refused.error.to_string())?);
             self.messages += 1;
             self.bytes += frozen.len() as u64;
@@ -157,7 +157,7 @@ impl Engine for LendToAll {
     }
 }
 
-/// Messages to all sockets between two looks at the clock, which cost as much as that of other rows.
+/// The number of rounds between two looks at the clock, so that all rows look after about as many messages.
 fn rounds_between_looks(sockets: usize) -> usize {
     (32 / sockets.max(1)).max(1)
 }

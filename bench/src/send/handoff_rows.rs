@@ -16,33 +16,33 @@ use handoff::{
 use super::bed::Bed;
 use crate::measure::{self, Slot};
 
-/// Sends that share one return, if not each has its own.
+/// The number of sends that share one return where a send has no return of its own.
 pub(super) const GROUP: u32 = 32;
-/// The most buffers on loan at a time: those of a group being filled while the one before is out.
+/// The most buffers on loan at a time: one group is filled while the group before is on loan.
 pub(super) const ON_LOAN: u64 = 2 * GROUP as u64;
-/// Sends between two looks at the clock. A multiple of every batch.
+/// The number of sends between two looks at the clock: a multiple of every batch.
 pub(super) const BETWEEN_LOOKS: u32 = 32;
 pub(super) const PAGE: u64 = 4_096;
-/// How long the last buffers of a slot may stay away.
+/// The longest wait for the last buffers of a slot.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Sends per system call.
+/// The batches of the rows, in sends per system call.
 pub(super) const BATCHES: [u32; 3] = [1, 8, 32];
 
-/// The differences between rows.
+/// What one row does differently from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
     /// Whether the memory is registered with the ring.
     pub(super) registered: bool,
-    /// One return to the caller per send, or one per group.
+    /// Whether each send has its own return; otherwise [`GROUP`] sends share one.
     pub(super) flush: bool,
     /// Sends per system call.
     pub(super) batch: u32,
-    /// Whether the memory is of huge pages.
+    /// Whether the memory consists of huge pages.
     pub(super) huge: bool,
-    /// Sockets that take turns.
+    /// The number of sockets that take turns.
     pub(super) sockets: u32,
-    /// Bytes of each datagram of a message, if it goes as several.
+    /// Payload bytes of each datagram; `None` if a message is one datagram.
     pub(super) segment: Option<u16>,
 }
 
@@ -52,7 +52,7 @@ impl Way {
     }
 }
 
-/// All of them, slowest first; for many sockets those of registered base pages.
+/// All ways, slowest first. Several sockets have only the ways with registered base pages.
 pub(super) fn ways(sockets: u32) -> impl Iterator<Item = Way> {
     let pages = [(false, false), (true, false), (true, true)];
     let pages = pages.into_iter().filter(move |&pages| sockets == 1 || pages == (true, false));
@@ -67,14 +67,14 @@ pub(super) fn ways(sockets: u32) -> impl Iterator<Item = Way> {
 }
 
 pub(super) struct UringZc {
-    // Dropped before the driver: handles go first.
+    // The loans are dropped before the driver: handles go first.
     on_loan: VecDeque<OnLoan<Buffer>>,
     groups: VecDeque<GroupOnLoan<Buffer>>,
     open: Option<Group<Buffer>>,
     in_open: u32,
     free: Vec<Buffer>,
     sockets: Vec<Socket>,
-    /// Whose turn it is.
+    /// The index of the socket that sends next.
     next: usize,
     driver: Driver,
     way: Way,
@@ -109,8 +109,8 @@ impl UringZc {
         })
     }
 
-    /// The requests of one system call. Claims returned buffers first, so that as little memory as possible
-    /// takes part.
+    /// Makes the requests of one system call, and submits them. The function claims returned buffers first, so
+    /// that as little memory as possible takes part.
     fn send_batch(&mut self) -> Result<(), String> {
         self.claim();
         for _ in 0..self.way.batch {
@@ -198,18 +198,18 @@ impl UringZc {
     }
 }
 
-/// So many sockets of a driver, connected to the target.
+/// Opens `count` sockets that are connected to the target, and attaches them to the driver.
 pub(super) fn attached(driver: &Driver, bed: &Bed, count: u32) -> Result<Vec<Socket>, String> {
     let attach = |socket| driver.socket(socket).map_err(|error| error.to_string());
     bed.connect_all(count)?.into_iter().map(attach).collect()
 }
 
-/// The next after `place` if `count` take turns.
+/// The index after `place` if `count` take turns.
 pub(super) fn after(place: usize, count: usize) -> usize {
     if place + 1 == count { 0 } else { place + 1 }
 }
 
-/// A region and its messages, filled; as many as the working set has, and as are on loan at a time.
+/// A region, and its filled messages: as many as the working set has, and at least [`ON_LOAN`].
 pub(super) fn memory(
     driver: &Driver,
     bytes: u64,

@@ -1,4 +1,4 @@
-//! `handoff bench send`: payload from user memory to a socket, copied and lent.
+//! `handoff bench send` measures how payload goes from user memory to a socket, copied and lent.
 //!
 //! Over UDP the datagrams go to a device that ends them untouched, so only the sending side is measured.
 //! Over TCP a receiver must acknowledge, on the same host, and the kernel copies lent memory on its way
@@ -32,14 +32,14 @@ use crate::{
     user_share, witness,
 };
 
-/// The largest datagram that the kernel's selftest msg_zerocopy sends.
+/// Payload bytes of the largest datagram that the kernel's selftest msg_zerocopy sends.
 const DEFAULT_BYTES: u64 = 65_435;
-/// One message of that size, as the selftest sends it over and over.
+/// Bytes of one such message: the selftest sends the same memory over and over.
 const DEFAULT_WORKING_SET: u64 = 64 << 10;
-/// 65,535 less the headers of IPv4 and UDP.
+/// Payload bytes of the largest datagram: 65,535 less the headers of IPv4 and UDP.
 const UDP_MAX: u64 = 65_507;
 const TCP_MAX: u64 = 16 << 20;
-/// Engines with more than this are made one at a time.
+/// If the working set has more bytes, engines are made one at a time.
 const KEPT_MEMORY: u64 = 16 << 20;
 
 const EXAMPLES: &str = "\
@@ -143,11 +143,11 @@ pub struct SendArgs {
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 
-    /// Other programs.
+    /// The peers: other programs to compare with.
     #[command(flatten)]
     pub programs: ProgramOptions,
 
-    /// Their figures.
+    /// How the peers' figures are read.
     #[command(flatten)]
     pub figures: FigureOptions,
 }
@@ -162,11 +162,11 @@ pub fn run(args: &SendArgs, context: &Context) -> Result<Found, Failure> {
     run::run(&bench, context)
 }
 
-/// The bench, with the parsed values of its arguments.
+/// The bench with its parsed arguments.
 struct Send<'a> {
     args: &'a SendArgs,
     sizes: Vec<u64>,
-    /// Those of `args.programs.peer`.
+    /// How the figure of each of `args.programs.peer` is read, in the same order.
     figures: Vec<Figure>,
 }
 
@@ -206,7 +206,7 @@ impl Bench for Send<'_> {
     fn measure(&self, context: &Context) -> Result<(Measured, String), Failure> {
         let args = self.args;
         let bed = Bed::new(args.proto).map_err(of_testbed)?;
-        // Only now: the threads of the far end stay free to run elsewhere.
+        // The thread is pinned only now, so that the far end's threads may run on any processor.
         let pinned = Pinned::to(args.cpu).map_err(Failure::Usage)?;
         let stock = rows::Stock::new(args.working_set);
         let mut subjects = rows::subjects(args, &self.sizes, &bed, &stock);
@@ -256,7 +256,7 @@ impl Bench for Send<'_> {
         text
     }
 
-    /// The best of our rows against both kinds of MSG_ZEROCOPY.
+    /// Compares the best of our rows with both kinds of MSG_ZEROCOPY and with peers.
     fn verdict(&self, report: &Report) -> String {
         let mut text = String::new();
         let sizes: BTreeSet<_> = report.rows.iter().map(|row| row.config.bytes).collect();

@@ -1,8 +1,8 @@
-//! The baselines of MSG_ZEROCOPY (socket(7), Linux 4.14; UDP from 5.0).
+//! The baselines with MSG_ZEROCOPY (socket(7), Linux 4.14; UDP from 5.0).
 //!
-//! Each successful send gets the next number of its socket. The kernel lets go of the pages in any
-//! order and queues ranges of numbers on the socket's error queue, neighbouring ranges coalesced,
-//! each with a flag that says whether it copied after all.
+//! Each successful send gets the next number of its socket. The kernel releases the pages in any order and queues
+//! ranges of numbers on the socket's error queue. It joins ranges that touch. Each range has a flag that says
+//! whether the kernel copied after all.
 
 use std::{
     io, mem,
@@ -18,19 +18,19 @@ use rustix::io::retry_on_intr;
 use super::{bed::Bed, payload::Payload};
 use crate::measure::{Engine, Slot, Tally};
 
-/// After this many sends the error queue is read at the latest, as in the selftest.
+/// The number of sends after which the error queue is read at the latest, as in the selftest.
 const SENDS_PER_READ: u64 = 32;
-/// How long the selftest waits for writability or for the last returns.
+/// How long the selftest waits until the socket is writable, or for the last returns.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The loop around the system calls.
+/// How a row calls the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loop {
-    /// Like the kernel's selftest msg_zerocopy: sendmsg without blocking, a poll for writability and a look
-    /// at the clock after every send; it reads the error queue until it is empty, when the socket is not
-    /// writable or 32 sends have gone out.
+    /// The loop of the kernel's selftest msg_zerocopy: sendmsg without blocking, then a poll for writability
+    /// and a look at the clock after every send. It reads the error queue until it is empty when the socket is
+    /// not writable or 32 sends have gone out.
     Seed,
-    /// With as few calls as possible: send, and one read of the error queue per 32 sends.
+    /// A loop with as few calls as possible: send, and one read of the error queue per 32 sends.
     Tuned,
 }
 
@@ -83,7 +83,7 @@ impl MsgZerocopy {
         Ok(bytes)
     }
 
-    /// None if it would block.
+    /// Sends one message, and returns its bytes; `None` if the call would block.
     fn sendmsg(&mut self) -> io::Result<Option<u64>> {
         let (base, len) = self.payload.message(self.sent);
         let mut iov = libc::iovec { iov_base: base.cast_mut(), iov_len: len };
@@ -105,7 +105,7 @@ impl MsgZerocopy {
         Ok(Some(sent as u64))
     }
 
-    /// Blocks until the message is taken.
+    /// Sends one message, and blocks until the kernel has taken it.
     fn send(&mut self) -> io::Result<u64> {
         loop {
             let (base, len) = self.payload.message(self.sent);
@@ -117,7 +117,7 @@ impl MsgZerocopy {
                 return Ok(sent as u64);
             }
             let error = io::Error::last_os_error();
-            // The memory for unread returns is used up (net.core.optmem_max).
+            // ENOBUFS: unread returns have used up their memory (net.core.optmem_max).
             if error.raw_os_error() != Some(libc::ENOBUFS) {
                 return Err(error);
             }
@@ -138,7 +138,7 @@ impl MsgZerocopy {
         Ok(())
     }
 
-    /// Takes one range off the error queue. False if it is empty.
+    /// Takes one range off the error queue. Returns false if the queue is empty.
     fn read_one(&mut self) -> io::Result<bool> {
         match zerocopy::read_error_queue(self.socket.as_fd())? {
             None => Ok(false),

@@ -7,16 +7,16 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 const PAGE: u64 = 4_096;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// The kind of memory's pages.
+/// The size of the memory's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pages {
     /// Base pages of 4 KiB.
     Small,
-    /// Huge pages of 2 MiB: from the kernel's pool, or else transparent ones.
+    /// Huge pages of 2 MiB: from the kernel's pool, otherwise transparent ones.
     Huge,
 }
 
-/// Messages side by side, each beginning on a page, sent in turns.
+/// Messages side by side that are sent in turns. Each begins on a page.
 #[derive(Debug)]
 pub(super) struct Payload {
     address: *mut u8,
@@ -31,7 +31,7 @@ impl Payload {
     ///
     /// # Errors
     ///
-    /// If there is no memory, or none of that kind.
+    /// The kernel's error if there is no memory, or none of that kind.
     pub(super) fn new(bytes: u64, working_set: u64, pages: Pages) -> io::Result<Self> {
         let stride = bytes.next_multiple_of(PAGE);
         let messages = (working_set / stride).max(1);
@@ -44,7 +44,7 @@ impl Payload {
         Ok(Self { address, mapped, bytes: bytes as usize, stride: stride as usize, messages })
     }
 
-    /// The `number`th message, counting in circles.
+    /// The message of this number; after the last message the first one follows again.
     pub(super) fn message(&self, number: u64) -> (*const libc::c_void, usize) {
         let at = (number % self.messages) as usize * self.stride;
         // SAFETY: all strides lie within the mapping.
@@ -74,8 +74,8 @@ fn map(len: usize, flags: MapFlags) -> io::Result<*mut u8> {
 }
 
 fn fill(address: *mut u8, len: usize) {
-    // SAFETY: the mapping is writable, `len` bytes long and nobody else's. A byte that is not zero
-    // makes every page a page of its own.
+    // SAFETY: the mapping is writable, `len` bytes long and nobody else's. Writing gives every page memory of its
+    // own, instead of the kernel's zero page.
     unsafe { std::ptr::write_bytes(address, 0x5a, len) };
 }
 
@@ -93,8 +93,7 @@ fn map_huge(len: usize) -> io::Result<(*mut u8, usize)> {
         fill(address, len);
         return Ok((address, len));
     }
-    // The pool is empty. Transparent ones need an aligned range, so take more and give the rest
-    // back.
+    // The pool is empty. Transparent huge pages need an aligned range, so map more and unmap the rest.
     let start = map(len + HUGE_PAGE, MapFlags::empty())?;
     let before = start.align_offset(HUGE_PAGE);
     // SAFETY: both ends lie within the new mapping, and nothing uses them.
@@ -107,7 +106,7 @@ fn map_huge(len: usize) -> io::Result<(*mut u8, usize)> {
         address
     };
     fill(address, len);
-    // SAFETY: changes what backs a mapping of ours, not its content.
+    // SAFETY: the call changes what backs a mapping of ours, not its content.
     if unsafe { libc::madvise(address.cast(), len, libc::MADV_COLLAPSE) } < 0 {
         let error = io::Error::last_os_error();
         // SAFETY: the mapping is ours, and the address goes no further.

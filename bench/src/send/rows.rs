@@ -33,7 +33,7 @@ const IPERF3_PORT: u16 = 5201;
 const IPERF3_SERVER: &str = "exec iperf3 -s -p 5201";
 const IPERF3_CLIENT: &str = "exec iperf3 -Z -c {addr} -p {port} -l {bytes} -t {seconds} -f m";
 
-/// The baselines' memory, shared by those that live at the same time.
+/// The baselines' memory. Engines that live at the same time share it.
 pub(super) struct Stock {
     working_set: u64,
     payloads: RefCell<HashMap<(u64, bool), Weak<Payload>>>,
@@ -62,7 +62,7 @@ fn line(error: io::Error) -> String {
     error.to_string()
 }
 
-/// A row's name: the engine, then its difference from that engine's other rows.
+/// A row's name: the engine, then how it differs from that engine's other rows.
 fn name_of(engine: &str, pages: Pages) -> String {
     match pages {
         Pages::Small => engine.to_owned(),
@@ -81,7 +81,7 @@ fn config(bed: &Bed, bytes: u64) -> Config {
     }
 }
 
-/// All rows of all sizes that match `--only`, in the table's order.
+/// All rows of all sizes that `--only` wants, in the table's order. A baseline is always among them.
 pub(super) fn subjects<'a>(
     args: &SendArgs,
     sizes: &[u64],
@@ -107,7 +107,7 @@ pub(super) fn subjects<'a>(
         let ours = args.sockets.iter().flat_map(of_sockets);
         baselines(bed, stock, bytes).into_iter().chain(ours).collect()
     };
-    // Rows of another working set are other rows when two runs are compared.
+    // A row of another working set gets another name, so that `--compare` does not compare the two.
     let named = |subject: Subject<'a>| Subject {
         name: match working_set {
             DEFAULT_WORKING_SET => subject.name,
@@ -134,7 +134,7 @@ fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>>
     ]
 }
 
-/// The rows of messages to so many sockets.
+/// The rows that send each message to this many sockets.
 fn fan_out<'a>(
     bed: &'a Bed,
     stock: &'a Stock,
@@ -159,7 +159,7 @@ fn fan_out<'a>(
     vec![copy, lent(false), lent(true)]
 }
 
-/// The rows of messages as datagrams of so many bytes.
+/// The rows that send each message as datagrams of `segment` payload bytes.
 fn segmented<'a>(
     bed: &'a Bed,
     stock: &'a Stock,
@@ -204,7 +204,7 @@ fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
     Subject::new(name_of(&name, pages), engine, config, make)
 }
 
-/// The sockets in a row's name.
+/// The part of a row's name that says how many sockets it has; empty for one.
 fn named(sockets: u32) -> String {
     if sockets == 1 { String::new() } else { format!(" sockets={}", format_count(sockets)) }
 }
@@ -224,7 +224,7 @@ fn bulk(bed: &Bed, bytes: u64, working_set: u64, batch: u32, sockets: u32) -> Su
     Subject::new(name, engine, config, make)
 }
 
-/// The peers of all sizes: those of the command line (`figures` belongs to `args.programs.peer`), and
+/// The peers of all sizes: the peers of the command line (`figures` belongs to `args.programs.peer`), and
 /// `iperf3 -Z`, which sends by sendfile(2), if there is a receiver.
 pub(super) fn peers<'a>(
     args: &'a SendArgs,
@@ -263,7 +263,7 @@ pub(super) fn peers<'a>(
         })
     };
     let iperf3 = |bytes: u64| {
-        // It sends to one, as a stream.
+        // iperf3 sends a stream to one receiver, so it is no peer of `--fan-out`.
         let wanted = args.run.wants(IPERF3) && args.fan_out.is_empty();
         bed.far().filter(|_| wanted).map(move |far| {
             let make = move || {

@@ -1,4 +1,4 @@
-//! The baselines of `--segment`: a message goes as datagrams of one size, each copied by the kernel.
+//! The baselines of `--segment`: a message goes as datagrams of one size, and the kernel copies each.
 
 use std::{
     io, mem,
@@ -9,16 +9,16 @@ use std::{
 use super::{bed::Bed, payload::Payload};
 use crate::measure::{Engine, Slot, Tally};
 
-/// The most datagrams that kernels make of one message.
+/// The most datagrams that the kernel makes of one message.
 pub(super) const MOST: u64 = 64;
 const BETWEEN_LOOKS: u64 = 32;
 
-/// Who cuts.
+/// Who cuts a message into datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// The program: one datagram for each entry of sendmmsg(2).
+    /// The program does: each datagram is an entry of sendmmsg(2).
     ByCaller,
-    /// The kernel or the NIC: `UDP_SEGMENT` with sendmsg(2).
+    /// The kernel or the NIC does, by `UDP_SEGMENT` with sendmsg(2).
     ByKernel,
 }
 

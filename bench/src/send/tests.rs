@@ -1,4 +1,4 @@
-//! Tests of the send bench on real networks of its own.
+//! Tests of the send bench. Each makes a real network of its own.
 
 use handoff_testbed::skip;
 
@@ -32,7 +32,7 @@ fn needs_root_udp_baselines_are_measured() {
         assert_eq!(seed.ratio, Some(1.0));
         assert!(copy.ratio.is_some());
     }
-    // The payload agrees with bytes and messages.
+    // Bytes per second over messages per second give the payload.
     let per_message = copy.bytes_per_s.unwrap() / copy.ops_per_s.unwrap();
     assert!((per_message / DEFAULT_BYTES as f64 - 1.0).abs() < 0.1, "{per_message}");
 }
@@ -47,7 +47,7 @@ fn needs_root_tcp_is_drained_and_its_zero_copy_is_reported_copied() {
     assert_eq!(seed.copied_share, Some(1.0), "delivery on the same host copies");
 }
 
-/// Each row of a number of sockets does the same work, and its payload agrees with messages and bytes.
+/// Each row of the same number of sockets does the same work, and its payload agrees with messages and bytes.
 #[test]
 fn needs_root_one_payload_goes_to_many_sockets() {
     for proto in ["udp", "tcp"] {

@@ -1,7 +1,7 @@
-//! Receiving and sending independently in one thread: the comparison for a relay out of a NIC's memory.
+//! Receiving and sending independently in one thread: what a relay out of a NIC's memory is compared with.
 //!
-//! Spans are received and dropped. For each piece of them that a route would send on, the same number of bytes of
-//! our own registered memory is sent without a copy.
+//! Spans are received and dropped. For each piece that a route would send on, the engine sends as many bytes of
+//! its own registered memory without a copy.
 
 use std::{cell::Cell, cell::RefCell, collections::VecDeque, future::IntoFuture as _, pin::Pin};
 use std::{future::poll_fn, rc::Rc, task::Context, task::Poll};
@@ -11,18 +11,18 @@ use handoff::{
     Socket, Tally,
 };
 
-/// What is out at once, and the size from which a piece gets no further span: as in a route.
+/// The most pieces on loan at once, and the bytes from which a piece gets no further span: as in a route.
 const PIECES: usize = 16;
 const ENOUGH: usize = 192 << 10;
-/// The last span may be as long.
+/// The most bytes of a piece: its last span may have 64 KiB.
 const LONGEST: usize = ENOUGH + (64 << 10);
 
-/// Memory to send from, which connections use in turns.
+/// Memory to send from, which all connections share.
 #[derive(Clone)]
 pub(super) struct Memory(Rc<RefCell<Vec<Buffer>>>);
 
 impl Memory {
-    /// Registered with the driver, for so many connections.
+    /// Makes memory for this many connections, and registers it with the driver.
     pub(super) fn new(driver: &Driver, connections: usize) -> handoff::Result<Self> {
         let mut region = Region::anonymous(connections * PIECES * LONGEST)?;
         driver.register(&region)?;
@@ -30,7 +30,7 @@ impl Memory {
     }
 }
 
-/// A receiving connection, and a sending one.
+/// A connection to receive from, and another to send to.
 pub(super) struct Apart {
     receiver: Receiver,
     to: Socket,
@@ -66,7 +66,7 @@ impl Apart {
         Rc::clone(&self.moved)
     }
 
-    /// Until the stream has ended, and all is back.
+    /// Works until the stream has ended and all memory is back.
     pub(super) async fn run(mut self) -> Carried {
         poll_fn(|context| self.poll(context)).await;
         Carried {
@@ -103,7 +103,7 @@ impl Apart {
         }
     }
 
-    /// Drops what is there, and sends as much.
+    /// Drops the spans that have arrived, and sends as many bytes.
     fn pass(&mut self, first: Option<handoff::Result<handoff::Span>>) -> handoff::Result<()> {
         let Some(first) = first else {
             self.ended = true;
@@ -112,7 +112,7 @@ impl Apart {
         let mut spans = vec![first?];
         let mut bytes = spans[0].len();
         while bytes < ENOUGH {
-            // An end is reported again.
+            // The receiver reports its end again at the next call.
             let Some(Some(span)) = self.receiver.try_next_span() else { break };
             let span = span?;
             bytes += span.len();

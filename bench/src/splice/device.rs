@@ -12,21 +12,21 @@ use io_uring::{squeue::Entry, types::Fixed};
 /// The module's counts of lends through an open device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// In a ring now.
+    /// Lends that are in a ring now.
     pub(super) out: u64,
     pub(super) lent: u64,
     pub(super) returned: u64,
 }
 
-/// The device, open.
+/// The open device.
 pub(super) struct Device(File);
 
 impl Device {
-    /// Opens it.
+    /// Opens the device.
     ///
     /// # Errors
     ///
-    /// Why this machine has none, and what to do, in one line.
+    /// One line that says why this machine has no device, and what to do.
     pub(super) fn open() -> Result<Self, String> {
         let opened = OpenOptions::new().read(true).write(true).open(PATH);
         opened.map(Self).map_err(|error| match error.kind() {
@@ -42,11 +42,11 @@ impl Device {
         self.0.as_fd()
     }
 
-    /// Asks the module.
+    /// Asks the module for its counts.
     ///
     /// # Errors
     ///
-    /// Its error, in one line.
+    /// The module's error, in one line.
     pub(super) fn counts(&self) -> Result<Counts, String> {
         let query = getbuf::query(&self.0);
         let query = query.map_err(|error| format!("{PATH}, asked for its counts: {error}"))?;
@@ -54,12 +54,12 @@ impl Device {
     }
 }
 
-/// Lends the page of zeros into an empty slot, through the device at a place of the ring's files.
+/// Lends the page of zeros into an empty slot. `device` is the open device's place among the ring's files.
 pub(super) fn get(device: Fixed, slot: u16, bytes: u32) -> Entry {
     Command::get(slot, NULL, 0, bytes).entry_fixed(device)
 }
 
-/// Clears so many slots, which may be empty, and lends the page into each.
+/// Clears `slots` slots from `slot` on, which may be empty, and lends the page into each.
 pub(super) fn get_anew(device: Fixed, slot: u16, slots: u16, bytes: u32) -> Entry {
     Command::get(slot, NULL, 0, bytes).anew(slots).entry_fixed(device)
 }

@@ -11,7 +11,7 @@ pub(super) const PIECE: u64 = 64 << 10;
 /// Pieces between two looks at the clock.
 const LOOK: u32 = 16;
 
-/// Where the next piece begins, round after round.
+/// Where the next piece begins, in bytes; after the file's end the first piece follows.
 #[derive(Debug, Default)]
 pub(super) struct Place(u64);
 
@@ -23,43 +23,43 @@ impl Place {
     }
 }
 
-/// A way to send: the difference between rows.
+/// A way to send: what rows differ in.
 pub(super) trait Way {
     /// Sends a piece, or starts one more.
     ///
     /// # Errors
     ///
-    /// What ends the connection, in one line.
+    /// One line that says what ended the connection.
     fn send(&mut self) -> Result<(), String>;
 
-    /// Returns when nothing is under way.
+    /// Returns when no piece is under way any more.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     fn settle(&mut self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Of all bytes sent, those copied for it, per hop; none if nobody reports.
+    /// The bytes copied for all bytes sent so far, counted once for each hop; `None` if nobody reports.
     ///
     /// # Errors
     ///
-    /// If it cannot be asked, in one line.
+    /// One line that says why the count cannot be read.
     fn copied(&self) -> Result<Option<u64>, String>;
 
-    /// Lends so far, if there are lends.
+    /// The number of lends so far; `None` if the way does not lend.
     ///
     /// # Errors
     ///
-    /// As [`copied`](Self::copied).
+    /// The errors of [`copied`](Self::copied).
     fn lends(&self) -> Result<Option<u64>, String> {
         Ok(None)
     }
 }
 
 pub(super) struct FileSend<'a, W> {
-    // Dropped before the far end, which ends the connection.
+    // The way is dropped first: that ends the connection, so the drain ends.
     way: W,
     drain: Drain,
     account: Account<'a>,

@@ -1,4 +1,4 @@
-//! Ways to send a file that the kernel lends: through the library, as its users call it.
+//! Ways to send a file that the kernel lends, by the library as its users call it.
 //!
 //! Minimum kernel, capability and return signal: those of the module, and of `SEND_ZC`.
 
@@ -15,14 +15,14 @@ use super::{
     streams::{LENGTH, Streams},
 };
 
-/// Pieces under way at a time.
+/// The most pieces under way at a time.
 const UNDER_WAY: usize = 16;
 
 pub(super) struct Leased {
-    // Dropped before the driver: handles go first.
+    // The handles are dropped before the driver.
     getting: VecDeque<Getting>,
     on_loan: VecDeque<OnLoan<Lease>>,
-    /// All of the file, if it is lent once.
+    /// The lease of the whole file; `None` if each piece has a lease of its own.
     kept: Option<Lease>,
     source: KernelSource,
     getbuf: GetBuf,
@@ -33,7 +33,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Each piece is a lend of its own, or a part of one that is `kept`.
+    /// Makes a way whose pieces are lent one by one, or are parts of one lease of the whole file if it is `kept`.
     pub(super) fn new(streams: &Streams, socket: TcpStream, kept: bool) -> Result<Self, String> {
         let driver = Driver::builder().ring(RingUse::Require).build().map_err(line)?;
         let getbuf = driver.get_buf().map_err(line)?;
@@ -66,7 +66,7 @@ impl Leased {
         self.getting.len() + self.on_loan.len()
     }
 
-    /// Waits for something to happen, and takes it.
+    /// Waits for something to happen, and takes what has finished.
     fn turn(&mut self) -> Result<(), String> {
         self.driver.turn(Wait::AtMost(PATIENCE)).map_err(line)?;
         while let Some(getting) = self.getting.pop_front() {
@@ -98,7 +98,7 @@ impl Leased {
         Ok(())
     }
 
-    /// The return shows what happened to a send.
+    /// Sends a leased piece. What happened to the send shows in its return.
     fn lend_on(&mut self, lease: Lease) -> Result<(), String> {
         let sending = self.socket.send(lease).map_err(|it: Refused<_>| line(it.error))?;
         self.on_loan.push_back(sending.split().1);

@@ -1,6 +1,7 @@
-//! Passing pages by getbuf: the page is lent into a slot of the ring, written from there, and given back.
+//! Passing pages by getbuf: the kernel lends a page into a slot of the ring, the ring writes from it, and it
+//! goes back.
 //!
-//! Minimum kernel: the module's, 7.2. Return signal: none; the module counts what came back.
+//! Minimum kernel: the module's, 7.2. Return signal: none; the module counts returned pages.
 
 use std::{os::fd::AsFd as _, ptr};
 
@@ -24,20 +25,20 @@ use crate::{
 const DEVICE: Fixed = Fixed(0);
 const SINK: Fixed = Fixed(1);
 
-/// How the requests of a batch, all in one submission, lend, use and give back.
+/// How the requests of a batch, which is one submission, lend, use and return the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// One GET clears the slots of the batch before and lends into them.
+    /// One GET clears the slots that the batch before filled, and lends into all of them.
     Batch,
-    /// A GET for each write, which clears the slot before.
+    /// Each write has a GET, which first clears the slot.
     Each,
-    /// The same, and each write is linked to its GET.
+    /// As [`Self::Each`], and each write is linked to its GET.
     Linked,
-    /// Like each, with one more request that does nothing.
+    /// As [`Self::Each`], and each write has one more request that does nothing.
     Nop,
-    /// A GET, a write and a PUT, which clears the slot.
+    /// Each write has a GET before it and a PUT after it, which clears the slot.
     Put,
-    /// The page is lent before the first and given back after the last.
+    /// The page is lent before the first batch and returned after the last.
     Kept,
 }
 
@@ -56,7 +57,7 @@ impl Form {
         }
     }
 
-    /// A batch that uses so many slots once. Only the writes complete visibly, unless something fails.
+    /// A batch that uses each of `slots` slots once. Only the writes post completions, unless a request fails.
     fn batch(self, slots: u16) -> Vec<Entry> {
         let quiet = |entry: Entry| entry.flags(Flags::SKIP_SUCCESS);
         let write = |slot| opcode::WriteFixed::new(SINK, ptr::null(), BYTES, slot).build();
@@ -79,7 +80,7 @@ impl Form {
 }
 
 pub(super) struct Lent {
-    /// Closes before the device, which then has no lend out.
+    /// The ring is dropped before the device, which then has no lend out.
     ring: Ring,
     device: Device,
     form: Form,
@@ -96,7 +97,7 @@ impl Lent {
         Ok(Self { ring, device, form, depth, batch, enters: None })
     }
 
-    /// One quiet request for each slot.
+    /// Runs one request for each slot, without completions.
     fn each(&mut self, request: impl Fn(u16) -> Entry) -> Result<(), String> {
         let quiet = |slot| request(slot).flags(Flags::SKIP_SUCCESS);
         let batch: Vec<Entry> = (0..self.depth).map(quiet).collect();
@@ -119,7 +120,7 @@ impl Engine for Lent {
             }
             operations += u64::from(LOOK);
         }
-        // What the last batch, or all of them, have left in the slots.
+        // The last batch, or all of them, have left the page in the slots.
         if self.form != Form::Put && (kept || operations > 0) {
             self.each(|slot| put(DEVICE, slot))?;
         }

@@ -1,22 +1,21 @@
-//! `handoff bench splice`: the cost of passing one page from a source to a sink, through a pipe or lent
+//! `handoff bench splice` measures the cost of passing one page from a source to a sink, through a pipe or lent
 //! into a ring; of sending a file; and of relaying a stream.
 //!
 //! Contracts:
 //!
-//! 1. A request is one page of a source that has it ready, passed to `/dev/null`: by splice through a pipe,
-//!    or lent into a slot of a ring, written from there (`WRITE_FIXED`), the slot cleared and the page
-//!    given back. A row's figures contain all of it: slots left by the last requests are cleared before the
-//!    clock stops.
+//! 1. A request passes one page, which the source has ready, to `/dev/null`: by splice through a pipe; or by a
+//!    lend into a slot of a ring, a write from there (`WRITE_FIXED`), and the return of the page as the slot is
+//!    cleared. A row's figures contain all of it: the slots of the last requests are cleared before the clock
+//!    stops.
 //! 2. A row of depth N submits N requests together and waits for them before the next N.
-//! 3. Neither source allocates, reads or copies: splice gets the kernel's page of zeros from a file
-//!    that is one hole, getbuf lends a page of zeros of its own.
-//! 4. The module counts its lends for each slot, and the returns: if the counts are not as requested, the
-//!    row has failed.
+//! 3. Neither source allocates, reads or copies: splice gets the kernel's page of zeros from a file that is one
+//!    hole, and getbuf lends a page of zeros of its own.
+//! 4. The module counts the lends of each slot, and the returns. If the counts are not as requested, the row has
+//!    failed.
 //! 5. For files and streams, costs are those of the sending or relaying thread and of its NICs' threads: no
-//!    figure contains the receiver at the far end. The clock stops when all has arrived.
-//! 6. Rows of relay are of the library, including its splice, and differ only in the engine of the route,
-//!    or in what it receives into; or they are of other programs, whose costs are those of all their
-//!    threads.
+//!    figure contains the receiver at the far end. The clock stops when all bytes have arrived.
+//! 6. Rows of relay run the library, including its splice, and differ only in the route's engine or in the
+//!    memory that it receives into; or they run other programs, whose costs are those of all their threads.
 
 mod apart;
 mod device;
@@ -51,15 +50,15 @@ use crate::{
     run::{Bench, RunOptions, Slots},
 };
 
-/// What rows also do, in the words of their configuration.
+/// The operations of rows beside [`PASS`], as `config.op` names them.
 const FILE_SEND: &str = "file-send";
 const RELAY: &str = "relay";
 
-/// Of a request.
+/// Bytes of a request: one page.
 const BYTES: u32 = 4_096;
 /// Requests after which an engine looks at the clock, at any depth.
 const LOOK: u32 = 32;
-/// Divisors of the above.
+/// The depths of rows, in requests under way together. Each divides [`LOOK`].
 const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
 
 const EXAMPLES: &str = "\
@@ -124,7 +123,7 @@ pub struct SpliceArgs {
     #[arg(long, value_name = "N", conflicts_with = "lab")]
     pub cpu: Option<usize>,
 
-    /// Other programs.
+    /// The peers: other programs to compare with.
     #[command(flatten)]
     pub programs: ProgramOptions,
 }
@@ -159,7 +158,7 @@ impl Bench for SpliceArgs {
             false => Err("not asked for".to_owned()),
         });
         let subjects = subjects(self, &streams, pinned.cpu(), context.stop.flag());
-        // A thread has places for 16 rings.
+        // The plan makes each engine anew for each slot, because a thread can register at most 16 rings.
         let measured = self.measure_rows(&subjects, self.plan(subjects.len()), &context.stop)?;
         Ok((measured, format!("on processor {}\n", pinned.cpu())))
     }
@@ -180,7 +179,7 @@ impl Bench for SpliceArgs {
     }
 }
 
-/// Whether any row that needs such a network matches `--only`.
+/// Whether `--only` wants a row that needs such networks.
 fn streams_wanted(args: &SpliceArgs, over: Over) -> bool {
     let (none, stop) = (Err(String::new()), AtomicBool::new(false));
     streams::subjects(over, &none, &args.programs.peer, 0, &stop)
@@ -188,7 +187,7 @@ fn streams_wanted(args: &SpliceArgs, over: Over) -> bool {
         .any(|subject| args.run.wants(&subject.name))
 }
 
-/// All rows that match `--only`, and those that they compare with, in the table's order.
+/// All rows that match `--only`, and their baselines, in the table's order.
 fn subjects<'a>(
     args: &'a SpliceArgs,
     streams: &'a [Result<Streams, String>; 2],
@@ -230,7 +229,7 @@ fn subject<'a, E: Engine + 'a>(
     Subject::new(format!("depth={depth} {engine}"), engine, config, make)
 }
 
-/// The tally of so many requests.
+/// The tally of `operations` requests.
 fn tally(operations: u64) -> Tally {
     Tally { bytes: operations * u64::from(BYTES), operations: Some(operations), ..Tally::default() }
 }

@@ -1,4 +1,4 @@
-//! One stream through another program, from a network to another, as an engine of the measuring frame.
+//! One stream through another program, from one network to another, as an engine of the measuring frame.
 
 use std::sync::atomic::AtomicBool;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 pub(super) struct Passed<'a> {
-    // Both ends of the stream, before the program between them.
+    // Both ends of the stream are dropped before the program between them.
     sender: Sender,
     drain: Drain,
     program: Program<'a>,
@@ -26,7 +26,7 @@ pub(super) struct Passed<'a> {
 }
 
 impl<'a> Passed<'a> {
-    /// Starts a command, connects to it, and waits until it connects onward.
+    /// Starts the program's command, connects to it, and waits until it connects onward.
     pub(super) fn new(
         streams: &'a Streams,
         command: &str,
@@ -74,7 +74,7 @@ impl Engine for Passed<'_> {
         Ok(Tally { bytes: self.total - before, ..spent? })
     }
 
-    /// Routes also have a new stream in each slot.
+    /// Rows of routes do not warm up either: they have a new stream in each slot.
     fn warms_up(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Ways to send a file by system calls alone: sendfile(2), splice(2) through a pipe, and a read into
-//! memory that is sent from there.
+//! Ways to send a file by system calls alone: sendfile(2); splice(2) through a pipe; and a read into memory
+//! that is then sent.
 
 use std::{
     fs::File,
@@ -19,7 +19,7 @@ use super::{
     streams::Streams,
 };
 
-/// Calls until a piece has gone.
+/// Repeats `call` until a piece has gone. `call` gets the bytes that are left.
 fn whole(mut call: impl FnMut(usize) -> io::Result<usize>) -> io::Result<()> {
     let mut left = PIECE as usize;
     while left > 0 {
@@ -64,7 +64,7 @@ pub(super) struct Spliced {
 
 impl Spliced {
     pub(super) fn new(streams: &Streams, socket: TcpStream) -> Result<Self, String> {
-        // It holds a piece by itself.
+        // A pipe holds 64 KiB by default, which is one piece.
         let pipe = pipe().map_err(|error| format!("a pipe: {error}"))?;
         Ok(Self { file: streams.file()?, pipe, socket, place: Place::default() })
     }
@@ -115,7 +115,7 @@ impl Way for Copied {
     }
 
     fn copied(&self) -> Result<Option<u64>, String> {
-        // Out of the page cache, and into the socket.
+        // The bytes are copied out of the page cache, and then into the socket.
         Ok(Some(2 * self.sent))
     }
 }

@@ -1,6 +1,6 @@
-//! One stream or several through one thread, from a network to another, by routes of the library.
+//! One stream or several through one thread, from one network to another, by routes of the library.
 //!
-//! Each slot has new streams, run to their ends, since that is when a route reports what was copied.
+//! Each slot has new streams, which run to their ends: only then does a route report what was copied.
 
 use std::{cell::Cell, future::poll_fn, pin::pin, rc::Rc};
 
@@ -31,16 +31,16 @@ use crate::{
 /// How a stream is passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By this engine of the route, from a socket of any NIC.
+    /// This engine of the route passes it on, from a socket of any NIC.
     Engine(RouteEngine),
-    /// Out of the memory that the receiving NIC puts it into, in chunks of this size.
+    /// The route sends from the memory that the receiving NIC puts the stream into, in chunks of this many bytes.
     Spans { chunk: usize },
-    /// Not at all: received bytes are dropped, and as many are sent.
+    /// Nothing is passed on: received bytes are dropped, and as many others are sent.
     Apart { chunk: usize },
 }
 
 impl Way {
-    /// Its name in those of rows.
+    /// The way's name in a row's name.
     pub(super) fn name(self) -> String {
         match self {
             Self::Engine(engine) => engine.name().to_owned(),
@@ -60,12 +60,12 @@ impl Way {
 pub(super) struct Relay<'a> {
     driver: Driver,
     way: Way,
-    /// Where spans are received from.
+    /// The NIC's queue that spans are received from; `None` if a row does not receive spans.
     intake: Option<RxQueue>,
-    /// What is sent in their place.
+    /// The memory that is sent in place of received spans; `None` if the row passes the stream on.
     memory: Option<Memory>,
     connections: u32,
-    // Dropped after the driver; the kernel lets go of it with that.
+    // The queue is dropped after the driver: the kernel releases it with the driver's ring.
     queue: Option<OwnQueue<'a>>,
     streams: &'a Streams,
     account: Account<'a>,
@@ -74,7 +74,8 @@ pub(super) struct Relay<'a> {
 impl<'a> Relay<'a> {
     pub(super) fn new(streams: &'a Streams, way: Way, connections: u32) -> Result<Self, String> {
         if way == Way::Engine(RouteEngine::GetBuf) {
-            // A route would report that only when it runs, as a failure.
+            // A route would report a missing device only when it runs, and the row would have failed instead of
+            // being skipped.
             Device::open()?;
         }
         let Streams { source, sink, .. } = streams;
@@ -105,7 +106,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-/// What a stream passes through.
+/// What passes a stream on.
 enum Passage {
     Route(Box<Route>),
     Apart(Box<Apart>),
@@ -127,7 +128,7 @@ impl Passage {
     }
 }
 
-/// A stream on its way through.
+/// A stream that is being passed on: the bytes moved so far, and its two far ends.
 struct Stream {
     moved: Rc<Cell<u64>>,
     sender: Sender,
@@ -232,7 +233,8 @@ impl Engine for Relay<'_> {
         Ok(())
     }
 
-    /// The sender of the stream lends.
+    /// The kernel also copies what the sender lends to the relay, and what the relay sends, as often as these
+    /// networks do.
     fn implied(&self, reported: f64) -> f64 {
         let Streams { source, sink, .. } = self.streams;
         reported + source.joint().copies_of_lent() + sink.joint().copies_of_sent()

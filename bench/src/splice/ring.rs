@@ -1,8 +1,8 @@
 //! A ring that runs one batch of requests after the other, each in one system call.
 //!
-//! Minimum kernel: 6.6 (no array beside the submission queue). It uses everything that saves instructions
-//! and that every program can use: deferred completions, one issuer, the ring's descriptor and all files
-//! registered.
+//! Minimum kernel: 6.6 (no array beside the submission queue). The ring uses everything that saves instructions
+//! and that every program can use: deferred completions, one issuer, and the registration of its descriptor and
+//! of all files.
 
 use std::{
     io,
@@ -14,18 +14,18 @@ use handoff_sys::ring_fd::RingFd;
 use io_uring::{EnterFlags, IoUring, squeue::Entry};
 
 pub(super) struct Ring {
-    /// Released before the ring closes.
+    /// The ring's registered descriptor is released before the ring closes.
     place: RingFd,
     ring: IoUring,
 }
 
 impl Ring {
-    /// With room for a batch of so many requests, with these files at their places, and with so many
-    /// empty slots for buffers.
+    /// Makes a ring with room for a batch of `requests` requests, with these files at their places, and with
+    /// `slots` empty slots for buffers.
     ///
     /// # Errors
     ///
-    /// The kernel's error, in one line.
+    /// One line with the kernel's error.
     pub(super) fn new(
         requests: usize,
         files: &[BorrowedFd<'_>],
@@ -42,7 +42,7 @@ impl Ring {
             if slots > 0 {
                 ring.submitter().register_buffers_sparse(slots.into())?;
             }
-            // SAFETY: the ring stays open for longer than its place is kept.
+            // SAFETY: the ring stays open for longer than `place` is kept.
             let place = RingFd::register(unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })?;
             Ok(Self { place, ring })
         };
@@ -52,12 +52,12 @@ impl Ring {
         })
     }
 
-    /// Runs requests that refer to no memory of this process, and waits for their results, all of which
-    /// must be `bytes`; `at_once`: they should come without waiting.
+    /// Runs requests that refer to no memory of this process, and waits for `answers` completions. The result
+    /// of each must be `bytes`. With `at_once` they are expected without waiting.
     ///
     /// # Errors
     ///
-    /// The first different result, or the kernel's error, in one line. Requests may then be under way: do
+    /// One line with the first different result, or with the kernel's error. Requests may then be under way: do
     /// not use the ring any more.
     pub(super) fn run(
         &mut self,
@@ -70,10 +70,10 @@ impl Ring {
         unsafe { self.ring.submission().push_multiple(batch) }
             .map_err(|_| "a batch is larger than its ring".to_owned())?;
         let (mut unsubmitted, mut missing) = (batch.len(), answers);
-        // Requests done at once have completed when the call returns: no need to wait.
+        // Requests done at once have completed when the call returns, so the call need not wait.
         let mut flags = if at_once { 0 } else { EnterFlags::GETEVENTS.bits() };
         while unsubmitted > 0 || missing > 0 {
-            // SAFETY: as above; no argument.
+            // SAFETY: as above, and the call has no argument in memory.
             let entered = unsafe {
                 self.place.enter(unsubmitted as u32, missing as u32, flags, ptr::null(), 0)
             };

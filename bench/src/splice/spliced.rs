@@ -1,5 +1,5 @@
-//! Passing pages by splice: the page goes into a pipe and out of it, by two system calls, or by two
-//! requests of a ring.
+//! Passing pages by splice: the page goes into a pipe and out of it, by two system calls or by two requests of
+//! a ring.
 
 use std::{
     fs::{File, OpenOptions},
@@ -23,7 +23,7 @@ use crate::measure::{Engine, Slot, Tally};
 /// Bytes of the source: more than is ever read of it.
 const LENGTH: u64 = 1 << 62;
 
-/// A file in memory that is one hole: splice takes the kernel's own page of zeros for each page of it,
+/// Makes a file in memory that is one hole: for each of its pages, splice takes the kernel's own page of zeros,
 /// without allocating or copying. This is splice's cheapest source on a stock kernel.
 fn source() -> io::Result<OwnedFd> {
     let file = memfd_create("zeros", MemfdFlags::CLOEXEC)?;
@@ -31,7 +31,7 @@ fn source() -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// What takes everything and does nothing with it.
+/// Opens `/dev/null`, which takes all bytes and does nothing with them.
 pub(super) fn sink() -> Result<File, String> {
     let opened = OpenOptions::new().write(true).open("/dev/null");
     opened.map_err(|error| format!("/dev/null: {error}"))
@@ -41,7 +41,7 @@ pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 
-/// splice(2) twice for each request; the depth does not matter, since there is none.
+/// The baseline: splice(2) twice for each request. It has no depth, and runs beside the rows of each depth.
 pub(super) struct Splice {
     source: OwnedFd,
     pipe: (OwnedFd, OwnedFd),
@@ -81,7 +81,8 @@ impl Engine for Splice {
     }
 }
 
-/// Two linked requests, with a pipe for each pair under way. A stock kernel leaves them to its workers.
+/// Two linked requests for each page, and a pipe for each pair under way. A stock kernel leaves them to its
+/// workers.
 pub(super) struct OpSplice {
     ring: Ring,
     batch: Vec<Entry>,

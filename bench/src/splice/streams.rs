@@ -1,5 +1,5 @@
-//! The bed for streams: a host between two others by networks of a kind, and a file, made once for all
-//! their rows; and these rows.
+//! The testbed for streams, made once for all their rows: a host between two others, by networks of one kind,
+//! and a file. The rows are here, too.
 
 use std::{
     fs::File,
@@ -32,18 +32,19 @@ use crate::{
     report::Config,
 };
 
-/// Bytes of the file: what the module lends at once.
+/// Bytes of the file: the most that the module lends at once.
 pub(super) const LENGTH: u64 = 4 << 20;
-/// A file system with a page cache and a disk behind it.
+/// A directory whose file system has a page cache and a disk behind it.
 const DIRECTORY: &str = "/var/tmp";
 const MTU: u32 = 1_500;
-/// How many pairs of virtio-net devices rows take.
+/// The number of pairs of virtio-net devices that rows need.
 pub(super) const VIRTIO_NET: u8 = 2;
 
-/// Of a relay of several streams.
+/// The connections of a relay of several streams.
 const CONNECTIONS: u32 = 4;
 
-/// Of a relay, the best first: where the NIC has queues that take a program's memory, and anywhere.
+/// The ways to relay over a NIC that has queues for a program's memory. [`RELAYS`] work over any network. Both
+/// lists begin with the best way.
 const RELAYS_OF_NIC: [relay::Way; 3] = [
     relay::Way::Apart { chunk: 64 << 10 },
     relay::Way::Spans { chunk: 64 << 10 },
@@ -55,10 +56,10 @@ const RELAYS: [relay::Way; 3] = [
     relay::Way::Engine(RouteEngine::Copy),
 ];
 
-/// What rows need.
+/// The kind of networks that rows need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// Software NICs, or veth without them.
+    /// Software NICs, or veth where there are none.
     SoftwareNics,
     /// Virtio-net devices.
     VirtioNet,
@@ -67,7 +68,7 @@ pub(super) enum Over {
 impl Over {
     pub(super) const ALL: [Self; 2] = [Self::SoftwareNics, Self::VirtioNet];
 
-    /// In the name of a row, behind its work.
+    /// The part of a row's name that tells its networks, behind the operation.
     fn named(self) -> &'static str {
         match self {
             Self::SoftwareNics => "",
@@ -77,21 +78,21 @@ impl Over {
 }
 
 pub(super) struct Streams {
-    /// Where a relay receives from.
+    /// The network that a relay receives from.
     pub(super) source: Bed,
-    /// Where it sends to.
+    /// The network that a relay sends to, or that a file is sent to.
     pub(super) sink: Bed,
-    /// Without a name, and in the page cache.
+    /// The file, which has no name and whose pages are in the page cache.
     file: File,
 }
 
 impl Streams {
-    /// Over such networks, with the far ends on these processors. If there is a choice, frames arrive as
-    /// they were sent.
+    /// Makes the networks and the file, with the far ends on these processors. Where there is a choice, frames
+    /// arrive as they were sent.
     ///
     /// # Errors
     ///
-    /// Why this machine cannot have them, in one line.
+    /// One line that says why this machine cannot have them.
     pub(super) fn new(over: Over, others: CpuSet) -> Result<Self, String> {
         let pattern = Pattern::new();
         let line = |failure: Failure| failure.line().unwrap_or_default();
@@ -106,17 +107,17 @@ impl Streams {
         Ok(Self { source, sink, file })
     }
 
-    /// The file, open once more.
+    /// Another descriptor of the file. All descriptors share one offset.
     ///
     /// # Errors
     ///
-    /// What the kernel says, in one line.
+    /// One line with the kernel's error.
     pub(super) fn file(&self) -> Result<File, String> {
         self.file.try_clone().map_err(|error| format!("the file: {error}"))
     }
 }
 
-/// On a disk, so that its pages are written back before anybody sends them.
+/// Makes the file on a disk, so that its pages are written back before anybody sends them.
 fn file() -> io::Result<File> {
     const TMPFS: u64 = 0x0102_1994;
 
@@ -132,7 +133,7 @@ fn file() -> io::Result<File> {
     Ok(file)
 }
 
-/// All rows of streams over such networks, in the table's order; without a network, each says why.
+/// All rows of streams over such networks, in the table's order. Without the networks, each row says why.
 pub(super) fn subjects<'a>(
     over: Over,
     streams: &'a Result<Streams, String>,

@@ -1,4 +1,4 @@
-//! Tests of the splice bench that need no module; tests of its rows are beside the command's.
+//! Tests of the splice bench that need no module. The tests of its other rows are beside the command's.
 
 use std::{path::Path, sync::atomic::AtomicBool};
 

@@ -64,7 +64,7 @@ pub struct ReportArgs {
     pub from: Vec<PathBuf>,
 }
 
-/// Gathers, and writes the page.
+/// Gathers the findings, and writes the page.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ pub fn run(args: &ReportArgs, context: &Context) -> Result<(), Failure> {
     Err(Failure::Failed(format!("the page is written, but {}", failed.join("; "))))
 }
 
-/// An invisible file in the directory of `path`; removed unless it takes the place of `path`.
+/// An invisible file in the directory of `path`. It is removed unless it takes the place of `path`.
 fn draft(path: &Path) -> Result<NamedTempFile, Failure> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -114,7 +114,7 @@ fn draft(path: &Path) -> Result<NamedTempFile, Failure> {
     }
     tempfile::Builder::new()
         .prefix(".handoff-report.")
-        // The mode of any new file: all bits but those of the umask.
+        // The mode is that of any new file: all bits but those of the umask.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)
         .map_err(|error| cannot_write(path, &error))

@@ -10,7 +10,7 @@ use crate::{
     seed_table::{NONE, marked},
 };
 
-/// A bar of full width stands for so many copied bytes for each byte of payload.
+/// A bar of full width stands for this many copied bytes for each byte of payload.
 const HOPS: f64 = 2.0;
 const WIDTH: f64 = 120.0;
 const HEIGHT: f64 = 14.0;
@@ -23,7 +23,7 @@ struct Shares {
     rows: usize,
 }
 
-/// Engines of all benches, by place.
+/// The section with the engines of all benches, by place.
 pub(crate) fn section(findings: &Findings) -> Markup {
     html! {
         section id="copied" {
@@ -41,7 +41,7 @@ pub(crate) fn section(findings: &Findings) -> Markup {
     }
 }
 
-/// Says where the two disagree, or that they do not.
+/// Says where the report and the copy meter disagree, or that they agree.
 fn agreement(run: &Run) -> Markup {
     let said = run.report.as_ref().map(disagreement::lines).unwrap_or_default();
     html! {

@@ -15,7 +15,7 @@ use crate::{
     seeds,
 };
 
-/// Fewer points make no curve.
+/// The fewest points that make a curve.
 const POINTS: usize = 2;
 
 /// A curve that a bench draws.
@@ -26,11 +26,11 @@ struct Curve {
     quantity: &'static str,
     /// What the ratio 1 stands for.
     against: &'static str,
-    /// Whether numbers are bytes.
+    /// Whether the numbers of the quantity are bytes.
     sized: bool,
-    /// The row's place on the curve, if it belongs to it.
+    /// The row's place on the curve; `None` if the row does not belong to it.
     at: fn(&Row) -> Option<u64>,
-    /// The engine whose ratio is 1, if that is not the baseline's.
+    /// The engine whose ratio is 1; `None` if that is the baseline's engine.
     reference: Option<&'static str>,
 }
 
@@ -82,7 +82,7 @@ const CURVES: [Curve; 4] = [
     },
 ];
 
-/// All curves that the findings draw, by place, and the published ones.
+/// The section with all curves that the findings draw, by place, and the published ones.
 pub(crate) fn section(findings: &Findings) -> Markup {
     html! {
         section id="curves" {
@@ -140,7 +140,7 @@ fn of_place(curve: &Curve, findings: &Findings, place: Place, series: Vec<Series
     html! { (plot.draw(pays.as_deref())) }
 }
 
-/// In a plot of its own, since it is from another machine.
+/// Draws the published curves in a plot of their own, since they are from another machine.
 fn published(curve: &Curve) -> Markup {
     let mut series: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     for row in seeds::all().iter().filter(|it| it.bench == curve.bench).flat_map(|it| &it.rows) {
@@ -183,7 +183,7 @@ impl Curve {
         drawn.unwrap_or_default()
     }
 
-    /// One line for each engine: the one whose row ends best.
+    /// One line for each engine: of the engine's lines, the one that ends best.
     fn series(&self, report: &Report) -> Vec<Series> {
         let mut rows: BTreeMap<&str, BTreeMap<String, Vec<Point>>> = BTreeMap::new();
         let references: BTreeMap<u64, f64> = report
@@ -233,7 +233,7 @@ impl Curve {
     }
 }
 
-/// From which value on each line stays above 1.
+/// Says from which value on each line stays above 1.
 fn crossings(curve: &Curve, series: &[Series]) -> String {
     let crossing = |line: &Series| {
         let above = line.points.iter().rev().take_while(|point| point.y.median > 1.0).last();

@@ -76,7 +76,7 @@ fn add(findings: &mut Findings, path: &Path, text: &str) -> Result<(), String> {
         format!("neither the JSON of `handoff bench` nor that of a page of this version: {error}")
     })?;
     for found in earlier.availability {
-        // The first of two counts: the page has one column for it.
+        // The page has one column for each place, so the first answers of a place stand.
         if findings.availability.iter().all(|other| other.place != found.place) {
             findings.availability.push(found);
         }
@@ -85,7 +85,7 @@ fn add(findings: &mut Findings, path: &Path, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The JSON in a page.
+/// The JSON in a page; `None` if the text is no page.
 fn embedded(page: &str) -> Option<&str> {
     let (_, rest) = page.split_once(EMBEDDED)?;
     Some(rest.split_once("</script>")?.0)

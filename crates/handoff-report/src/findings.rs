@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
-    /// On the machine itself.
+    /// The finding comes from the machine itself.
     Native,
-    /// In a guest whose processor is emulated.
+    /// The finding comes from a guest whose processor is emulated.
     Emulated,
 }
 
 impl Place {
-    /// Both, in the order of the page.
+    /// Both places, in the order of the page.
     pub(crate) const ALL: [Self; 2] = [Self::Native, Self::Emulated];
 
-    /// Its name wherever a figure is shown.
+    /// The place's name wherever a figure is shown.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -30,9 +30,9 @@ impl Place {
 /// The data of one page, which it contains as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
-    /// The version of handoff that gathered them.
+    /// The version of handoff that gathered the data.
     pub version: String,
-    /// When: RFC 3339, UTC.
+    /// When the data was gathered: RFC 3339, UTC.
     pub date: String,
     /// What is available, by place.
     pub availability: Vec<Availability>,
@@ -52,16 +52,16 @@ pub struct Availability {
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Where it ran, or should have run.
+    /// Where the bench ran, or should have run.
     pub place: Place,
-    /// Its name.
+    /// The bench's name.
     pub bench: String,
-    /// The command, or the file that it comes from.
+    /// The command, or the file that the run comes from.
     pub origin: String,
-    /// Its results; `None` if it could not run.
+    /// The bench's results; `None` if it could not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<Report>,
-    /// Why it could not run, or failed: the cause and what to do.
+    /// Why the bench could not run, or failed: the cause and what to do; `None` if it did neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// Whether the problem is a failure, and not something that the machine lacks.
@@ -80,7 +80,7 @@ impl Findings {
         self.runs.iter().filter(of_bench).filter_map(|run| run.report.as_ref())
     }
 
-    /// Why a bench has no report in one place.
+    /// Why a bench has no report in one place; `None` if no run says so.
     pub(crate) fn problem(&self, bench: &str, place: Place) -> Option<&str> {
         let of_bench = |run: &&Run| run.bench == bench && run.place == place;
         self.runs.iter().filter(of_bench).find_map(|run| run.problem.as_deref())

@@ -27,7 +27,7 @@ use crate::findings::{Availability, Findings, Place, Run};
 
 /// The exit code of a bench that cannot run on this machine.
 const NOT_POSSIBLE: i32 = 3;
-/// How often a wait checks what it waits for.
+/// The time between two checks of a wait.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A bench, the mechanism that it cannot do without, and the runs that the page needs: its table, and
@@ -54,15 +54,15 @@ pub(crate) fn mechanism(bench: &str) -> Option<&'static str> {
     BENCHES.iter().find(|(name, ..)| *name == bench).map(|(_, mechanism, _)| *mechanism)
 }
 
-/// What to run.
+/// What the user wants to run.
 pub(crate) struct Wanted<'a> {
     /// Names of benches; empty means all.
     pub(crate) only: &'a [String],
-    /// Whether in the short forms.
+    /// Whether to run the short forms.
     pub(crate) quick: bool,
-    /// Whether in the lab's guest too.
+    /// Whether to run in the lab's guest, too.
     pub(crate) lab: bool,
-    /// Whether with the copy meter's count here; in the guest it always is.
+    /// Whether to count with the copy meter on this machine. In the guest the benches always do.
     pub(crate) meter: bool,
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn gather(wanted: &Wanted<'_>, stop: &Stop) -> Result<Findings, Failu
     Ok(Findings { version: env!("CARGO_PKG_VERSION").to_owned(), date, availability, runs })
 }
 
-/// A line on a terminal that says what takes so long.
+/// Says on a terminal what takes so long.
 fn tell(step: &str) {
     if io::stderr().is_terminal() {
         eprintln!("{step}");
@@ -126,7 +126,7 @@ fn run(place: Place, words: &[String], stop: &Stop) -> Result<Run, Failure> {
     let mut child = Command::new("/proc/self/exe")
         .arg("--json")
         .args(words)
-        // A terminal's signals come to us, and we pass on the first: a second would stop its clean-up.
+        // A terminal's signals come to us, and we pass on the first: a second would stop the bench's clean-up.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -160,7 +160,7 @@ fn run(place: Place, words: &[String], stop: &Stop) -> Result<Run, Failure> {
     })
 }
 
-/// Everything from a pipe, to its end.
+/// Reads a pipe to its end.
 fn read(pipe: Option<impl Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
     // After an error, take what came before it.
@@ -168,7 +168,7 @@ fn read(pipe: Option<impl Read>) -> Vec<u8> {
     bytes
 }
 
-/// Waits until it has ended; a stop asks it to end.
+/// Waits until the child has ended. A stop asks the child to end.
 fn wait(child: &mut Child, stop: &Stop) -> io::Result<ExitStatus> {
     let mut asked = false;
     loop {
@@ -183,7 +183,7 @@ fn wait(child: &mut Child, stop: &Stop) -> io::Result<ExitStatus> {
     }
 }
 
-/// `None` where the lab cannot run; the benches then say why.
+/// Asks `handoff doctor` in the guest. Returns `None` where the lab cannot run; the benches then say why.
 fn ask_guest(stop: &Stop) -> Result<Option<Vec<Mechanism>>, Failure> {
     let (machine, nothing) = (Machine::default(), Carried::default());
     match command::run_program(&machine, &nothing, PRODUCT, ["doctor", "--json"], None, stop.flag())

@@ -30,7 +30,7 @@ const STYLES: usize = 8;
 
 /// One plot.
 pub(crate) struct Plot {
-    /// Unique on the page.
+    /// The plot's name, which is unique on the page.
     pub(crate) id: String,
     /// A title for readers who cannot see the plot's place on the page.
     pub(crate) title: String,
@@ -40,7 +40,7 @@ pub(crate) struct Plot {
     pub(crate) about: String,
     pub(crate) x_label: &'static str,
     pub(crate) y_label: String,
-    /// Writes the quantity.
+    /// Writes a value of the quantity.
     pub(crate) label: fn(u64) -> String,
     pub(crate) series: Vec<Series>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Plot {
 /// One line.
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// Its look: the same in all plots for the same thing.
+    /// The line's look, which is the same in all plots for the same thing.
     pub(crate) style: usize,
     /// The points, in the order of the quantity.
     pub(crate) points: Vec<Point>,
@@ -61,7 +61,7 @@ pub(crate) struct Point {
     pub(crate) y: Spread,
 }
 
-/// The coordinates of things.
+/// Where values stand in a plot.
 struct Scale {
     xs: BTreeSet<u64>,
     top: f64,
@@ -71,7 +71,7 @@ struct Scale {
 impl Scale {
     fn of(series: &[Series]) -> Self {
         let points = || series.iter().flat_map(|line| &line.points);
-        // 1 is always in the range.
+        // The ratio 1 is always in the range.
         let most = points().map(|point| point.y.max).fold(1.0, f64::max);
         let step = nice(most / TICKS);
         let top = (most / step).ceil() * step;
@@ -116,7 +116,7 @@ fn nice(step: f64) -> f64 {
         .unwrap_or(step)
 }
 
-/// A coordinate: less than a tenth of a unit does not show.
+/// A coordinate as text: less than a tenth of a unit does not show.
 fn at(coordinate: f64) -> String {
     format!("{coordinate:.1}")
 }

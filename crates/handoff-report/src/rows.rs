@@ -13,7 +13,7 @@ use crate::{
     seed_table::marked,
 };
 
-/// Tables as `handoff bench` prints them.
+/// The section with the tables, as `handoff bench` prints them.
 pub(crate) fn section(findings: &Findings) -> Markup {
     html! {
         section id="rows" {
@@ -67,7 +67,7 @@ fn of_run(run: &Run, report: &Report) -> Markup {
     }
 }
 
-/// What the place of a run lacks that its bench cannot do without.
+/// The mechanism that the run's bench cannot do without and the run's place lacks; `None` if it lacks none.
 fn lacking<'a>(findings: &'a Findings, run: &Run) -> Option<&'a Mechanism> {
     let mechanism = gather::mechanism(&run.bench)?;
     let of_place = findings.availability.iter().filter(|found| found.place == run.place);
@@ -75,7 +75,7 @@ fn lacking<'a>(findings: &'a Findings, run: &Run) -> Option<&'a Mechanism> {
     mechanisms.find(|one| one.mechanism == mechanism && one.state != "yes")
 }
 
-/// The runs without a table, and the reason.
+/// The section with the runs without a table, and the reasons.
 pub(crate) fn missing(findings: &Findings) -> Markup {
     let missing: Vec<&Run> = findings.runs.iter().filter(|run| run.report.is_none()).collect();
     let guest = findings.runs.iter().any(|run| run.place == Place::Emulated);

@@ -8,10 +8,10 @@ use crate::{
     seeds::{self, Ours, Seed},
 };
 
-/// Shown where there is nothing.
+/// The cell where there is nothing.
 pub(crate) const NONE: &str = "–";
 
-/// The best ratio of each proposal, one a line.
+/// The section with the best ratio of each proposal, one a line.
 pub(crate) fn glance(findings: &Findings) -> Markup {
     let best = |seed: &Seed, place| {
         let rows = seed.ours(findings, place).unwrap_or_default().into_iter().flatten();
@@ -63,7 +63,7 @@ pub(crate) fn glance(findings: &Findings) -> Markup {
     }
 }
 
-/// One article for each proposal.
+/// The section with an article for each proposal.
 pub(crate) fn section(findings: &Findings) -> Markup {
     html! {
         section id="seeds" {
@@ -80,7 +80,7 @@ pub(crate) fn section(findings: &Findings) -> Markup {
 }
 
 fn article(seed: &Seed, findings: &Findings) -> Markup {
-    // A proposal without a bench has none.
+    // A proposal without a bench has no columns.
     let columns: Vec<_> = Place::ALL
         .into_iter()
         .filter_map(|place| Some((place, seed.figure(place)?, seed.ours(findings, place))))
@@ -151,7 +151,7 @@ fn cells(ours: Option<&Ours>) -> Markup {
     }
 }
 
-/// Each reason once.
+/// All reasons, each once.
 fn reasons<'a>(rows: impl Iterator<Item = &'a Option<Ours>>) -> Vec<&'a str> {
     let mut reasons = Vec::new();
     for reason in rows.flatten().filter_map(|ours| ours.skipped.as_deref()) {

@@ -29,9 +29,9 @@ pub(crate) struct Seed {
     pub(crate) smaller_is_better: bool,
     /// What ratios refer to.
     pub(crate) baseline: String,
-    /// The payload of our rows, if a bench has the same rows for several payloads.
+    /// The payload of our rows in bytes, if a bench has the same rows for several payloads.
     bytes: Option<u64>,
-    /// Which of our figures, in time and in instructions, is shown beside the published one.
+    /// Our figures in time and in instructions that are shown beside the published one.
     native: Option<Figure>,
     emulated: Option<Figure>,
     pub(crate) rows: Vec<Published>,
@@ -43,7 +43,7 @@ pub(crate) struct Seed {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Figure {
-    /// A JSON pointer.
+    /// A JSON pointer to the row's field.
     field: String,
     scale: f64,
     digits: usize,
@@ -55,16 +55,16 @@ pub(crate) struct Figure {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {
     pub(crate) name: String,
-    /// As published.
+    /// The figure as published.
     pub(crate) figure: Option<String>,
-    /// Above 1 is better; calculated if only figures were published.
+    /// The ratio: above 1 is better. It is calculated if only figures were published.
     pub(crate) ratio: Option<f64>,
-    /// The name of our row that does the same work.
+    /// The name of our row that does the same work; `None` if we have none.
     ours: Option<String>,
-    /// The name of the row that our row's ratio refers to, if it is not the bench's own, or if the bench
-    /// has no ratio: then it is a ratio of figures.
+    /// The name of the row that our row's ratio refers to, if that is not the bench's own baseline, or if the
+    /// bench has no ratio: then the ratio is calculated from figures.
     against: Option<String>,
-    /// The published curve of which it is a point, and its place there.
+    /// The published curve that the row is a point of, and its place there.
     pub(crate) series: Option<String>,
     pub(crate) x: Option<u64>,
 }
@@ -73,11 +73,11 @@ pub(crate) struct Published {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Ours {
     pub(crate) name: String,
-    /// Whether ratios refer to it.
+    /// Whether ratios refer to this row.
     pub(crate) baseline: bool,
     pub(crate) figure: Option<String>,
     pub(crate) ratio: Option<Spread>,
-    /// Why it has neither.
+    /// Why the row has neither figure nor ratio.
     pub(crate) skipped: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl Figure {
 }
 
 impl Seed {
-    /// Our figure in one place.
+    /// How our figure of one place is shown; `None` if the place has none.
     pub(crate) fn figure(&self, place: Place) -> Option<&Figure> {
         match place {
             Place::Native => self.native.as_ref(),
@@ -111,8 +111,8 @@ impl Seed {
         self.rows.iter().filter_map(|row| row.ratio).max_by(f64::total_cmp)
     }
 
-    /// Our rows of one place, in the order of the published ones, all from one report: figures of
-    /// different runs do not compare.
+    /// Our rows of one place, in the order of the published ones; `None` if no report has any. All are from one
+    /// report: figures of different runs do not compare.
     pub(crate) fn ours(&self, findings: &Findings, place: Place) -> Option<Vec<Option<Ours>>> {
         let matched = |report: &Report| {
             self.rows.iter().filter(|published| self.find(report, published).is_some()).count()

@@ -1,4 +1,4 @@
-//! `handoff lab`: mounts the lab.
+//! The subcommand `handoff lab`.
 
 use handoff_bench::failure::of_lab;
 use handoff_command::{Context, Failure};

@@ -1,10 +1,10 @@
 //! The program `handoff-workshop`: what measures and tests the product.
 //!
 //! Contracts:
-//! - `handoff bench`, `report`, `lab` and `tour` start it with their arguments as they are, so its commands, options
-//!   and pages go by the name of `handoff`;
-//! - it uses the product as its users do: it starts the program `handoff`;
-//! - what all commands keep, [`handoff_command`] says.
+//! - `handoff bench`, `report`, `lab` and `tour` start this program with their arguments as they are, so its
+//!   commands, options and pages go by the name of `handoff`;
+//! - the program uses the product as its users do: it starts the program `handoff`;
+//! - [`handoff_command`] says what all commands keep.
 
 // `eprintln!` panics where nobody reads standard error any more; `handoff_sys::hangup::say` does not.
 #![cfg_attr(not(test), deny(clippy::print_stderr))]
@@ -77,7 +77,7 @@ struct Completions {
     shared: completions::Args,
 }
 
-/// Parses the arguments, runs the subcommand, reports a failure on stderr.
+/// Parses the arguments, runs the subcommand, and reports a failure on stderr.
 pub fn main() -> ExitCode {
     handoff_command::program::main::<Cli>()
 }

@@ -1,4 +1,4 @@
-//! The bed of a tour: two hosts, a place with a file on one, an empty place on the other.
+//! The testbed of a tour: two hosts, a place with a file on one, an empty place on the other.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use super::place::{self, Joined, Place};
 
 /// The name of the file that is sent.
 pub(super) const FILE: &str = "file";
-/// The MTU of most networks: payload fills no page.
+/// The MTU of most networks in bytes: its payload fills no page.
 const MTU: u32 = 1_500;
 
 /// How the hosts are joined.
@@ -39,24 +39,24 @@ impl Joint {
     }
 }
 
-/// Everything that is set up; it goes when this is dropped.
+/// Everything that is set up for a tour. It is removed when this value is dropped.
 pub(super) struct Bed {
     pub(super) near: Place,
     pub(super) far: Place,
     pub(super) pair: Pair,
     pub(super) joint: Joint,
-    /// After what lies in it.
+    /// The directory is dropped after what lies in it.
     _directory: tempfile::TempDir,
 }
 
-/// Counts during a chain.
+/// Counts of bytes during a chain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counts {
-    /// Bytes from the near block device.
+    /// Bytes read from the near block device.
     pub(super) read: u64,
-    /// Bytes to the far block device.
+    /// Bytes written to the far block device.
     pub(super) written: u64,
-    /// Bytes by the DMA engine, if there is one.
+    /// Bytes moved by the DMA engine; `None` if there is none.
     pub(super) dma: Option<u64>,
 }
 
@@ -71,8 +71,8 @@ impl Counts {
 }
 
 impl Bed {
-    /// `parts` are two for each device; without any, files are made in `directory`. Deviations go into
-    /// `notes`.
+    /// Makes the testbed. `parts` are two for each device; without any, files are made in `directory`.
+    /// Deviations from a complete tour go into `notes`.
     pub(super) fn new(
         directory: &Path,
         parts: &[PathBuf],
@@ -84,13 +84,13 @@ impl Bed {
         let made = made.failed(&format!("a directory in {}", directory.display()))?;
         let (near, far) = match parts {
             [one, two, three, four] => ([one.clone(), two.clone()], [three.clone(), four.clone()]),
-            // Room for the file and the file system's own needs.
+            // A part has room for the file and for the file system's own needs.
             _ => {
                 let part = bytes + (32 << 20);
                 (place::parts(made.path(), "near", part)?, place::parts(made.path(), "far", part)?)
             }
         };
-        // Mounts that nobody else sees, and that go with this process and those that it starts.
+        // Nobody else sees the mounts, which go with this process and those that it starts.
         // SAFETY: the flag does not unshare the file table, which is what makes unsharing unsound.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(|errno| {
             Failure::not_possible(format!("cannot make a mount namespace ({errno}); run as root"))
@@ -124,7 +124,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Counts since everything is there.
+    /// The counts since everything was set up.
     pub(super) fn counts(&self) -> Result<Counts, Failure> {
         let read = self.near.device().map_or(Ok(0), |device| device.traffic().map(|it| it.read));
         let written =
@@ -136,7 +136,7 @@ impl Bed {
         Ok(Counts { read: read?, written: written?, dma })
     }
 
-    /// Random bytes into the file.
+    /// Writes random bytes into the file.
     fn fill(&self, bytes: u64, stop: &Stop) -> Result<(), Failure> {
         let path = self.near.file(FILE);
         let trying = format!("writing {}", path.display());

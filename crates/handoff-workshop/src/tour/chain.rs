@@ -38,7 +38,7 @@ impl Carrier {
 
 const PORT: u16 = 9_000;
 
-/// What `handoff cp` prints of a hop.
+/// What `handoff cp` prints about a hop.
 #[derive(Deserialize)]
 struct Copied {
     from: String,
@@ -64,7 +64,7 @@ impl Copied {
             (_, "file") => Some(Part::FileWrite),
             ("socket", _) => Some(Part::Receive),
             (_, "socket") => Some(Part::Send),
-            // In user space, where the meter does not look.
+            // The hop is in user space, where the meter does not look.
             _ => None,
         };
         Hop {
@@ -159,7 +159,7 @@ pub(super) fn run(
     })
 }
 
-/// What the two ends of a copy print.
+/// Carries the file from host to host. Returns what the two ends of the copy print.
 fn carry(
     bed: &Bed,
     carrier: Carrier,
@@ -172,7 +172,8 @@ fn carry(
     let (source, target) = (text(source), text(target));
     let address = bed.pair.right.v4();
     let (receive, send, listen, connect) = match carrier {
-        // Without words of our own between them, the bytes are aligned to pages at the receiver.
+        // With `--raw` there are no words of our own between the bytes, so they are aligned to pages at the
+        // receiver.
         Carrier::Tcp => (
             vec!["--raw", "--direct"],
             "--raw",
@@ -196,7 +197,7 @@ fn carry(
     Ok((sender.finish(stop)?, receiver.finish(stop)?))
 }
 
-/// Length and checksum of a file.
+/// The length in bytes and the checksum of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sum {
     bytes: u64,

@@ -45,8 +45,8 @@ Examples:
 
 Needs root, and mkfs.ext4; with --lab, what the lab needs.";
 
-/// The guest's disks, of which the devices are made. Disks that must accept memory at any place of a NIC's
-/// are NVMe.
+/// The guest's disks that the devices are made of. The far disks must accept memory at any place of a NIC's
+/// area, so they are NVMe.
 const NEAR: [&str; 2] = ["near-1", "near-2"];
 const FAR: [&str; 2] = ["far-1", "far-2"];
 
@@ -71,10 +71,10 @@ pub(crate) struct Args {
     pub lab: bool,
 }
 
-/// Bytes of a file.
+/// Parses the bytes of a file.
 fn size(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
-    // In whole pages nothing is left over that could only be copied.
+    // A file of whole pages has no rest that could only be copied.
     if (1 << 20..=1 << 40).contains(&bytes) && bytes % 4_096 == 0 {
         return Ok(bytes);
     }
@@ -114,7 +114,7 @@ fn here(args: &Args, context: &Context) -> Result<Report, Failure> {
 }
 
 fn in_the_lab(args: &Args, context: &Context) -> Result<Report, Failure> {
-    // Room for the file, and for the file system's own needs.
+    // A disk has room for the file, and for the file system's own needs.
     let bytes = args.size + (32 << 20);
     let disk = |name: &str| Disk { name: name.into(), content: DiskContent::Scratch(bytes) };
     let (disks, nvme) = (NEAR.map(disk).to_vec(), FAR.map(disk).to_vec());
@@ -128,7 +128,7 @@ fn in_the_lab(args: &Args, context: &Context) -> Result<Report, Failure> {
         command::run_program(&machine, &nothing, WORKSHOP, &arguments, None, stop)
             .map_err(|error| of_lab(error, &context.stop))?;
     if code != 0 {
-        // It has said why.
+        // The tour in the guest has said why.
         return Err(Failure::Ended(code));
     }
     serde_json::from_slice(&printed).failed("the tour in the guest printed no report")

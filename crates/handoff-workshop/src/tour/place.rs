@@ -15,9 +15,9 @@ use super::running::Running;
 /// How the two parts of a device are joined.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Joined {
-    /// One after the other.
+    /// The second part follows the first.
     Linear,
-    /// In turns.
+    /// The parts take turns.
     Stripe,
 }
 
@@ -33,12 +33,12 @@ impl Joined {
 /// A directory on a device of its own, or, if this machine can have none, just a directory.
 pub(super) struct Place {
     directory: PathBuf,
-    /// In the order in which they go.
+    /// The mount and the device, in the order in which they are dropped; or why there is no device.
     on: Result<(Mounted, Device), String>,
 }
 
 impl Place {
-    /// Makes a device of `parts`, a file system on it, and mounts that at `directory`, which is made. The
+    /// Makes a device of `parts` and a file system on it, and mounts that at `directory`, which is made. The
     /// content of the parts is lost.
     pub(super) fn new(
         directory: PathBuf,
@@ -67,7 +67,8 @@ impl Place {
     }
 }
 
-/// A block device that this program serves. Dropping this, or killing the process, removes it.
+/// A block device that a run of `handoff blk add` serves. Dropping this value, or killing this process, removes
+/// the device.
 pub(super) struct Device {
     _supervisor: Running,
     path: PathBuf,
@@ -100,6 +101,8 @@ impl Device {
         Ok(Self { _supervisor: supervisor, path: device, engine, joined })
     }
 
+    /// The bytes that went through the device so far.
+    ///
     /// Kernel interface: `/sys/block/*/stat`, in sectors of 512 bytes.
     pub(super) fn traffic(&self) -> Result<Traffic, Failure> {
         let name = self.path.file_name().unwrap_or_default();
@@ -116,10 +119,10 @@ impl Device {
     }
 }
 
-/// Only the file itself may cause writes.
+/// Options of mkfs.ext4 with which only the file itself causes writes.
 const LAZY: &str = "lazy_itable_init=0,lazy_journal_init=0";
 
-/// A mounted file system; unmounted when this is dropped.
+/// A mounted file system. It is unmounted when this value is dropped.
 struct Mounted {
     directory: PathBuf,
 }

@@ -10,11 +10,11 @@ pub(super) struct Hop {
     pub(super) to: String,
     pub(super) engine: String,
     pub(super) bytes: u64,
-    /// By the kernel's own report, or the module's; `null` without a report.
+    /// Bytes copied by the kernel's own report, or the module's; `null` without a report.
     pub(super) copied_by_report: Option<u64>,
-    /// By the copy meter; `null` where it could not look, and where nothing that it sees copies.
+    /// Bytes that the copy meter saw copied; `null` where it could not look, and where nothing that it sees copies.
     pub(super) copied_by_witness: Option<u64>,
-    /// Moved by a thread that stands in for a NIC's DMA engine.
+    /// Whether a thread that stands in for a NIC's DMA engine moved the bytes.
     pub(super) simulated_dma: bool,
 }
 
@@ -23,14 +23,14 @@ pub(super) struct Hop {
 pub(super) struct Chain {
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// From the start of the first program to the end of the last.
+    /// The seconds from the start of the first program to the end of the last.
     pub(super) seconds: f64,
-    /// Of the file, the same at its end as at its beginning.
+    /// The checksum of the file, which is the same at both ends.
     pub(super) checksum: String,
     pub(super) hops: Vec<Hop>,
-    /// Copied for no hop: mainly by starting programs; `null` without the meter.
+    /// Bytes copied for no hop, mainly by starting programs; `null` without the meter.
     pub(super) copied_elsewhere: Option<u64>,
-    /// Copied by kernel threads, for unknown parties; `null` without the meter.
+    /// Bytes copied by kernel threads, for unknown parties; `null` without the meter.
     pub(super) copied_by_kernel_threads: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Report {
     /// Whether an emulator executed the instructions, so that times mean nothing.
     pub(super) emulated: bool,
     pub(super) chains: Vec<Chain>,
-    /// Deviations from a complete tour, one a line.
+    /// The deviations from a complete tour, one a line.
     pub(super) notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Runs of the product, which end with this one.
+//! Runs of the product, which end with this program.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -12,24 +12,24 @@ use serde::de::DeserializeOwned;
 use handoff_command::{Failure, Stop};
 use handoff_sys::companion::{self, PRODUCT};
 
-/// How often to look at one.
+/// The time between two looks at a run.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long one may take to put back what it has set up.
+/// The longest time that a run may take to put back what it has set up.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The exit code for something that this machine cannot do.
 const NOT_POSSIBLE: i32 = 3;
 
-/// A run of `handoff`; dropping this asks it to end, and waits for it.
+/// A run of `handoff`. Dropping it asks the run to end, and waits for the end.
 pub(super) struct Running {
     child: Child,
-    /// As the user would type it.
+    /// The command as the user would type it.
     line: String,
     printed: Output,
     told: Output,
 }
 
 impl Running {
-    /// Starts `handoff --json` with `arguments`, by default on this host.
+    /// Starts `handoff --json` with `arguments` on a host; for `None`, on this one.
     pub(super) fn start(host: Option<&Namespace>, arguments: &[&str]) -> Result<Self, Failure> {
         let program = companion::find(PRODUCT).ok_or_else(|| {
             Failure::not_possible(format!(
@@ -41,7 +41,7 @@ impl Running {
         command.arg("--json").args(arguments);
         command.stdin(Stdio::null()).stdout(printed.sink()).stderr(told.sink());
         handoff_testbed::die_with_us(&mut command, Signal::TERM);
-        // A terminal's signals do not reach it: what uses it ends first.
+        // A terminal's signals do not reach the run: what uses it ends first.
         command.process_group(0);
         if let Some(host) = host {
             host.attach(&mut command);
@@ -54,17 +54,17 @@ impl Running {
         Ok(Self { child, line, printed, told })
     }
 
-    /// Waits for its first result; it may go on.
+    /// Waits for the run's first result. The run may go on.
     pub(super) fn result<T: DeserializeOwned>(&mut self, stop: &Stop) -> Result<T, Failure> {
         self.until(stop, |printed, _| serde_json::from_str(printed).ok())
     }
 
-    /// Waits until its standard error says so.
+    /// Waits until the run's standard error contains `text`.
     pub(super) fn says(&mut self, text: &str, stop: &Stop) -> Result<(), Failure> {
         self.until(stop, |_, told| told.contains(text).then_some(()))
     }
 
-    /// Waits for its end, and its result.
+    /// Waits for the run's end, and returns its result.
     pub(super) fn finish<T: DeserializeOwned>(mut self, stop: &Stop) -> Result<T, Failure> {
         loop {
             let status = self.child.try_wait().map_err(Failure::failed)?;
@@ -76,14 +76,14 @@ impl Running {
         }
     }
 
-    /// Waits until `ready` finds what it looks for in its standard output and standard error.
+    /// Waits until `ready` finds what it looks for in the run's standard output and standard error.
     fn until<T>(
         &mut self,
         stop: &Stop,
         ready: impl Fn(&str, &str) -> Option<T>,
     ) -> Result<T, Failure> {
         loop {
-            // Checked first: what it printed before its end is there after it.
+            // The end is checked first: what the run printed before its end is there after it.
             let ended = self.child.try_wait().map_err(Failure::failed)?.is_some();
             let text = |output: &Output| output.text().map_err(Failure::failed);
             match ready(&text(&self.printed)?, &text(&self.told)?) {
@@ -94,7 +94,7 @@ impl Running {
         }
     }
 
-    /// Why it ended, in its own words.
+    /// Why the run ended, in its own words.
     fn failure(&mut self) -> Failure {
         let told = self.told.text().unwrap_or_default();
         let last = told.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason");

@@ -9,18 +9,18 @@ pub(super) enum Part {
     DeviceRead,
     /// A file's bytes go into the memory of a program, or into its ring.
     FileRead,
-    /// A socket takes them.
+    /// A socket takes the bytes.
     Send,
-    /// A socket hands them out.
+    /// A socket hands out the bytes.
     Receive,
-    /// A file takes them.
+    /// A file takes the bytes.
     FileWrite,
     /// A block device takes what it has to write.
     DeviceWrite,
 }
 
 impl Part {
-    /// In this order of asking: a block device's server reads and writes files, too.
+    /// All parts in the order of asking: a block device's server reads and writes files, too.
     const ALL: [Self; 6] = [
         Self::DeviceRead,
         Self::DeviceWrite,
@@ -30,7 +30,7 @@ impl Part {
         Self::FileWrite,
     ];
 
-    /// Beginnings of kernel functions' names, one of which is on the way to each copy.
+    /// The beginnings of kernel functions' names; one of these functions is on the way to each copy of this part.
     fn functions(self) -> &'static [&'static str] {
         match self {
             // The server's end is a character device.
@@ -38,7 +38,8 @@ impl Part {
             Self::DeviceWrite => &["ublk_ch_read_iter"],
             Self::Send => &["tcp_sendmsg", "rds_sendmsg", "skb_copy_ubufs"],
             Self::Receive => &["tcp_recvmsg", "rds_recvmsg", "io_zcrx_", "io_recvzc"],
-            // With or without a ring; starting programs, and what they look up, read(2) files.
+            // Programs read files with or without a ring. Starting programs, and what they look up, use
+            // read(2), which is left out.
             Self::FileRead => &["io_read", "__x64_sys_pread", "filemap_splice_read"],
             Self::FileWrite => &["io_write", "__x64_sys_pwrite"],
         }
@@ -51,16 +52,16 @@ impl Part {
     }
 }
 
-/// Counts the copies of this process and of all that it starts.
+/// The copy meter, which counts the copies of this process and of all that it starts; or why it cannot count.
 pub(super) struct Witness(Result<Meter, String>);
 
 /// What a witness saw.
 #[derive(Debug)]
 pub(super) struct Seen {
     by_part: Vec<(Part, u64)>,
-    /// Copies of no hop, such as starting the programs.
+    /// Bytes copied for no hop, such as by starting the programs.
     pub(super) elsewhere: u64,
-    /// What the kernel's own threads copied, for unknown parties.
+    /// Bytes that the kernel's own threads copied, for unknown parties.
     pub(super) by_kernel_threads: u64,
 }
 
@@ -71,7 +72,7 @@ impl Witness {
         Self(Meter::attach_with(options).map_err(|error| error.to_string()))
     }
 
-    /// What was copied since it began.
+    /// What was copied since the witness began.
     pub(super) fn read(&self) -> Result<Seen, String> {
         let meter = self.0.as_ref().map_err(String::clone)?;
         let report = meter.read().map_err(|error| error.to_string())?;
@@ -92,7 +93,7 @@ impl Seen {
         Self { by_part, elsewhere, by_kernel_threads: totals.unattributed_bytes }
     }
 
-    /// What was copied on this part of the way.
+    /// The bytes copied on this part of the way.
     pub(super) fn on(&self, part: Part) -> u64 {
         self.by_part.iter().find(|(of, _)| *of == part).map_or(0, |(_, bytes)| *bytes)
     }
