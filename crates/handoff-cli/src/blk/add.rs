@@ -9,7 +9,7 @@ use std::str::FromStr;
 use handoff_command::quantity::{format_size, parse_size};
 use handoff_command::{Context, Failure, output, service};
 
-use crate::blk::failure;
+use super::failure::{device, failure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use handoff_block::state::{Directory, Record};
 use handoff_block::{Control, Engine, Kind, SEGMENTS_KEPT, Spec};
@@ -159,7 +159,7 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
 
 pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failure> {
     let id = args.id;
-    super::device(&mut Control::open().map_err(failure)?, id)?;
+    device(&mut Control::open().map_err(failure)?, id)?;
     let record = Directory::of(id).read().map_err(|error| {
         let by =
             if error.kind() == io::ErrorKind::NotFound { "; another program made it" } else { "" };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use handoff_command::{Context, Failure, output};
 
-use crate::blk::failure;
+use super::failure::failure;
 use handoff_block::Control;
 use handoff_block::state::Directory;
 

@@ -22,8 +22,8 @@ use handoff_command::{Context, Failure, service};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
+use super::failure::failure;
 use super::holders::{self, Holder};
-use crate::blk::failure;
 
 /// How often a device that is in use is tried again: the kernel tells only of mounts.
 const TRY: Duration = Duration::from_millis(500);

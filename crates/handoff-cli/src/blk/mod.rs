@@ -8,13 +8,13 @@
 //!   (`handoff_block::state`); they ask no server.
 
 use clap::Subcommand;
-use handoff_block::{Control, Error, ErrorKind, Found};
 
 use handoff_command::{Context, Failure};
 
 mod add;
 mod del;
 mod ending;
+mod failure;
 mod holders;
 mod pressure;
 mod set;
@@ -80,20 +80,4 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         Action::Supervise(args) => supervise::supervise(args, context),
         Action::End(args) => ending::run(args, context),
     }
-}
-
-/// The failure of a subcommand by an error of the library.
-pub(crate) fn failure(error: Error) -> Failure {
-    let cause = error.to_string();
-    match error.kind() {
-        ErrorKind::Usage => Failure::Usage(cause),
-        ErrorKind::NotPossible => Failure::NotPossible(cause),
-        _ => Failure::Failed(cause),
-    }
-}
-
-/// The device of this number.
-fn device(control: &mut Control, id: u32) -> Result<Found, Failure> {
-    let none = || Failure::usage(format!("there is no device {id}: handoff blk list"));
-    control.find(id).map_err(failure)?.ok_or_else(none)
 }

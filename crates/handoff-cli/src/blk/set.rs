@@ -2,7 +2,7 @@
 
 use std::path::{self, PathBuf};
 
-use crate::blk::failure;
+use super::failure::{device, failure};
 use handoff_block::{Control, policy};
 
 use handoff_command::named::parse_named;
@@ -37,7 +37,7 @@ pub struct SetArgs {
 }
 
 pub(super) fn run(args: &SetArgs, context: &Context) -> Result<(), Failure> {
-    super::device(&mut Control::open().map_err(failure)?, args.id)?;
+    device(&mut Control::open().map_err(failure)?, args.id)?;
     let set = match (&args.policy, &args.map) {
         (Some(object), _) => {
             let object = path::absolute(object)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use handoff_command::quantity::format_size;
 use handoff_command::{Context, Failure, output};
 
-use crate::blk::failure;
+use super::failure::{device, failure};
 use handoff_block::state::{Bucket, Counters, DIRECTORY, Directory, Record};
 use handoff_block::{Control, DeviceState, Found};
 use handoff_meter::{Meter, Options, Scope, Totals};
@@ -98,7 +98,7 @@ pub(super) fn list(_args: &ListArgs, context: &Context) -> Result<(), Failure> {
 pub(super) fn show(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
     let id = args.id;
     let mut control = Control::open().map_err(failure)?;
-    let found = super::device(&mut control, id)?;
+    let found = device(&mut control, id)?;
     let directory = Directory::of(id);
     let record = directory.read().map_err(|error| {
         Failure::usage(format!("device {id} was not made by this command: {error}"))

@@ -37,8 +37,8 @@ use self::lives::{Lives, PAUSE, pause_after};
 use self::log::Log;
 use self::spare::Spare;
 use super::ending::{self, Ending, Role};
+use super::failure::failure;
 use super::pressure;
-use crate::blk::failure;
 
 mod lives;
 mod log;

@@ -101,7 +101,7 @@ pub(super) fn run(args: &LeaseArgs, context: &Context) -> Result<(), Failure> {
             "device_queues": far, "to": args.to,
         });
         let text = prepare::as_text(name, queues, steps, is);
-        (text, answer, super::numbers(&far))
+        (text, answer, super::numbers::numbers(&far))
     };
     if args.dry_run {
         let nic = prepare::not_prepared(name, &directory)?;

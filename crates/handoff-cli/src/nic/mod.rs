@@ -11,6 +11,7 @@ use clap::Subcommand;
 use handoff_command::{Context, Failure};
 
 mod lease;
+mod numbers;
 mod prepare;
 mod restore;
 mod show;
@@ -54,9 +55,4 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         Action::Lease(args) => lease::run(args, context),
         Action::Restore(args) => restore::run(args, context),
     }
-}
-
-/// Numbers of queues, as in `2,3`.
-fn numbers(queues: &[u32]) -> String {
-    queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 
-use super::numbers;
+use super::numbers::numbers;
 use handoff_net::nic::{Card, put_back};
 
 const EXAMPLES: &str = "\

@@ -9,7 +9,7 @@ use handoff_net::nic::failure;
 use handoff_nic::{Directory, Nic, Obstacle, Record, Target, Weight};
 use serde::Serialize;
 
-use super::numbers;
+use super::numbers::numbers;
 
 const EXAMPLES: &str = "\
 `handoff nic prepare` solves what is marked \"prepare\"; nothing helps where it says \"no\".

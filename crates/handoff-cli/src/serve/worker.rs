@@ -13,7 +13,7 @@ use handoff_command::rate_limit::RateLimit;
 use handoff_command::{Failure, Stop, output};
 use handoff_http::{Answered, Limits, Server};
 
-use super::Args;
+use super::args::Args;
 use super::files::Files;
 use super::log::Entry;
 use super::report::Counts;
