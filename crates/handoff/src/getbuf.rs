@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::engine::get_buf;
 use crate::error::{Error, Result};
 use crate::handle::{Awaited, Handle};
-use crate::lease::kernel::{Binding, GetBufShared};
+use crate::lease::getbuf_device::{Binding, GetBufShared};
 use crate::lease::{Bytes, Lease, LeaseMut};
 use crate::op::{GetOp, Op};
 use crate::reactor::Reactor;

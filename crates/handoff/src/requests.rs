@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use crate::engine::requests;
 use crate::error::{Error, Result};
 use crate::lease::Request;
-use crate::lease::request::{Answer, QueueShared};
+use crate::lease::request_queue::{Answer, QueueShared};
 use crate::reactor::Reactor;
 
 /// A queue of a block device, whose requests this driver takes until the driver goes or the device is

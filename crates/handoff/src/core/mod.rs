@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::lease::Due;
-use crate::lease::kernel::GetBufShared;
-use crate::lease::request::Served;
+use crate::lease::getbuf_device::GetBufShared;
+use crate::lease::request_queue::Served;
 use crate::lease::rx_shared::RxShared;
 use crate::memory::{Backing, Departed, Pinning};
 use crate::op::group::Groups;

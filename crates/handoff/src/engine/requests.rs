@@ -17,7 +17,7 @@ use io_uring::{opcode, squeue};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::lease::request::{Answer, Descriptors, QueueShared, Served};
+use crate::lease::request_queue::{Answer, Descriptors, QueueShared, Served};
 use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Token};
 

@@ -11,8 +11,8 @@ use std::thread;
 
 use handoff_sys::process::Process;
 
-use super::kernel::GetBufShared;
-use super::request::QueueShared;
+use super::getbuf_device::GetBufShared;
+use super::request_queue::QueueShared;
 use super::rx_shared::RxShared;
 use crate::ring::Key;
 

@@ -65,6 +65,14 @@ impl From<&Window> for MappedIntake {
     }
 }
 
+impl Window {
+    /// Receives by mapping, unless nearly nothing comes in whole pages: then into the pool, since trying
+    /// costs more than copying alone.
+    pub fn or(&self, pool: &Pool) -> MappedIntake {
+        MappedIntake(Intake { window: Some(self.clone()), ..Intake::from(pool) })
+    }
+}
+
 impl RxQueue {
     /// Receives without copying, until the kernel turns out to copy: then into the pool, which costs less
     /// than copying into the queue's area.

@@ -13,38 +13,11 @@
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
-use handoff_sys::getbuf;
-
-use super::due::Due;
-use super::request::Answer;
+use super::getbuf_device::GetBufShared;
+use super::request_queue::Answer;
 use crate::memory::{AddressRange, within};
-use crate::ring::Endpoint;
-
-pub(crate) struct GetBufShared {
-    pub(crate) device: Endpoint,
-    /// Weak, since records of the driver own leases.
-    pub(crate) due: Weak<Due>,
-    /// The ring that has the slots.
-    pub(crate) ring: u32,
-}
-
-/// A file that the device has bound.
-pub(crate) struct Binding {
-    pub(crate) getbuf: Rc<GetBufShared>,
-    pub(crate) id: u16,
-}
-
-impl Drop for Binding {
-    fn drop(&mut self) {
-        if self.getbuf.device.is_here()
-            && let Err(error) = getbuf::unbind(&self.getbuf.device.fd, self.id)
-        {
-            tracing::warn!(%error, "a file stays bound to be lent from");
-        }
-    }
-}
 
 /// A loan in slots of the ring, until this is dropped.
 #[derive(Debug)]

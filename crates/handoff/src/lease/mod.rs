@@ -5,7 +5,13 @@ pub(crate) mod area;
 pub(crate) mod arrivals;
 pub(crate) mod datagram;
 pub(crate) mod dma_buf;
+pub(crate) mod dma_buf_queue;
 pub(crate) mod due;
+#[cfg_attr(
+    not(feature = "getbuf"),
+    allow(dead_code, reason = "what only handles use, which are not there")
+)]
+pub(crate) mod getbuf_device;
 pub(crate) mod intake;
 #[cfg_attr(
     not(all(feature = "getbuf", feature = "ublk")),
@@ -20,16 +26,23 @@ pub(crate) mod received;
     allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
 )]
 pub(crate) mod request;
+#[cfg_attr(
+    not(feature = "ublk"),
+    allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
+)]
+pub(crate) mod request_queue;
 pub(crate) mod rx_binding;
 pub(crate) mod rx_memory;
 pub(crate) mod rx_queue;
 pub(crate) mod rx_shared;
+pub(crate) mod rx_stats;
 pub(crate) mod span_ref;
 pub(crate) mod window;
 
 pub(crate) use arrivals::Arrivals;
 pub use datagram::{DATAGRAM_HEAD, Datagram};
-pub use dma_buf::{DmaBuf, DmaBufQueue, DmaBufSpan};
+pub use dma_buf::DmaBuf;
+pub use dma_buf_queue::{DmaBufQueue, DmaBufSpan};
 pub(crate) use due::{Due, Mark};
 pub use intake::{Intake, MappedIntake};
 pub(crate) use kernel::Bytes;
@@ -43,6 +56,7 @@ pub(crate) use received::Ticket;
 pub use request::{Request, RequestKind};
 pub use rx_binding::RxBinding;
 pub use rx_memory::{RxGrowth, RxShortage};
-pub use rx_queue::{ExportedRxQueue, RxQueue, RxStats};
+pub use rx_queue::{ExportedRxQueue, RxQueue};
+pub use rx_stats::RxStats;
 pub use span_ref::SpanRef;
 pub use window::Window;

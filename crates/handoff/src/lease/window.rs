@@ -13,8 +13,7 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::net;
 
 use super::due::Due;
-use super::intake::{Intake, MappedIntake};
-use super::pool::{Pool, PoolShared};
+use super::pool::PoolShared;
 use crate::error::{Error, Result};
 use crate::memory::{map, own, page_size};
 use crate::ring::{Io, Key};
@@ -74,12 +73,6 @@ impl Window {
     pub(crate) fn forget(&self, receiver: Key) {
         self.pages.forget(receiver);
         self.rest.forget(receiver);
-    }
-
-    /// Receives by mapping, unless nearly nothing comes in whole pages: then into the pool, since trying
-    /// costs more than copying alone.
-    pub fn or(&self, pool: &Pool) -> MappedIntake {
-        MappedIntake(Intake { window: Some(self.clone()), ..Intake::from(pool) })
     }
 
     /// Places and chunks with bytes that nobody has dropped, whether or not you have taken them.
