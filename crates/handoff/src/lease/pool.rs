@@ -15,7 +15,6 @@ use rustix::mm::MapFlags;
 
 use super::datagram::DATAGRAM_HEAD;
 use super::due::Due;
-use super::received::Span;
 use crate::error::{Error, Result};
 use crate::memory::{Backed, Backing, Region, map};
 use crate::ring::{Backend, Io, Key};
@@ -197,25 +196,8 @@ impl PoolShared {
         self.supply_chunk(chunk);
     }
 
-    /// A receive filled the first `len` bytes of a chunk.
-    pub(crate) fn filled(self: &Rc<Self>, chunk: u16, len: usize) -> Span {
-        self.hold(len);
-        // SAFETY: in the backing, which is initialised. The chunk was supplied once and is not supplied
-        // again before its ticket is gone.
-        unsafe { Span::of_pool(self, chunk, self.start(chunk), len) }
-    }
-
-    /// A receive filled the first `len` bytes of a chunk, with a head and a datagram behind it.
-    pub(crate) fn filled_datagram(self: &Rc<Self>, chunk: u16, len: usize) -> Span {
-        self.hold(len);
-        let payload = len.checked_sub(DATAGRAM_HEAD).expect("a datagram is behind its head");
-        // SAFETY: as above; the head is in the chunk.
-        let start = unsafe { self.start(chunk).add(DATAGRAM_HEAD) };
-        // SAFETY: as above; nobody writes the head before the ticket is gone, as it is in no span.
-        unsafe { Span::of_datagram(self, chunk, start, payload) }
-    }
-
-    fn hold(&self, len: usize) {
+    /// Counts a chunk that a receive filled with so many bytes.
+    pub(super) fn hold(&self, len: usize) {
         assert!(len <= self.chunk, "{len} bytes in a chunk of {}", self.chunk);
         self.held.set(self.held.get() + 1);
     }
@@ -241,7 +223,7 @@ impl PoolShared {
         &self.backing
     }
 
-    fn start(&self, chunk: u16) -> NonNull<u8> {
+    pub(super) fn start(&self, chunk: u16) -> NonNull<u8> {
         // SAFETY: every chunk lies in the backing.
         unsafe { self.backing.start().add(usize::from(chunk) * self.chunk) }
     }

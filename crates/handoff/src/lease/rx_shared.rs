@@ -22,9 +22,7 @@ use handoff_sys::zcrx;
 
 use super::area;
 use super::due::Due;
-use super::received::Span;
 use super::rx_memory::{RxMemory, RxShortage};
-use super::span_ref::SpanRef;
 use crate::mechanism::ReceiveEngine;
 use crate::memory::Backing;
 use crate::ring::Key;
@@ -156,36 +154,6 @@ impl RxShared {
     #[inline]
     pub(crate) fn has(&self, place: u64, len: usize) -> bool {
         self.memory.find(place, len).is_some()
-    }
-
-    /// The span that a completion has reported.
-    ///
-    /// # Safety
-    ///
-    /// The kernel has reported these bytes, which the queue [has](Self::has), and nothing else is made of the
-    /// same completion.
-    #[inline]
-    pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Span {
-        // SAFETY: inside the memory, as the caller says, and initialised; the kernel tells of each byte that it
-        // has put there once, and puts others there only after the span was given back.
-        unsafe {
-            let start = this.memory.address(place, len);
-            Span::of_queue(this, place, start, len)
-        }
-    }
-
-    /// The same, lent.
-    ///
-    /// # Safety
-    ///
-    /// As for [`span`](Self::span).
-    #[inline]
-    pub(crate) unsafe fn span_ref(this: &Rc<Self>, place: u64, len: usize) -> SpanRef<'_> {
-        // SAFETY: as in `span`.
-        unsafe {
-            let start = this.memory.address(place, len);
-            SpanRef::of_queue(this, place, start, len)
-        }
     }
 
     /// Gives back the span that began at `place`.
@@ -367,7 +335,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::lease::Arrivals;
+    use crate::lease::{Arrivals, Span};
     use crate::outcome::Tally;
     use crate::ring::Place;
 
