@@ -108,7 +108,6 @@ impl GetBuf {
             .map_err(|error| unavailable(format!("{} does not answer: {error}", getbuf::PATH)))?;
         let shared = GetBufShared {
             device: Endpoint::attach(&driver.io, device.into()),
-            due: Rc::downgrade(&driver.due),
             ring: driver.io.ring_id(),
         };
         Ok(Self { shared: Rc::new(shared), driver: Rc::clone(driver) })

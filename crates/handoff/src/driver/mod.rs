@@ -269,7 +269,8 @@ impl Driver {
     /// As [`rx_queue`](Self::rx_queue).
     pub fn import_rx_queue(&self, exported: &ExportedRxQueue) -> Result<RxQueue> {
         self.reactor.check_here()?;
-        let queue = RxQueue::import(&self.reactor.io, &self.reactor.due, exported)?;
+        let number = self.reactor.rx_queues.borrow().len() as u32;
+        let queue = RxQueue::import(&self.reactor.io, &self.reactor.due, number, exported)?;
         self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
         Ok(queue)
     }

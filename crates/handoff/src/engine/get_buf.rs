@@ -138,7 +138,7 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
         op.state = GetState::Over(if result > 0 {
-            let held = Held::new(Rc::clone(&op.getbuf), op.slot, op.fill);
+            let held = Held::new(&core.due, Rc::clone(&op.getbuf), op.slot, op.fill);
             Ok(Some(Bytes::new(held, result as u32)))
         } else {
             // The kernel has cleared a slot that was to be cleared, too.

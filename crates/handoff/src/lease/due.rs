@@ -12,16 +12,23 @@ use std::thread;
 use handoff_sys::process::Process;
 
 use super::getbuf_device::GetBufShared;
-use super::request_queue::QueueShared;
-use super::rx_shared::RxShared;
 use crate::ring::Key;
 
 /// Something to start with the next submission.
 pub(crate) enum Mark {
     /// A receive.
     Receive(Key),
-    /// Publishes what was given back to an rx queue.
-    Refill(Rc<RxShared>),
+    /// Publishes what was given back to the driver's rx queue with this number.
+    Refill(u32),
+}
+
+/// The result of a request of a block device.
+#[derive(Clone, Copy)]
+pub(crate) struct TagResult {
+    /// The driver's queue with this number.
+    pub(crate) queue: u16,
+    pub(crate) tag: u16,
+    pub(crate) result: i32,
 }
 
 #[derive(Default)]
@@ -34,8 +41,8 @@ pub(crate) struct Due {
     spare_marks: RefCell<Vec<Mark>>,
     /// Slots with a buffer of the kernel that nobody needs any more, and the devices that clear them.
     pub(crate) to_clear: RefCell<Vec<(Rc<GetBufShared>, u16)>>,
-    /// Results of block requests whose memory nobody uses any more, by their tags.
-    pub(crate) answers: RefCell<Vec<(Rc<QueueShared>, u16, i32)>>,
+    /// Results of block requests whose memory nobody uses any more.
+    pub(crate) answers: RefCell<Vec<TagResult>>,
     /// The foreign runtime that turns the driver.
     attention: RefCell<Option<Waker>>,
     /// Operations are being told their results; nobody is woken before that is done.
@@ -100,8 +107,8 @@ impl Due {
         self.mark(Mark::Receive(key));
     }
 
-    /// Marks an rx queue: the next submission publishes what was given back to it.
-    pub(crate) fn mark_refill(&self, queue: Rc<RxShared>) {
+    /// Marks the rx queue with this number: the next submission publishes what was given back to it.
+    pub(crate) fn mark_refill(&self, queue: u32) {
         self.mark(Mark::Refill(queue));
     }
 
@@ -114,9 +121,9 @@ impl Due {
     }
 
     /// Marks the result of a block request for the next submission.
-    pub(crate) fn mark_answer(&self, queue: &Rc<QueueShared>, tag: u16, result: i32) {
+    pub(crate) fn mark_answer(&self, answer: TagResult) {
         if self.takes_marks() {
-            self.answers.borrow_mut().push((Rc::clone(queue), tag, result));
+            self.answers.borrow_mut().push(answer);
             self.start_soon();
         }
     }

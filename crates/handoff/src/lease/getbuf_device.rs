@@ -2,17 +2,14 @@
 //!
 //! Minimum kernel, capability and return signal: as [`kernel`](super::kernel) says.
 
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use handoff_sys::getbuf;
 
-use super::due::Due;
 use crate::ring::Endpoint;
 
 pub(crate) struct GetBufShared {
     pub(crate) device: Endpoint,
-    /// Weak, since records of the driver own leases.
-    pub(crate) due: Weak<Due>,
     /// The ring that has the slots.
     pub(crate) ring: u32,
 }

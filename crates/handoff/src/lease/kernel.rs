@@ -13,8 +13,9 @@
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
+use super::due::Due;
 use super::getbuf_device::GetBufShared;
 use super::request_queue::Answer;
 use crate::memory::{AddressRange, within};
@@ -30,6 +31,8 @@ pub(crate) enum Held {
 
 /// Slots of the ring that hold one lend. Cleared when dropped.
 pub(crate) struct Slots {
+    /// Weak, since records of the driver own leases.
+    due: Weak<Due>,
     getbuf: Rc<GetBufShared>,
     /// The slot to send and write from.
     slot: u16,
@@ -38,8 +41,13 @@ pub(crate) struct Slots {
 }
 
 impl Held {
-    pub(crate) fn new(getbuf: Rc<GetBufShared>, slot: u16, fill: Option<u16>) -> Self {
-        Self::Payload(Slots { getbuf, slot, fill })
+    pub(crate) fn new(
+        due: &Rc<Due>,
+        getbuf: Rc<GetBufShared>,
+        slot: u16,
+        fill: Option<u16>,
+    ) -> Self {
+        Self::Payload(Slots { due: Rc::downgrade(due), getbuf, slot, fill })
     }
 
     pub(crate) fn of_request(answer: Rc<Answer>) -> Self {
@@ -73,7 +81,7 @@ impl Held {
 impl Drop for Slots {
     fn drop(&mut self) {
         // A driver that is gone has closed its ring, which gave everything back.
-        let Some(due) = self.getbuf.due.upgrade() else { return };
+        let Some(due) = self.due.upgrade() else { return };
         for slot in [Some(self.slot), self.fill].into_iter().flatten() {
             due.mark_clear(&self.getbuf, slot);
         }

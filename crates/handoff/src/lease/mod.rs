@@ -43,7 +43,7 @@ pub(crate) use arrivals::Arrivals;
 pub use datagram::{DATAGRAM_HEAD, Datagram};
 pub use dma_buf::DmaBuf;
 pub use dma_buf_queue::{DmaBufQueue, DmaBufSpan};
-pub(crate) use due::{Due, Mark};
+pub(crate) use due::{Due, Mark, TagResult};
 pub use intake::{Intake, MappedIntake};
 pub(crate) use kernel::Bytes;
 #[cfg(any(feature = "getbuf", feature = "ublk"))]

@@ -14,7 +14,7 @@ use std::task::Waker;
 use handoff_sys::ublk::{self, Descriptor};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::due::Due;
+use super::due::{Due, TagResult};
 use crate::memory::page_size;
 use crate::ring::Endpoint;
 
@@ -114,7 +114,8 @@ impl Drop for Answer {
     fn drop(&mut self) {
         // A driver that is gone has closed its ring, and the device's driver knows.
         let Some(due) = self.queue.due.upgrade() else { return };
-        due.mark_answer(&self.queue, self.tag, self.result.get());
+        let (queue, tag, result) = (self.queue.place, self.tag, self.result.get());
+        due.mark_answer(TagResult { queue, tag, result });
     }
 }
 

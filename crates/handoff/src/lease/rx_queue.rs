@@ -94,11 +94,17 @@ impl RxQueue {
     ) -> Result<Self> {
         let ring = io.ring_descriptor().map_err(keeping_open)?;
         let (memory, id) = rx_binding::bind(io, number, region, dma_buf, binding)?;
-        Ok(Self { shared: RxShared::new(due, ring, id, Arc::new(memory)) })
+        Ok(Self { shared: RxShared::new(due, number, ring, id, Arc::new(memory)) })
     }
 
-    /// Makes this driver receive from the queue as well, and keep it.
-    pub(crate) fn import(io: &Io, due: &Rc<Due>, exported: &ExportedRxQueue) -> Result<Self> {
+    /// Makes this driver receive from the queue as well; from now on it has this number at the driver, which keeps
+    /// it.
+    pub(crate) fn import(
+        io: &Io,
+        due: &Rc<Due>,
+        number: u32,
+        exported: &ExportedRxQueue,
+    ) -> Result<Self> {
         let Exported { descriptor, memory } = &*exported.0;
         rx_binding::ring_for(io, memory.engine)?;
         let ring = io.ring_descriptor().map_err(keeping_open)?;
@@ -112,7 +118,7 @@ impl RxQueue {
             };
             unavailable(memory.engine, format!("{reason} ({error})"))
         })?;
-        Ok(Self { shared: RxShared::new(due, ring, id, Arc::clone(memory)) })
+        Ok(Self { shared: RxShared::new(due, number, ring, id, Arc::clone(memory)) })
     }
 
     /// Lets drivers of other threads receive from the queue, too ([`Driver::import_rx_queue`]): each its own

@@ -36,8 +36,8 @@ pub(crate) struct RxShared {
     /// Keeps the ring open for the spans that outlive the driver; before the memory, which goes later.
     pub(crate) ring: Cell<Option<OwnedFd>>,
     due: Weak<Due>,
-    /// So that spans, which are many, give back by a plain reference.
-    itself: Weak<Self>,
+    /// Of the driver.
+    number: u32,
     /// What requests name.
     pub(super) id: u32,
     pub(super) memory: Arc<RxMemory>,
@@ -70,28 +70,29 @@ impl RxShared {
     ) -> (Rc<Self>, impl Fn() -> Vec<u64> + use<>) {
         let (memory, kernel) = RxMemory::without_kernel(chunks, chunks, chunk);
         let kernel = RefCell::new(kernel);
-        let shared = Self::new(due, None, 0, Arc::new(memory));
+        let shared = Self::new(due, 0, None, 0, Arc::new(memory));
         (shared, move || kernel.borrow_mut().take(u32::MAX))
     }
 
     /// The same queue as another driver has it.
     pub(crate) fn imported(&self, due: &Rc<Due>) -> Rc<Self> {
         self.memory.shared.store(true, Relaxed);
-        Self::new(due, None, 0, Arc::clone(&self.memory))
+        Self::new(due, 0, None, 0, Arc::clone(&self.memory))
     }
 }
 
 impl RxShared {
     pub(super) fn new(
         due: &Rc<Due>,
+        number: u32,
         ring: Option<OwnedFd>,
         id: u32,
         memory: Arc<RxMemory>,
     ) -> Rc<Self> {
-        Rc::new_cyclic(|itself| Self {
-            itself: Weak::clone(itself),
+        Rc::new(Self {
             ring: Cell::new(ring),
             due: Rc::downgrade(due),
+            number,
             id,
             memory,
             made_by: Process::this(),
@@ -188,7 +189,7 @@ impl RxShared {
         if self.attended.replace(true) {
             return;
         }
-        due.mark_refill(self.itself.upgrade().expect("who gives back keeps the queue"));
+        due.mark_refill(self.number);
         for receiver in self.starving.borrow_mut().drain(..) {
             due.mark_receive(receiver);
         }
@@ -390,7 +391,7 @@ mod tests {
                 let memory = Arc::clone(&memory);
                 scope.spawn(move || {
                     let due = Rc::<Due>::default();
-                    let queue = RxShared::new(&due, None, 0, memory);
+                    let queue = RxShared::new(&due, 0, None, 0, memory);
                     for round in 0..ROUNDS {
                         let mut spans = told(&queue, thread * EACH..(thread + 1) * EACH);
                         // In parts, some of which go with the next batch.
@@ -430,7 +431,7 @@ mod tests {
             let (of_other, step_of_other) = (Arc::clone(&memory), &step);
             scope.spawn(move || {
                 let due = Rc::<Due>::default();
-                let queue = RxShared::new(&due, None, 0, of_other);
+                let queue = RxShared::new(&due, 0, None, 0, of_other);
                 let spans = told(&queue, 0..1);
                 drop(spans);
                 step_of_other.wait();
@@ -438,7 +439,7 @@ mod tests {
                 queue.publish(-1);
             });
             let due = Rc::<Due>::default();
-            let queue = RxShared::new(&due, None, 0, Arc::clone(&memory));
+            let queue = RxShared::new(&due, 0, None, 0, Arc::clone(&memory));
             step.wait();
             let held = memory.refill.locked(|| {
                 step.wait();
@@ -475,7 +476,7 @@ mod tests {
     fn a_count_of_copies_that_goes_back_is_survived() {
         let (memory, statistics) = counting();
         let due = Rc::<Due>::default();
-        let queue = RxShared::new(&due, None, 0, memory);
+        let queue = RxShared::new(&due, 0, None, 0, memory);
         let count = |bytes| {
             // SAFETY: an aligned word of the mapping.
             unsafe {
@@ -506,7 +507,7 @@ mod tests {
         let alone: usize = thread::scope(|scope| {
             let begin = || {
                 let due = Rc::<Due>::default();
-                let queue = RxShared::new(&due, None, 0, Arc::clone(&memory));
+                let queue = RxShared::new(&due, 0, None, 0, Arc::clone(&memory));
                 let mut alone = 0;
                 for _ in 0..ROUNDS {
                     round.wait();
@@ -528,7 +529,7 @@ mod tests {
         const CHUNK: usize = 16 * PAGE;
         let due = Rc::<Due>::default();
         let (memory, _kernel) = RxMemory::without_kernel(1_024, 512, CHUNK);
-        let queue = RxShared::new(&due, None, 0, Arc::new(memory));
+        let queue = RxShared::new(&due, 0, None, 0, Arc::new(memory));
         let packets = (0..10 * 45).map(|packet| {
             let begin = packet / 45 * CHUNK + packet % 45 * 1_448;
             Place { begin: begin as u64, len: 1_448 }

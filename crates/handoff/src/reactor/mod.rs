@@ -223,7 +223,9 @@ impl Reactor {
             self.start_streams(|socket| order::pump(self, socket));
             self.due.start_marks(|mark| match mark {
                 Mark::Receive(key) => self.start_receive(key),
-                Mark::Refill(queue) => queue.publish(self.io.ring_raw()),
+                Mark::Refill(queue) => {
+                    self.rx_queues.borrow()[queue as usize].publish(self.io.ring_raw());
+                }
             });
             if !self.has_streams() {
                 break;
