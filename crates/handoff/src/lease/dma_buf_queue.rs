@@ -13,11 +13,11 @@
 use std::rc::Rc;
 
 use super::dma_buf::DmaBuf;
-use super::due::Due;
 use super::received::Span;
 use super::rx_binding::RxBinding;
 use super::rx_queue::RxQueue;
 use super::rx_stats::RxStats;
+use super::wakes::Due;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::ring::Io;

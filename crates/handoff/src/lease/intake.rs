@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use super::datagram::DATAGRAM_HEAD;
-use super::due::Due;
 use super::pool::{Pool, PoolShared};
 use super::rx_queue::RxQueue;
 use super::rx_shared::RxShared;
+use super::wakes::Due;
 use super::window::Window;
 
 /// Where a receive puts bytes: a [`Pool`], an [`RxQueue`], or both.

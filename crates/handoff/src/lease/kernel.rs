@@ -15,9 +15,9 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::rc::{Rc, Weak};
 
-use super::due::Due;
 use super::getbuf_device::GetBufShared;
 use super::request_queue::Answer;
+use super::wakes::Due;
 use crate::memory::{AddressRange, within};
 
 /// A loan in slots of the ring, until this is dropped.

@@ -6,7 +6,6 @@ pub(crate) mod arrivals;
 pub(crate) mod datagram;
 pub(crate) mod dma_buf;
 pub(crate) mod dma_buf_queue;
-pub(crate) mod due;
 #[cfg_attr(
     not(feature = "getbuf"),
     allow(dead_code, reason = "what only handles use, which are not there")
@@ -37,13 +36,13 @@ pub(crate) mod rx_queue;
 pub(crate) mod rx_shared;
 pub(crate) mod rx_stats;
 pub(crate) mod span_ref;
+pub(crate) mod wakes;
 pub(crate) mod window;
 
 pub(crate) use arrivals::Arrivals;
 pub use datagram::{DATAGRAM_HEAD, Datagram};
 pub use dma_buf::DmaBuf;
 pub use dma_buf_queue::{DmaBufQueue, DmaBufSpan};
-pub(crate) use due::{Due, Mark, TagResult};
 pub use intake::{Intake, MappedIntake};
 pub(crate) use kernel::Bytes;
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
@@ -59,4 +58,5 @@ pub use rx_memory::{RxGrowth, RxShortage};
 pub use rx_queue::{ExportedRxQueue, RxQueue};
 pub use rx_stats::RxStats;
 pub use span_ref::SpanRef;
+pub(crate) use wakes::{Due, Mark, TagResult};
 pub use window::Window;

@@ -14,7 +14,7 @@ use io_uring::types::BufRingEntry;
 use rustix::mm::MapFlags;
 
 use super::datagram::DATAGRAM_HEAD;
-use super::due::Due;
+use super::wakes::Due;
 use crate::error::{Error, Result};
 use crate::memory::{Backed, Backing, Region, map};
 use crate::ring::{Backend, Io, Key};

@@ -14,7 +14,7 @@ use std::task::Waker;
 use handoff_sys::ublk::{self, Descriptor};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::due::{Due, TagResult};
+use super::wakes::{Due, TagResult};
 use crate::memory::page_size;
 use crate::ring::Endpoint;
 

@@ -19,11 +19,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use handoff_sys::zcrx;
 
 use super::dma_buf::DmaBuf;
-use super::due::Due;
 use super::rx_binding::{self, RxBinding};
 use super::rx_memory::{RxGrowth, RxMemory};
 use super::rx_shared::RxShared;
 use super::rx_stats::RxStats;
+use super::wakes::Due;
 use crate::error::{Error, Result};
 use crate::mechanism::ReceiveEngine;
 use crate::memory::{Backed, Backing, Memory, Region};

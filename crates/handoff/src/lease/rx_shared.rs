@@ -21,8 +21,8 @@ use handoff_sys::process::Process;
 use handoff_sys::zcrx;
 
 use super::area;
-use super::due::Due;
 use super::rx_memory::{RxMemory, RxShortage};
+use super::wakes::Due;
 use crate::mechanism::ReceiveEngine;
 use crate::memory::Backing;
 use crate::ring::Key;

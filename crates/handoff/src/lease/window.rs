@@ -12,8 +12,8 @@ use std::rc::Rc;
 use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::net;
 
-use super::due::Due;
 use super::pool::PoolShared;
+use super::wakes::Due;
 use crate::error::{Error, Result};
 use crate::memory::{map, own, page_size};
 use crate::ring::{Io, Key};
