@@ -66,7 +66,7 @@ impl Deadlines {
     }
 
     /// Takes a deadline that has passed.
-    pub(crate) fn take_due(&self, now: Instant) -> Option<Then> {
+    pub(crate) fn take_expired(&self, now: Instant) -> Option<Then> {
         let mut list = self.list.borrow_mut();
         let earliest = list.first_entry()?;
         (earliest.key().due <= now).then(|| earliest.remove())
@@ -126,7 +126,7 @@ impl Core {
         let deadline = Deadline { due, number };
         self.deadlines.list.borrow_mut().insert(deadline, then);
         self.deadlines.set_alarm();
-        self.due.start_soon();
+        self.pending.start_soon();
         deadline
     }
 

@@ -101,7 +101,7 @@ impl Core {
     #[inline]
     pub(crate) fn mark_lane(&self, lane: &Rc<LaneShared>) {
         self.lanes.marked.borrow_mut().push(Rc::clone(lane));
-        self.due.attend();
+        self.wakes().attend();
     }
 
     /// Completions were taken, so the ring may have room for the lanes that found none.

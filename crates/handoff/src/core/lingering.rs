@@ -267,7 +267,7 @@ impl Core {
         // both when it takes the request.
         unsafe { ring.push(&request) };
         drop(ring);
-        self.due.attend();
+        self.wakes().attend();
         true
     }
 }

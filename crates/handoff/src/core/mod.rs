@@ -13,10 +13,10 @@ use std::sync::{Arc, Weak as WeakArc};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::lease::Due;
 use crate::lease::getbuf_device::GetBufShared;
 use crate::lease::request_queue::Served;
 use crate::lease::rx_shared::RxShared;
+use crate::lease::{Pending, Wakes};
 use crate::memory::{Backing, Departed, Pinning};
 use crate::op::group::Groups;
 use crate::op::{Records, SocketShared};
@@ -35,7 +35,7 @@ pub(crate) use unclaimed::MOST as UNCLAIMED_LOANS;
 pub(crate) struct Core {
     // First, so that the ring is closed before anything else goes.
     pub(crate) io: Rc<Io>,
-    pub(crate) due: Rc<Due>,
+    pub(crate) pending: Rc<Pending>,
     pub(crate) records: RefCell<Records>,
     pub(crate) lanes: Lanes,
     pub(crate) groups: RefCell<Groups>,
@@ -91,7 +91,7 @@ impl Core {
         let departed = Departed::new(let_go_of_kept, Box::new(move || ends_wait.signal()));
         let core = Self {
             io: Rc::new(io),
-            due: Rc::default(),
+            pending: Rc::default(),
             records: RefCell::new(Records::new(in_flight)),
             lanes: Lanes::default(),
             groups: RefCell::default(),
@@ -161,6 +161,12 @@ impl Core {
         }
     }
 
+    /// Who is woken when all news is told.
+    #[inline]
+    pub(crate) fn wakes(&self) -> &Wakes {
+        &self.pending.wakes
+    }
+
     /// Turns so far; tells what happened within one turn.
     pub(crate) fn turns(&self) -> u32 {
         self.turns.get()
@@ -168,7 +174,7 @@ impl Core {
 
     /// Whether something waits to start.
     pub(crate) fn has_marks(&self) -> bool {
-        self.has_streams() || self.lanes.has_marks() || self.due.has_marks()
+        self.has_streams() || self.lanes.has_marks() || self.pending.has_marks()
     }
 
     /// Whether sends of a stream wait to start.
@@ -189,7 +195,7 @@ impl Core {
     /// Marks a stream: its sends start with the next submission.
     pub(crate) fn mark_stream(&self, socket: &Rc<SocketShared>) {
         self.streams.borrow_mut().push(Rc::downgrade(socket));
-        self.due.start_soon();
+        self.pending.start_soon();
     }
 
     /// Takes the marked streams, and starts the sends of each by `start`, which may mark more.
@@ -223,14 +229,14 @@ impl Core {
     #[inline]
     pub(crate) fn check_there(&self) -> Result<()> {
         self.check_here()?;
-        if self.due.is_gone() { Err(Error::DriverGone) } else { Ok(()) }
+        if self.pending.is_gone() { Err(Error::DriverGone) } else { Ok(()) }
     }
 
     /// Whether the driver is of this process. A child has copies of its handles, which touch nothing that the child
     /// shares with its parent: not the ring, nor epoll, sockets and what is on loan.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
-        self.due.is_here()
+        self.pending.is_here()
     }
 
     #[inline]

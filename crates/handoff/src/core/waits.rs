@@ -39,7 +39,7 @@ impl Core {
             }
             Backend::Readiness(epoll) => epoll.borrow_mut().wait_for(endpoint.raw(), events, token),
         };
-        self.due.attend();
+        self.wakes().attend();
         if let Err(error) = result {
             // Whatever the wait was for is tried again.
             tracing::warn!(%error, "waiting for a descriptor failed");
@@ -81,7 +81,7 @@ impl Core {
             }
             Backend::Readiness(epoll) => return epoll.borrow_mut().cancel(token),
         }
-        self.due.attend();
+        self.wakes().attend();
         false
     }
 

@@ -214,7 +214,7 @@ impl Driver {
     /// When buffers were cut from the region, or the region is smaller than a chunk.
     pub fn pool(&self, region: Region, chunk: usize) -> Result<Pool> {
         self.reactor.check_here()?;
-        Pool::new(&self.reactor.io, &self.reactor.due, region, chunk)
+        Pool::new(&self.reactor.io, &self.reactor.pending, region, chunk)
     }
 
     /// Reserves address space for received pages: `places` of `place` bytes each, whole pages. A span
@@ -225,7 +225,7 @@ impl Driver {
     /// When the sizes are not possible, or the kernel cannot map TCP sockets.
     pub fn window(&self, places: usize, place: usize) -> Result<Window> {
         self.reactor.check_here()?;
-        Window::new(&self.reactor.io, &self.reactor.due, places, place)
+        Window::new(&self.reactor.io, &self.reactor.pending, places, place)
     }
 
     /// Binds an rx queue of a NIC, with the region as the memory that it receives into. It stays bound
@@ -239,8 +239,8 @@ impl Driver {
     pub fn rx_queue(&self, region: Region, binding: &RxBinding) -> Result<RxQueue> {
         self.reactor.check_here()?;
         let number = self.reactor.rx_queues.borrow().len() as u32;
-        let (io, due) = (&self.reactor.io, &self.reactor.due);
-        let queue = RxQueue::bind(io, due, number, &region, None, binding)?;
+        let (io, pending) = (&self.reactor.io, &self.reactor.pending);
+        let queue = RxQueue::bind(io, pending, number, &region, None, binding)?;
         self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
         Ok(queue)
     }
@@ -255,8 +255,8 @@ impl Driver {
     pub fn dma_buf_queue(&self, memory: DmaBuf, binding: &RxBinding) -> Result<DmaBufQueue> {
         self.reactor.check_here()?;
         let number = self.reactor.rx_queues.borrow().len() as u32;
-        let (io, due) = (&self.reactor.io, &self.reactor.due);
-        let queue = DmaBufQueue::bind(io, due, number, &memory, binding)?;
+        let (io, pending) = (&self.reactor.io, &self.reactor.pending);
+        let queue = DmaBufQueue::bind(io, pending, number, &memory, binding)?;
         self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.0.shared));
         Ok(queue)
     }
@@ -270,7 +270,7 @@ impl Driver {
     pub fn import_rx_queue(&self, exported: &ExportedRxQueue) -> Result<RxQueue> {
         self.reactor.check_here()?;
         let number = self.reactor.rx_queues.borrow().len() as u32;
-        let queue = RxQueue::import(&self.reactor.io, &self.reactor.due, number, exported)?;
+        let queue = RxQueue::import(&self.reactor.io, &self.reactor.pending, number, exported)?;
         self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
         Ok(queue)
     }
@@ -388,7 +388,8 @@ impl AsFd for Driver {
         if here {
             reactor.watch_deadlines();
         }
-        let more = here && (reactor.news.get() || !reactor.is_quiet() || reactor.due.has_wakes());
+        let more =
+            here && (reactor.news.get() || !reactor.is_quiet() || reactor.wakes().has_wakes());
         let raw = match &self.reactor.io.backend {
             Backend::Ring(ring) if here => ring.borrow_mut().event(more),
             Backend::Ring(ring) => ring.borrow().event_descriptor(),

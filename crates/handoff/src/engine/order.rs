@@ -55,7 +55,7 @@ fn start_datagram<'a>(core: &'a Core, mut records: RefMut<'a, Records>, key: Key
             Ok(()) => {
                 uring_zc::queue(&mut ring, key, op, layout, InChain::Alone, false, core.turns());
                 drop((records, ring));
-                return core.due.attend();
+                return core.wakes().attend();
             }
             Err(error) => op.fail(Error::io("submitting a send", error)),
         }
@@ -139,7 +139,7 @@ fn come_back_and_advance(core: &Core, socket: &Rc<SocketShared>, key: Key) {
         cancel_again(core, next);
     }
     if !flushed.is_empty() {
-        core.due.wake_many(flushed);
+        core.wakes().wake_many(flushed);
     }
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn pump(core: &Core, socket: &Rc<SocketShared>) {
                 _ => return,
             }
         };
-        let attempt = match (end_if_due(core, socket, head), &core.io.backend) {
+        let attempt = match (settle_if_stopped(core, socket, head), &core.io.backend) {
             (None, _) => Attempt::Settled,
             (Some(true), Backend::Ring(ring)) => chain(core, &mut ring.borrow_mut(), socket),
             (Some(_), _) => {
@@ -215,7 +215,7 @@ pub(crate) fn pump(core: &Core, socket: &Rc<SocketShared>) {
 /// Asks for a send to end: at once if it waits, else through the kernel.
 pub(crate) fn cancel(core: &Core, key: Key) {
     // It may end other sends of the stream, too.
-    core.due.wake_behind(|| end_early(core, key));
+    core.wakes().wake_behind(|| end_early(core, key));
 }
 
 fn end_early(core: &Core, key: Key) {
@@ -266,7 +266,7 @@ pub(crate) fn cancel_again(core: &Core, key: Key) {
 }
 
 /// Settles a send that must not start any more; otherwise returns whether the ring sends it.
-fn end_if_due(core: &Core, socket: &SocketShared, key: Key) -> Option<bool> {
+fn settle_if_stopped(core: &Core, socket: &SocketShared, key: Key) -> Option<bool> {
     let mut records = core.records.borrow_mut();
     let op = records.send(key);
     if let Some(error) = socket.queue.borrow().broken() {

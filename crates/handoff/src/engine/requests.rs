@@ -45,7 +45,7 @@ pub(crate) fn open(
          (DriverBuilder::registered_buffers)",
     ))?;
     let queue = Rc::new(QueueShared {
-        due: Rc::downgrade(&core.due),
+        pending: Rc::downgrade(&core.pending),
         ring,
         place,
         number,
@@ -68,7 +68,7 @@ pub(crate) fn open(
             Error::io("asking for requests of a block device", error)
         })?;
     }
-    core.due.attend();
+    core.wakes().attend();
     Ok(queue)
 }
 
@@ -105,17 +105,17 @@ pub(crate) fn completed(core: &Core, place: u16, tag: u16, result: i32) {
     }
     core.news.set(true);
     let waker = queue.waker.borrow_mut().take();
-    core.due.wake(waker);
+    core.wakes().wake(waker);
 }
 
 /// Returns the results of requests whose memory nobody uses any more; results for which the ring has no
 /// room wait.
 pub(crate) fn give_marked(core: &Core) {
     loop {
-        let marked = core.due.answers.borrow_mut().pop();
+        let marked = core.pending.answers.borrow_mut().pop();
         let Some(answer) = marked else { return };
         if push(core, ublk::U_IO_COMMIT_AND_FETCH_REQ, answer).is_err() {
-            return core.due.answers.borrow_mut().push(answer);
+            return core.pending.answers.borrow_mut().push(answer);
         }
     }
 }

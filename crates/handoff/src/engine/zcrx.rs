@@ -193,7 +193,7 @@ mod tests {
         let (near, _far) = UnixStream::pair().unwrap();
         let chooser = Chooser::new(Err(String::new()), true);
         let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
-        let (queue, given_back) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
+        let (queue, given_back) = RxShared::without_kernel(&core.pending, CHUNKS, PAGE);
         let mut op = ReceiveOp::new(socket, Intake::of_queue(&queue));
         op.state = ReceiveState::Receiving;
         (core, queue, given_back, op)
@@ -270,7 +270,7 @@ mod tests {
             // All are held.
             queue.arrived(CHUNKS, 0, -1);
             receiving::completed(&core, key, &ended(libc::ENOMEM), &[]);
-            assert_eq!(core.due.has_marks(), begins_again);
+            assert_eq!(core.pending.has_marks(), begins_again);
         }
     }
 
@@ -296,7 +296,7 @@ mod tests {
             flow(&mut op).left = Some("the kernel copies".to_owned());
             let key = core.records.borrow_mut().insert(|| Op::Receive(op));
             receiving::completed(&core, key, &ended(errno), &[]);
-            assert!(core.due.has_marks(), "{errno}");
+            assert!(core.pending.has_marks(), "{errno}");
             assert_eq!(core.records.borrow_mut().receive(key).from, ReceivesFrom::Pool, "{errno}");
         }
     }
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn who_found_no_chunk_looks_again_when_another_ring_may_give_back() {
         let (core, queue, given_back, op) = bed();
-        let others_due = Rc::<crate::lease::Due>::default();
+        let others_due = Rc::<crate::lease::Pending>::default();
         let imported = queue.imported(&others_due);
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
         let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 9 };
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(given_back().len(), CHUNKS - 1);
 
         assert!(
-            !core.deadlines.is_empty() || core.due.has_marks(),
+            !core.deadlines.is_empty() || core.pending.has_marks(),
             "{} chunks came back, and nobody starts the receive again",
             CHUNKS - 1
         );

@@ -13,11 +13,11 @@
 use std::rc::Rc;
 
 use super::dma_buf::DmaBuf;
+use super::pending::Pending;
 use super::received::Span;
 use super::rx_binding::RxBinding;
 use super::rx_queue::RxQueue;
 use super::rx_stats::RxStats;
-use super::wakes::Due;
 use crate::error::Result;
 use crate::memory::Region;
 use crate::ring::Io;
@@ -53,13 +53,13 @@ impl DmaBufQueue {
     /// Binds the queue; from now on it has this number at the driver, which keeps it.
     pub(crate) fn bind(
         io: &Io,
-        due: &Rc<Due>,
+        pending: &Rc<Pending>,
         number: u32,
         memory: &DmaBuf,
         binding: &RxBinding,
     ) -> Result<Self> {
         let stand_in = Region::inaccessible(memory.len())?;
-        RxQueue::bind(io, due, number, &stand_in, Some(memory), binding).map(Self)
+        RxQueue::bind(io, pending, number, &stand_in, Some(memory), binding).map(Self)
     }
 
     /// Bytes of a chunk: the unit in which the NIC takes memory.

@@ -16,8 +16,8 @@ use std::ops::{Range, RangeBounds};
 use std::rc::{Rc, Weak};
 
 use super::getbuf_device::GetBufShared;
+use super::pending::Pending;
 use super::request_queue::Answer;
-use super::wakes::Due;
 use crate::memory::{AddressRange, within};
 
 /// A loan in slots of the ring, until this is dropped.
@@ -32,7 +32,7 @@ pub(crate) enum Held {
 /// Slots of the ring that hold one lend. Cleared when dropped.
 pub(crate) struct Slots {
     /// Weak, since records of the driver own leases.
-    due: Weak<Due>,
+    pending: Weak<Pending>,
     getbuf: Rc<GetBufShared>,
     /// The slot to send and write from.
     slot: u16,
@@ -42,12 +42,12 @@ pub(crate) struct Slots {
 
 impl Held {
     pub(crate) fn new(
-        due: &Rc<Due>,
+        pending: &Rc<Pending>,
         getbuf: Rc<GetBufShared>,
         slot: u16,
         fill: Option<u16>,
     ) -> Self {
-        Self::Payload(Slots { due: Rc::downgrade(due), getbuf, slot, fill })
+        Self::Payload(Slots { pending: Rc::downgrade(pending), getbuf, slot, fill })
     }
 
     pub(crate) fn of_request(answer: Rc<Answer>) -> Self {
@@ -81,9 +81,9 @@ impl Held {
 impl Drop for Slots {
     fn drop(&mut self) {
         // A driver that is gone has closed its ring, which gave everything back.
-        let Some(due) = self.due.upgrade() else { return };
+        let Some(pending) = self.pending.upgrade() else { return };
         for slot in [Some(self.slot), self.fill].into_iter().flatten() {
-            due.mark_clear(&self.getbuf, slot);
+            pending.mark_clear(&self.getbuf, slot);
         }
     }
 }

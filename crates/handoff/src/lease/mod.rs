@@ -18,6 +18,7 @@ pub(crate) mod intake;
 )]
 pub(crate) mod kernel;
 pub(crate) mod mapped_span;
+pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod received;
 #[cfg_attr(
@@ -48,6 +49,7 @@ pub(crate) use kernel::Bytes;
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use kernel::{Lease, LeaseMut};
 pub use mapped_span::MappedSpan;
+pub(crate) use pending::{Mark, Pending, TagResult};
 pub use pool::Pool;
 pub use received::Span;
 pub(crate) use received::Ticket;
@@ -58,5 +60,5 @@ pub use rx_memory::{RxGrowth, RxShortage};
 pub use rx_queue::{ExportedRxQueue, RxQueue};
 pub use rx_stats::RxStats;
 pub use span_ref::SpanRef;
-pub(crate) use wakes::{Due, Mark, TagResult};
+pub(crate) use wakes::Wakes;
 pub use window::Window;

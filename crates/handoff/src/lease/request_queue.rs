@@ -14,7 +14,7 @@ use std::task::Waker;
 use handoff_sys::ublk::{self, Descriptor};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::wakes::{Due, TagResult};
+use super::pending::{Pending, TagResult};
 use crate::memory::page_size;
 use crate::ring::Endpoint;
 
@@ -67,7 +67,7 @@ impl Drop for Descriptors {
 /// Shared by the requests and leases of a queue.
 pub(crate) struct QueueShared {
     /// Weak, since the driver has the queue.
-    pub(crate) due: Weak<Due>,
+    pub(crate) pending: Weak<Pending>,
     pub(crate) ring: u32,
     /// Of the driver.
     pub(crate) place: u16,
@@ -113,9 +113,9 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         // A driver that is gone has closed its ring, and the device's driver knows.
-        let Some(due) = self.queue.due.upgrade() else { return };
+        let Some(pending) = self.queue.pending.upgrade() else { return };
         let (queue, tag, result) = (self.queue.place, self.tag, self.result.get());
-        due.mark_answer(TagResult { queue, tag, result });
+        pending.mark_answer(TagResult { queue, tag, result });
     }
 }
 

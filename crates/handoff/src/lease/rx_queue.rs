@@ -19,11 +19,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use handoff_sys::zcrx;
 
 use super::dma_buf::DmaBuf;
+use super::pending::Pending;
 use super::rx_binding::{self, RxBinding};
 use super::rx_memory::{RxGrowth, RxMemory};
 use super::rx_shared::RxShared;
 use super::rx_stats::RxStats;
-use super::wakes::Due;
 use crate::error::{Error, Result};
 use crate::mechanism::ReceiveEngine;
 use crate::memory::{Backed, Backing, Memory, Region};
@@ -86,7 +86,7 @@ impl RxQueue {
     /// Binds the queue; from now on it has this number at the driver, which keeps it.
     pub(crate) fn bind(
         io: &Io,
-        due: &Rc<Due>,
+        pending: &Rc<Pending>,
         number: u32,
         region: &Region,
         dma_buf: Option<&DmaBuf>,
@@ -94,14 +94,14 @@ impl RxQueue {
     ) -> Result<Self> {
         let ring = io.ring_descriptor().map_err(keeping_open)?;
         let (memory, id) = rx_binding::bind(io, number, region, dma_buf, binding)?;
-        Ok(Self { shared: RxShared::new(due, number, ring, id, Arc::new(memory)) })
+        Ok(Self { shared: RxShared::new(pending, number, ring, id, Arc::new(memory)) })
     }
 
     /// Makes this driver receive from the queue as well; from now on it has this number at the driver, which keeps
     /// it.
     pub(crate) fn import(
         io: &Io,
-        due: &Rc<Due>,
+        pending: &Rc<Pending>,
         number: u32,
         exported: &ExportedRxQueue,
     ) -> Result<Self> {
@@ -118,7 +118,7 @@ impl RxQueue {
             };
             unavailable(memory.engine, format!("{reason} ({error})"))
         })?;
-        Ok(Self { shared: RxShared::new(due, number, ring, id, Arc::clone(memory)) })
+        Ok(Self { shared: RxShared::new(pending, number, ring, id, Arc::clone(memory)) })
     }
 
     /// Lets drivers of other threads receive from the queue, too ([`Driver::import_rx_queue`]): each its own

@@ -12,8 +12,8 @@ use std::rc::Rc;
 use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::net;
 
+use super::pending::Pending;
 use super::pool::PoolShared;
-use super::wakes::Due;
 use crate::error::{Error, Result};
 use crate::memory::{map, own, page_size};
 use crate::ring::{Io, Key};
@@ -40,7 +40,12 @@ pub struct Window {
 }
 
 impl Window {
-    pub(crate) fn new(io: &Rc<Io>, due: &Rc<Due>, places: usize, place: usize) -> Result<Self> {
+    pub(crate) fn new(
+        io: &Rc<Io>,
+        pending: &Rc<Pending>,
+        places: usize,
+        place: usize,
+    ) -> Result<Self> {
         let len =
             places.checked_mul(place).filter(|len| *len > 0 && place.is_multiple_of(page_size()));
         let len = len.ok_or(Error::Invalid(
@@ -58,16 +63,16 @@ impl Window {
         let start = mapping().map_err(|error| Error::io("mapping a TCP socket", error.into()))?;
         let start = std::ptr::NonNull::new(start.cast()).expect("never mapped at zero");
         // Nobody reads more of it than the kernel says it has mapped.
-        let pages = PoolShared::of_list(io, due, own(start, len, false), place, places);
+        let pages = PoolShared::of_list(io, pending, own(start, len, false), place, places);
         let chunk = place.min(CHUNK);
         let rest = map(chunk * places, MapFlags::PRIVATE, None)
             .map_err(|error| Error::io("mapping memory beside a window", error))?;
-        let rest = PoolShared::of_list(io, due, rest, chunk, places);
+        let rest = PoolShared::of_list(io, pending, rest, chunk, places);
         Ok(Self { pages: Rc::new(pages), rest: Rc::new(rest) })
     }
 
-    pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
-        self.pages.is_of(due)
+    pub(crate) fn is_of(&self, pending: &Rc<Pending>) -> bool {
+        self.pages.is_of(pending)
     }
 
     pub(crate) fn forget(&self, receiver: Key) {

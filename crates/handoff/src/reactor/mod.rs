@@ -56,7 +56,7 @@ impl Reactor {
         let start = thread_time();
         act();
         if !self.is_quiet() {
-            self.due.wake_later(|| self.turn(Until::Now)).ok()?;
+            self.wakes().wake_later(|| self.turn(Until::Now)).ok()?;
         }
         Some(thread_time().saturating_sub(start))
     }
@@ -74,7 +74,7 @@ impl Reactor {
     /// `parks` says whether a wake by another thread ends the wait.
     fn turn_around(&self, until: Until, parks: bool) -> Result<usize> {
         self.check_here()?;
-        if self.due.is_telling() {
+        if self.wakes().is_telling() {
             // Nothing can be told during telling.
             return Ok(0);
         }
@@ -82,24 +82,24 @@ impl Reactor {
         // it only looks, its caller calls the others; otherwise wakers would nest in each other. A driver
         // that goes wakes at its end.
         let only_looks = matches!(until, Until::Now | Until::Soon);
-        let wakes = !(self.due.is_gone() || self.due.is_waking() && only_looks);
+        let wakes = !(self.pending.is_gone() || self.wakes().is_waking() && only_looks);
         if wakes {
-            self.due.wake_all();
+            self.wakes().wake_all();
         }
         self.mark_driven();
-        let telling = self.due.telling();
+        let telling = self.wakes().telling();
         let events = self.turn_and_tell(until, parks);
         drop(telling);
         if wakes {
-            self.due.wake_all();
+            self.wakes().wake_all();
         }
         events
     }
 
     #[inline(always)]
     fn turn_and_tell(&self, until: Until, parks: bool) -> Result<usize> {
-        let (until, mut due) =
-            if self.due.take_to_start() { self.start_due(until) } else { (until, 0) };
+        let (until, mut expired) =
+            if self.pending.take_to_start() { self.start_pending(until) } else { (until, 0) };
         lane::pump_marked(self);
         if self.departed.any() {
             self.clear_departed();
@@ -107,7 +107,7 @@ impl Reactor {
         self.keep_to_budget();
         // A task that is to be woken by now has something to do.
         let until = match until {
-            Until::One | Until::OneOr(_) if !self.due.is_gone() && self.due.has_wakes() => {
+            Until::One | Until::OneOr(_) if !self.pending.is_gone() && self.wakes().has_wakes() => {
                 Until::Now
             }
             until => until,
@@ -115,14 +115,14 @@ impl Reactor {
         let entered = if parks { self.park(until) } else { self.enter(until) };
         let events = entered.and_then(|()| {
             if let Until::OneOr(_) = until {
-                due += self.tell_due();
+                expired += self.tell_expired();
             }
             self.tell()
         });
         self.deadlines.set_alarm();
         self.turns.set(self.turns.get().wrapping_add(1));
         self.at_once.set(0);
-        events.map(|events| events + due)
+        events.map(|events| events + expired)
     }
 
     /// As [`enter`](Self::enter); a wake by another thread ends the wait.
@@ -163,7 +163,7 @@ impl Reactor {
                 self.go_on_with_lanes();
                 let mut ring = ring.borrow_mut();
                 if ring.event_watched() {
-                    ring.settle_event(self.has_marks() || self.due.has_wakes());
+                    ring.settle_event(self.has_marks() || self.wakes().has_wakes());
                 }
                 Ok(count)
             }
@@ -183,45 +183,44 @@ impl Reactor {
 
     /// Starts marked operations before deciding on a wait.
     pub(crate) fn start_and_wake(&self) {
-        if self.due.is_telling() || !self.is_here() {
+        if self.wakes().is_telling() || !self.is_here() {
             return;
         }
-        let telling = self.due.telling();
+        let telling = self.wakes().telling();
         self.start_marked();
         drop(telling);
-        self.due.wake_all();
+        self.wakes().wake_all();
     }
 
     pub(crate) fn start_marked(&self) {
-        if self.has_streams() || self.due.has_marks() {
+        if self.has_streams() || self.pending.has_marks() {
             self.start_each_marked();
         }
         lane::pump_marked(self);
     }
 
-    /// Starts what is due, and makes the turn end when more becomes due; returns how much was due by the
-    /// clock.
+    /// Starts what is pending, and makes the turn end with the next deadline; returns how many deadlines have expired.
     #[inline(never)]
-    fn start_due(&self, until: Until) -> (Until, usize) {
+    fn start_pending(&self, until: Until) -> (Until, usize) {
         self.start_each_marked();
-        let (mut until, mut due) = (until, 0);
+        let (mut until, mut expired) = (until, 0);
         if !self.deadlines.is_empty() {
-            due = self.tell_due();
+            expired = self.tell_expired();
             // This may have marked more, which must start before a wait begins.
             self.start_each_marked();
-            until = self.until_due(until);
+            until = self.until_deadline(until);
         }
         // What had no room, or whose time has not come, is looked at again.
-        if !self.deadlines.is_empty() || self.has_streams() || self.due.has_marks() {
-            self.due.look_again();
+        if !self.deadlines.is_empty() || self.has_streams() || self.pending.has_marks() {
+            self.pending.look_again();
         }
-        (until, due)
+        (until, expired)
     }
 
     fn start_each_marked(&self) {
         loop {
             self.start_streams(|socket| order::pump(self, socket));
-            self.due.start_marks(|mark| match mark {
+            self.pending.start_marks(|mark| match mark {
                 Mark::Receive(key) => self.start_receive(key),
                 Mark::Refill(queue) => {
                     self.rx_queues.borrow()[queue as usize].publish(self.io.ring_raw());
@@ -245,11 +244,11 @@ impl Reactor {
         }
     }
 
-    /// Handles what is due by the clock; returns how much that was.
-    fn tell_due(&self) -> usize {
+    /// Handles expired deadlines; returns their number.
+    fn tell_expired(&self) -> usize {
         let now = Instant::now();
         let mut count = 0;
-        while let Some(then) = self.deadlines.take_due(now) {
+        while let Some(then) = self.deadlines.take_expired(now) {
             count += 1;
             match then {
                 Then::Tell(token) => self.ready(token),
@@ -257,14 +256,14 @@ impl Reactor {
                 Then::Cancel(token) => self.cancel_again(token, true),
                 Then::Look(lingering) => self.look_at(lingering),
                 Then::Review => self.review(),
-                Then::Wake(waker) => self.due.wake(Some(waker)),
+                Then::Wake(waker) => self.wakes().wake(Some(waker)),
             }
         }
         count
     }
 
     /// A wait ends with the earliest deadline.
-    fn until_due(&self, until: Until) -> Until {
+    fn until_deadline(&self, until: Until) -> Until {
         match (until, self.deadlines.time_left()) {
             (Until::One, Some(left)) => Until::OneOr(left),
             (Until::OneOr(time), Some(left)) => Until::OneOr(time.min(left)),
@@ -402,7 +401,7 @@ impl Reactor {
         if !self.is_here() {
             return;
         }
-        self.due.leave();
+        self.pending.leave();
         let ending = self.records.borrow_mut().end_all();
         lane::give_up(self);
         self.end(ending);
@@ -417,8 +416,8 @@ impl Reactor {
         }
         let sleeping = self.deadlines.take_wakers();
         let others = groups.into_iter().chain(lanes).chain(queues).chain(sleeping);
-        self.due.wake_with_others(waiting.into_iter().chain(others));
-        self.due.finish();
+        self.wakes().wake_with_others(waiting.into_iter().chain(others));
+        self.wakes().finish();
     }
 
     /// Ends the waits that the ring has.
@@ -482,7 +481,7 @@ impl Drop for Reactor {
             return;
         }
         // The ring gives back what is dropped from here on.
-        self.due.close();
+        self.pending.close();
         let ending = self.records.borrow_mut().end_all();
         // Meanwhile wakers that were left behind are dropped; that must not keep memory from the kernel.
         let ended = panic::catch_unwind(AssertUnwindSafe(|| {
@@ -513,7 +512,7 @@ impl Drop for Reactor {
             );
         }
         // Others may wait for what came back last, or own it.
-        let woke = panic::catch_unwind(AssertUnwindSafe(|| self.due.finish()));
+        let woke = panic::catch_unwind(AssertUnwindSafe(|| self.wakes().finish()));
         if let (Err(panic), false) = (ended.and(woke), thread::panicking()) {
             panic::resume_unwind(panic);
         }

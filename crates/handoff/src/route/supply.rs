@@ -135,7 +135,7 @@ impl FromStream {
             Some(intake) => intake,
             None => {
                 let region = memory(driver, PIECES * CHUNK, registered)?;
-                Intake::from(&Pool::new(&driver.io, &driver.due, region, CHUNK)?)
+                Intake::from(&Pool::new(&driver.io, &driver.pending, region, CHUNK)?)
             }
         };
         Ok(Self { receiver: socket.receive(intake)?, enough, failure: None })

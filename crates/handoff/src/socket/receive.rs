@@ -30,7 +30,7 @@ impl Socket {
     /// receiver: two would each get parts of what comes.
     pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
         let (driver, intake) = (Rc::clone(&self.driver), intake.into());
-        if !intake.is_of(&driver.due) {
+        if !intake.is_of(&driver.pending) {
             return Err(Error::Invalid(
                 "the pool or rx queue belongs to another driver than the socket",
             ));
@@ -43,7 +43,7 @@ impl Socket {
         let taken = Arrivals::new(intake.queue.clone());
         let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
         let key = driver.records.borrow_mut().insert(|| Op::Receive(op));
-        driver.due.mark_receive(key);
+        driver.pending.mark_receive(key);
         Ok(Receiver { driver, key, taken })
     }
 }

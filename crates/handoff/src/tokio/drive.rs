@@ -62,7 +62,7 @@ async fn turn_on_readiness(driver: Driver) -> Result<Infallible> {
     loop {
         reactor.turn(Until::Now)?;
         poll_fn(|context| {
-            reactor.due.set_attention(context.waker());
+            reactor.wakes().set_attention(context.waker());
             if !reactor.is_quiet() {
                 return Poll::Ready(Ok(()));
             }

@@ -53,7 +53,7 @@ impl LaneShared {
         if !(1..=MAX_CAPACITY).contains(&capacity) {
             return Err(Error::Invalid("a lane takes 1 to 32768 buffers"));
         }
-        if core.due.is_gone() {
+        if core.pending.is_gone() {
             return Err(Error::DriverGone);
         }
         let ring = core.io.ring().ok_or_else(|| core.io.no_ring("a lane"))?.borrow();
@@ -80,7 +80,7 @@ impl LaneShared {
     ) -> Result<(), (Buffer, Error)> {
         let mut state = self.state.borrow_mut();
         let ours = buffer.0.is_cut_from(&state.backing);
-        if !ours || state.len() == state.capacity || state.end.is_some() || core.due.is_gone() {
+        if !ours || state.len() == state.capacity || state.end.is_some() || core.pending.is_gone() {
             let error = self.refusal(core, &state, ours);
             return Err((buffer, error));
         }
@@ -103,7 +103,7 @@ impl LaneShared {
     #[cold]
     fn refusal(&self, core: &Core, state: &State, ours: bool) -> Error {
         match state.end {
-            _ if core.due.is_gone() => Error::DriverGone,
+            _ if core.pending.is_gone() => Error::DriverGone,
             Some(Ended::Canceled) => Error::Canceled { done: 0 },
             Some(Ended::Broken(sent, total)) => Error::StreamBroken { sent, total },
             None if !ours => Error::Invalid("the buffer is not of the region of the lane"),
@@ -139,7 +139,7 @@ impl LaneShared {
             let wakers = state.for_room.take();
             drop(state);
             // The caller has the buffer.
-            core.due.wake_later(|| core.due.wake_many(wakers));
+            core.wakes().wake_later(|| core.wakes().wake_many(wakers));
         }
         Some((sent, Returned { buffer, receipt }))
     }
@@ -147,7 +147,7 @@ impl LaneShared {
     /// Returns whether there is room; if not, `waker` is called when there may be.
     pub(crate) fn poll_room(&self, core: &Core, waker: &Waker) -> Result<bool> {
         let state = self.state.borrow();
-        if core.due.is_gone() || state.end.is_some() {
+        if core.pending.is_gone() || state.end.is_some() {
             return Err(self.refusal(core, &state, true));
         }
         let room = state.len() < state.capacity;
@@ -231,7 +231,7 @@ impl LaneShared {
             if !state.for_back.is_empty() {
                 let wakers = state.for_back.take();
                 drop(state);
-                core.due.wake_many(wakers);
+                core.wakes().wake_many(wakers);
             }
         }
     }
