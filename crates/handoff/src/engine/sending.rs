@@ -17,6 +17,16 @@ use crate::op::loan::Returned;
 use crate::op::{BackTo, Loan, Records, SendOp, Waiter};
 use crate::ring::Key;
 
+/// Result of an attempt by system call.
+pub(crate) enum Attempt {
+    /// The send is settled.
+    Settled,
+    /// The socket takes nothing now.
+    Blocked,
+    /// The ring has it.
+    Submitted,
+}
+
 /// Wakes those who wait for the stage that a send has reached, and frees the record when it is over. Called
 /// after each change; most changes need nothing more.
 pub(crate) fn advance(core: &Core, key: Key) {

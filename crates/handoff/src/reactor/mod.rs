@@ -19,9 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, Then};
-use crate::engine::{
-    accepting, get_buf, lane, msg_zerocopy, order, receiving, requests, transfer, uring_zc,
-};
+use crate::engine::{accepting, get_buf, lane, order, receiving, requests, transfer};
 use crate::error::{Error, Result};
 use crate::lease::Mark;
 use crate::op::Kind;
@@ -353,7 +351,7 @@ impl Reactor {
                 let ring = self.io.ring_raw();
                 self.rx_queues.borrow()[token.rx_queue()].fell_short(ring);
             }
-            Stage::Attempt(_) | Stage::Header => return uring_zc::completed(self, all),
+            Stage::Attempt(_) | Stage::Header => return order::completed(self, all),
         }
         1
     }
@@ -382,7 +380,7 @@ impl Reactor {
         }
         let kind = self.records.borrow().kind(token.key);
         match (kind, token.stage) {
-            (Some(Kind::Send), Stage::Return) => msg_zerocopy::ready(self, token.key),
+            (Some(Kind::Send), Stage::Return) => order::returned(self, token.key),
             (Some(Kind::Send), _) => order::ready(self, token.key),
             (Some(Kind::Receive), _) => receiving::ready(self, token.key),
             (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
@@ -447,7 +445,7 @@ impl Reactor {
             let kind = self.records.borrow().kind(key);
             match kind {
                 Some(Kind::Get) => get_buf::end(self, key),
-                Some(Kind::Send) => msg_zerocopy::give_up(self, key),
+                Some(Kind::Send) => order::give_up(self, key),
                 _ => {}
             }
         }
