@@ -9,12 +9,15 @@
 //! - no call made while the state is borrowed can come back to the lane or the driver.
 
 mod datagrams;
+mod progress;
 mod stream;
 
 use std::cell::RefMut;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
+
+use progress::Sum;
 
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -25,22 +28,7 @@ use crate::op::lane::{Ended, LaneShared, MAX_CAPACITY, Stage, State};
 use crate::op::loan::Returned;
 use crate::outcome::Tally;
 use crate::receipt::Receipt;
-use crate::ring::token::NEXT_GENERATION;
-use crate::ring::{Completion, Ring, Token};
-
-/// The sum of a run of completions.
-#[derive(Default)]
-struct Sum {
-    messages: u64,
-    notifications: u64,
-    /// Requests that completed with a return signal still to come.
-    lent: u32,
-    /// Return signals of such requests.
-    returned: u32,
-    /// Requests that the kernel no longer has.
-    ended: u32,
-    tally: Tally,
-}
+use crate::ring::{Completion, Token};
 
 impl LaneShared {
     /// Opens a lane and adds it to the driver.
@@ -318,23 +306,6 @@ fn pump(core: &Core, lane: &Rc<LaneShared>) {
     }
 }
 
-/// Result of an attempt to submit.
-#[derive(Default)]
-struct Submitted {
-    requests: u32,
-    /// The ring had no room for all.
-    stalled: bool,
-    /// Buffers that came back without a request.
-    settled: Option<Sum>,
-}
-
-/// Makes room for one request in the ring's queue; returns whether there is some.
-fn make_room(ring: &mut Ring) -> bool {
-    ring.make_room(1)
-        .inspect_err(|error| tracing::debug!(%error, "a lane waits for the ring"))
-        .is_ok()
-}
-
 /// Tells a lane about all its completions at the front; returns their number.
 pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
     let first = all[0].data;
@@ -359,9 +330,6 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
     }
     told
 }
-
-/// Places that wait for the socket to have room.
-type Blocked = Option<Vec<Token>>;
 
 #[cold]
 fn await_room(core: &Core, lane: &LaneShared, token: Token) {
@@ -403,11 +371,6 @@ pub(crate) fn give_up(core: &Core) {
     }
 }
 
-/// The next use of a place, for another request.
-fn next_use(data: u64) -> u64 {
-    data.wrapping_add(NEXT_GENERATION)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
@@ -415,7 +378,7 @@ mod tests {
     use super::*;
     use crate::memory::{Backed, Region};
     use crate::op::chooser::Chooser;
-    use crate::ring::{Io, Shape, skip};
+    use crate::ring::{Io, Ring, Shape, skip};
 
     const LEN: usize = 100;
 
