@@ -196,10 +196,10 @@ impl DriverBuilder {
         };
         let reactor = Reactor::new(io, self.in_flight)?;
         if let Some(time) = self.linger {
-            reactor.linger.set(time);
+            reactor.core.linger.set(time);
         }
-        reactor.unclaimed.set_most(self.unclaimed_loans);
-        reactor.pipes.most.set(self.pipes);
+        reactor.core.unclaimed.set_most(self.unclaimed_loans);
+        reactor.core.pipes.most.set(self.pipes);
         Ok(Driver::of(reactor))
     }
 }

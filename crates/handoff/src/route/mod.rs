@@ -262,7 +262,7 @@ impl Route {
 /// Lets the thread's other futures have their turn. Also for callers that poll after each turn and have no waker: the
 /// next turn does not sleep.
 async fn let_others_run(driver: &Reactor) {
-    driver.news.set(true);
+    driver.core.news.set(true);
     yield_now().await;
 }
 

@@ -218,7 +218,7 @@ impl OwnedWriteHalf {
 
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
-        if self.ends && self.socket.driver.is_here() {
+        if self.ends && self.socket.driver.core.is_here() {
             self.socket.shared.end_writing();
         }
     }
