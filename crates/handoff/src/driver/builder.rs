@@ -52,6 +52,22 @@ pub struct DriverBuilder {
     pipes: usize,
 }
 
+impl Driver {
+    /// Builds a driver of the default sizes, with io_uring if the kernel allows it.
+    ///
+    /// # Errors
+    ///
+    /// As [`DriverBuilder::build`].
+    pub fn new() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// A driver of other sizes.
+    pub fn builder() -> DriverBuilder {
+        DriverBuilder::default()
+    }
+}
+
 impl Default for DriverBuilder {
     fn default() -> Self {
         Self {

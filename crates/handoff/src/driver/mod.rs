@@ -8,7 +8,7 @@
 //! - when the last [`Driver`] goes, operations under way end, and everyone who waits or asks later is told;
 //! - when the last handle of any kind goes, the ring closes before the memory that it may use.
 
-mod builder;
+pub(crate) mod builder;
 mod clock;
 mod pool_wait;
 
@@ -38,7 +38,6 @@ use crate::socket::Socket;
 use crate::socket::connect::Connecting;
 use crate::socket::group::Group;
 use crate::socket::listen::Listener;
-pub use builder::{DriverBuilder, RingUse};
 
 /// A handle on a thread's ring. A clone is another handle on the same ring.
 ///
@@ -120,20 +119,6 @@ impl Driver {
 
     fn core(&self) -> &Core {
         &self.reactor.core
-    }
-
-    /// Builds a driver of the default sizes, with io_uring if the kernel allows it.
-    ///
-    /// # Errors
-    ///
-    /// As [`DriverBuilder::build`].
-    pub fn new() -> Result<Self> {
-        Self::builder().build()
-    }
-
-    /// A driver of other sizes.
-    pub fn builder() -> DriverBuilder {
-        DriverBuilder::default()
     }
 
     /// Why there is no ring; `None` if there is one.
@@ -358,7 +343,7 @@ impl Driver {
         self.core().unclaimed.stats()
     }
 
-    /// The most operations that may be under way at once: [`DriverBuilder::in_flight`].
+    /// The most operations that may be under way at once: [`DriverBuilder::in_flight`](crate::DriverBuilder::in_flight).
     pub fn in_flight_limit(&self) -> usize {
         self.core().records.borrow().limit()
     }

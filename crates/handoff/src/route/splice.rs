@@ -23,7 +23,8 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SendFlags, send};
 use rustix::pipe::{SpliceFlags, splice};
 
-use super::{cold, let_others_run};
+use super::cold;
+use super::pause::let_others_run;
 use crate::core::Pipe;
 use crate::error::{Error, Result};
 use crate::file::File;

@@ -17,7 +17,8 @@ use ::tokio::runtime::{Builder, Handle};
 use ::tokio::task::{LocalSet, spawn_local};
 use futures_lite::future::or;
 
-use crate::driver::{Driver, DriverBuilder};
+use crate::driver::Driver;
+use crate::driver::builder::DriverBuilder;
 use crate::error::{Error, Result};
 use crate::ring::Until;
 
