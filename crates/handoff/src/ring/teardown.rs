@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Timespec};
 
-use super::{Ring, Until};
+use super::instance::Ring;
+use super::until::Until;
 
 /// How long a closing driver waits for the kernel to end cancelled requests. Notifications of data that a
 /// stalled peer does not take can stay out for longer, and nothing can speed them up.
