@@ -36,7 +36,9 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     pub(crate) fn new(io: Io, in_flight: usize) -> Result<Rc<Self>> {
-        Ok(Rc::new(Self { core: Core::new(io, in_flight)?, places: Cell::default() }))
+        let core = Core::new(io, in_flight)?;
+        core.watch_unpark()?;
+        Ok(Rc::new(Self { core, places: Cell::default() }))
     }
 
     /// CPU nanoseconds of this thread for `act` and the submission of what it queued.
