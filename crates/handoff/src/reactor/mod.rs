@@ -456,7 +456,7 @@ impl Reactor {
 
     /// Gives the kernel a moment to let go of everything.
     fn wait_for_kernel(&self) {
-        let deadline = Instant::now() + teardown::PATIENCE;
+        let deadline = Instant::now() + teardown::TIMEOUT;
         while self.core.kernel_holds_any() {
             let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
             if self.turn(Until::OneOr(time)).is_err() {
