@@ -49,7 +49,7 @@ pub(crate) struct Core {
     pub(crate) departed: Arc<Departed>,
     /// The devices that clear slots, by slot.
     pub(crate) clearing: RefCell<Vec<Option<Rc<GetBufShared>>>>,
-    /// Rx queues that are bound to the ring until it closes.
+    /// Rx queues that are bound to the ring until it closes, by number.
     pub(crate) rx_queues: RefCell<Vec<Rc<RxShared>>>,
     /// Queues of block devices whose requests the ring takes until it closes.
     pub(crate) request_queues: RefCell<Vec<Served>>,
