@@ -311,8 +311,8 @@ impl Control {
     /// # Errors
     ///
     /// The driver's errors.
-    pub fn wait_until_gone(&mut self, id: u32, patience: Duration) -> Result<bool, Error> {
-        let deadline = Instant::now() + patience;
+    pub fn wait_until_gone(&mut self, id: u32, time: Duration) -> Result<bool, Error> {
+        let deadline = Instant::now() + time;
         while self.find(id)?.is_some() {
             if Instant::now() > deadline {
                 return Ok(false);

@@ -5,7 +5,7 @@ use std::io;
 
 use serde::Serialize;
 
-use crate::life::{Failure, OPS, Statistics};
+use crate::request::{Failure, OPS, Statistics};
 
 /// Counters of a device's engines since it was made.
 ///

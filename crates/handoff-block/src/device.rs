@@ -20,9 +20,9 @@ use crate::state::{Directory, Record};
 /// How often the driver is asked again.
 const PAUSE: Duration = Duration::from_millis(25);
 /// How long the number of a removed device may take to be free.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The kernel releases a killed server's requests in the background.
-const RECOVERY_PATIENCE: Duration = Duration::from_secs(30);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a killed server may seem to live.
 const LETTING_GO: Duration = Duration::from_secs(5);
 /// The largest discard in bytes; of a stripe, in chunks.
@@ -65,7 +65,7 @@ impl Device {
         // Before the number is free, and another device's.
         directory.remove();
         self.control.remove(self.id)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REMOVAL_TIMEOUT;
         while self.is_there()? {
             if Instant::now() > deadline {
                 tracing::warn!("device {} was removed while somebody had it open", self.id);
@@ -170,26 +170,26 @@ pub(crate) struct Following<'a> {
 /// How long a server waits for the last one to let go. A server that only assumes its end gives up; one that
 /// knows of it waits as long as the device exists.
 #[derive(Debug)]
-pub(crate) struct Patience<'a> {
+pub(crate) struct Deadline<'a> {
     id: u32,
     following: Option<Following<'a>>,
-    over: Instant,
+    at: Instant,
     is_told: bool,
 }
 
-impl<'a> Patience<'a> {
-    pub(crate) fn with_the_last(id: u32, following: Option<Following<'a>>) -> Self {
+impl<'a> Deadline<'a> {
+    pub(crate) fn of_the_last(id: u32, following: Option<Following<'a>>) -> Self {
         Self::of(id, following, LETTING_GO)
     }
 
     fn of(id: u32, following: Option<Following<'a>>, limit: Duration) -> Self {
-        Self { id, following, over: Instant::now() + limit, is_told: false }
+        Self { id, following, at: Instant::now() + limit, is_told: false }
     }
 
     /// Waits a little, or says what it waited for in vain.
     pub(crate) fn wait(&mut self, control: &mut Control, cause: Error) -> Result<(), Error> {
         let id = self.id;
-        let is_over = Instant::now() > self.over;
+        let is_over = Instant::now() > self.at;
         match self.following {
             None if is_over => return Err(cause),
             None => {}
@@ -214,7 +214,7 @@ impl<'a> Patience<'a> {
         control: &mut Control,
         cause: Error,
     ) -> Result<bool, Error> {
-        if Instant::now() > self.over {
+        if Instant::now() > self.at {
             return Ok(false);
         }
         self.wait(control, cause).map(|()| true)
@@ -236,7 +236,7 @@ pub(crate) fn recoverable(
     id: u32,
     following: Option<Following<'_>>,
 ) -> Result<Found, Error> {
-    let mut patience = Patience::with_the_last(id, following);
+    let mut deadline = Deadline::of_the_last(id, following);
     loop {
         let found = found(control, id)?;
         if found.flags & ublk::F_USER_RECOVERY == 0 {
@@ -245,7 +245,7 @@ pub(crate) fn recoverable(
         if found.state != DeviceState::Live {
             return Ok(found);
         }
-        patience.wait(control, Error::HasServer { id })?;
+        deadline.wait(control, Error::HasServer { id })?;
     }
 }
 
@@ -254,7 +254,7 @@ pub(crate) fn start_recovery(
     id: u32,
     following: Option<Following<'_>>,
 ) -> Result<(), Error> {
-    let mut patience = Patience::of(id, following, RECOVERY_PATIENCE);
+    let mut deadline = Deadline::of(id, following, RECOVERY_TIMEOUT);
     loop {
         let Err(error) = control.start_recovery(id) else { return Ok(()) };
         let is_busy = error.raw_os_error() == Some(libc::EBUSY);
@@ -263,7 +263,7 @@ pub(crate) fn start_recovery(
             return Err(refused);
         }
         // Some of what the last server held has not come back.
-        patience.wait(control, refused)?;
+        deadline.wait(control, refused)?;
     }
 }
 

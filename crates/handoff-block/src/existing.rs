@@ -3,8 +3,8 @@
 use std::fs::File;
 
 use crate::error::Error;
-use crate::life::Map;
 use crate::record::{Part, Record};
+use crate::request::Map;
 use crate::state::{self, Directory};
 use crate::target;
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backing::{self, Backing, Facts};
 use crate::control::{Control, DeviceState};
-use crate::device::{self, Following, Patience, recoverable};
+use crate::device::{self, Deadline, Following, recoverable};
 use crate::error::Error;
 use crate::existing::{existing, laid_out};
 use crate::record::Record;
@@ -103,12 +103,12 @@ impl Files {
         };
         let existing = existing(record, &state, id)?;
         // The last server may let go of them a little later than of the device.
-        let mut patience = Patience::with_the_last(id, following);
+        let mut deadline = Deadline::of_the_last(id, following);
         let mut waits = true;
         let (backings, taken_out) = loop {
             match backing::open_known(&existing, waits) {
                 Err(refused) if refused.is_held && waits => {
-                    waits = patience.wait_or_go_on(control, refused.error)?;
+                    waits = deadline.wait_or_go_on(control, refused.error)?;
                 }
                 opened => break opened.map_err(|refused| refused.error)?,
             }

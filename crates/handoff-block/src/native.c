@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * `bpf/blk_request.h` for the engines in user space, and what libbpf says; `life.rs` and `said.rs` have
+ * `bpf/blk_request.h` for the engines in user space, and what libbpf says; `request.rs` and `libbpf_log.rs` have
  * the other sides.
  */
 #include "blk_request.h"
@@ -85,8 +85,8 @@ static int print(int level, const char *format, va_list arguments)
 	return 0;
 }
 
-void handoff_blk_listen(void (*said)(int level, const char *text, size_t len))
+void handoff_blk_listen(void (*log)(int level, const char *text, size_t len))
 {
-	__atomic_store_n(&told, said, __ATOMIC_RELAXED);
+	__atomic_store_n(&told, log, __ATOMIC_RELAXED);
 	libbpf_set_print(print);
 }

@@ -26,10 +26,10 @@ use crate::Error;
 use crate::engine::loop_object;
 use crate::error::{is_lack, worded};
 pub use crate::exchange::{Change, Watch, exchange};
+use crate::libbpf_log::{explained, listen, shown};
 use crate::object_file;
 use crate::pins::pinned;
 pub use crate::pins::pins;
-use crate::said::{explained, listen, shown};
 
 /// The function that an object must have.
 const FUNCTION: &str = "blk_policy";

@@ -17,7 +17,7 @@ use handoff_sys::ublk;
 use io_uring::{EnterFlags, IoUring, squeue};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::life::{Config, Descriptor, Entries, Life};
+use crate::request::{Config, Descriptor, Entries, Requests};
 use crate::ring::{self, Shape};
 use crate::spec::Engine;
 use crate::state::{self, Mapping};
@@ -61,7 +61,7 @@ pub(crate) struct Queue {
     ring_fd: Option<RingFd>,
     pub(crate) ring: IoUring,
     pub(crate) config: Config,
-    pub(crate) life: Life,
+    pub(crate) requests: Requests,
     pub(crate) region: Mapping,
     descriptors: Pages,
     buffers: Option<Pages>,
@@ -87,8 +87,8 @@ impl Queue {
         descriptors.become_requests(&files[0], config.queue)?;
         assert_eq!(region.len(), config.region_size as usize, "made for this depth");
         // SAFETY: the region is made for this depth, and goes with this queue.
-        let life = unsafe { Life::new(config, region.as_ptr()) };
-        Ok(Self { ring_fd, ring, config, life, region, descriptors, buffers, gone: 0 })
+        let requests = unsafe { Requests::new(config, region.as_ptr()) };
+        Ok(Self { ring_fd, ring, config, requests, region, descriptors, buffers, gone: 0 })
     }
 
     /// Bytes of memory of a queue: its buffers, ring and descriptions.
@@ -106,7 +106,7 @@ impl Queue {
 
     /// Queues an entry.
     pub(crate) fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: entries are made by `Life`, and point to lent buffers, or to ours, which are freed only
+        // SAFETY: entries are made by `Requests`, and point to lent buffers, or to ours, which are freed only
         // after all requests are answered; or by `Batch`, which keeps what they point to until they have
         // completed.
         unsafe { self.ring.submission().push(entry) }.expect("room for all pieces of all requests");
@@ -161,7 +161,7 @@ impl Queue {
     pub(crate) fn fetch_all(&mut self) -> io::Result<()> {
         let mut entries = Entries::new();
         for tag in 0..self.config.depth {
-            self.life.command(ublk::U_IO_FETCH_REQ, tag, 0, &mut entries);
+            self.requests.command(ublk::U_IO_FETCH_REQ, tag, 0, &mut entries);
             self.push_all(&entries);
         }
         let submitted = self.ring.submit()?;

@@ -18,8 +18,8 @@ use std::ptr;
 use handoff_sys::workers;
 use io_uring::{IoUring, opcode, squeue, types};
 
-use crate::life::{FILES, PIECES};
 use crate::limits::{Limits, queue_limit};
+use crate::request::{FILES, PIECES};
 use crate::spec::{Engine, Kind, SEGMENTS_KEPT, Spec};
 
 /// How many objects of a kind the kernel keeps for a ring (`IO_ALLOC_CACHE_MAX`).

@@ -26,7 +26,6 @@ use rustix::io::Errno;
 use crate::backing::{Backing, by_command};
 use crate::claims::Making;
 use crate::control::Found;
-use crate::crew::{Crew, Order, Step};
 use crate::device::{
     self, Device, Following, add, check_same, parameters, recoverable, start_recovery,
 };
@@ -39,6 +38,7 @@ use crate::policy::{self, Policy};
 use crate::record::{Part, VERSION};
 use crate::ring::Shape;
 use crate::state::{self, Directory, Record, State};
+use crate::threads::{Order, Step, Threads};
 use crate::{Control, Engine, Error, PassedOver, Spec, target};
 
 /// How often a device that failed to start is stopped.
@@ -76,7 +76,7 @@ pub enum Start {
 #[derive(Debug)]
 pub struct Server {
     device: Device,
-    crew: Crew,
+    threads: Threads,
     record: Record,
     program: Arc<Program>,
     /// Where clients ask for another policy; `None` without a policy.
@@ -110,7 +110,7 @@ pub struct Prepared {
     engine: Engine,
     passed_over: Vec<PassedOver>,
     /// For an existing device.
-    crew: Option<Crew>,
+    threads: Option<Threads>,
     /// What somebody holds for the device's servers.
     files: Option<Files>,
 }
@@ -159,13 +159,13 @@ impl Prepared {
         let device_flags = found.map(|found| found.flags);
         let (engine, passed_over) = engine::choose(spec, features, device_flags, &program)?;
         let mut spec = spec.clone();
-        let mut crew = None;
+        let mut threads = None;
         if let Some(Found { id, queues, depth, max_request, .. }) = found {
             spec = Spec { queues, depth, max_request, ..spec };
             let cpus = |queue| control.affinity(id, queue).unwrap_or_default();
             let of_disks = files.as_ref().map_or_else(|| spec.is_of_disks(), Files::are_disks);
             let shape = Shape::of(engine, &spec, of_disks);
-            crew = Some(Crew::gather(queues, shape, &program, cpus)?);
+            threads = Some(Threads::gather(queues, shape, &program, cpus)?);
         }
         let prepared = Self {
             spec,
@@ -176,7 +176,7 @@ impl Prepared {
             policy,
             engine,
             passed_over,
-            crew,
+            threads,
             files,
         };
         Ok(prepared)
@@ -281,9 +281,9 @@ impl Server {
 
         let cpus = |queue| device.control.affinity(id, queue).unwrap_or_default();
         let shape = Shape::of(engine, &record.spec, of_disks);
-        let crew = Crew::gather(record.spec.queues, shape, &program, cpus)?;
+        let threads = Threads::gather(record.spec.queues, shape, &program, cpus)?;
         tracing::debug!(?map, "device {id}");
-        Self { device, crew, record, program, exchanges }.started(&state, backings, false)
+        Self { device, threads, record, program, exchanges }.started(&state, backings, false)
     }
 
     /// Takes over a device whose server is gone, and serves it.
@@ -352,9 +352,9 @@ impl Server {
         };
         directory.write(&record).map_err(stateful)?;
 
-        let crew = prepared.crew.expect("it was gathered for the device that was found");
+        let threads = prepared.threads.expect("it was gathered for the device that was found");
         tracing::debug!(?map, "device {id}");
-        Self { device, crew, record, program, exchanges }.started(&state, backings, true)
+        Self { device, threads, record, program, exchanges }.started(&state, backings, true)
     }
 
     /// Starts the queues and the device.
@@ -385,9 +385,9 @@ impl Server {
             let region =
                 state.map(queue).map_err(Error::doing("the state of a queue cannot be mapped"))?;
             let (files, program) = (Arc::clone(files), Arc::clone(&self.program));
-            self.crew.order(queue, Order { files, program, region });
+            self.threads.order(queue, Order { files, program, region });
         }
-        self.crew.all_ready()?;
+        self.threads.all_ready()?;
         let started = if recovers {
             self.device.control.end_recovery(id)
         } else {
@@ -404,18 +404,18 @@ impl Server {
         if self.device.remove {
             // Without a start there are no requests: stopping brings back the commands that are there. Those of a
             // queue that is slower to begin come later.
-            self.crew.dismiss();
+            self.threads.dismiss();
             loop {
                 let _ = self.device.stop();
-                if matches!(self.crew.next(PAUSE), Err(RecvTimeoutError::Disconnected)) {
+                if matches!(self.threads.next(PAUSE), Err(RecvTimeoutError::Disconnected)) {
                     break;
                 }
             }
-            self.crew.join();
+            self.threads.join();
         } else {
             // Stopping would end the device, but it must wait for another server. The threads end with the
             // process, and the kernel takes the commands back.
-            self.crew.leave();
+            self.threads.leave();
         }
     }
 
@@ -432,7 +432,7 @@ impl Server {
     /// Ids of the threads that serve the queues. The kernel's own workers for them are called
     /// `iou-wrk-` and the id.
     pub fn threads(&self) -> &[i32] {
-        self.crew.thread_ids()
+        self.threads.thread_ids()
     }
 
     /// Better engines that were not possible, with the reasons.
@@ -456,7 +456,7 @@ impl Server {
     pub fn wait(mut self) -> Result<(), Error> {
         let mut running = usize::from(self.record.spec.queues);
         while running > 0 {
-            match self.crew.heard() {
+            match self.threads.heard() {
                 Some((_, Step::Gathered(_) | Step::Ready)) => continue,
                 Some((_, Step::Ended(Ok(())))) => {
                     running -= 1;
@@ -465,7 +465,7 @@ impl Server {
                 Some((queue, Step::Ended(Err(source)))) => {
                     // Stopping the device would wait for the requests that the queue had.
                     self.device.remove = false;
-                    self.crew.leave();
+                    self.threads.leave();
                     return Err(Error::QueueFailed { id: self.device.id, queue, source });
                 }
                 None => {}
@@ -477,14 +477,14 @@ impl Server {
             }
             self.sleep()?;
         }
-        self.crew.join();
+        self.threads.join();
         Ok(())
     }
 
     /// Until a thread reports something, or a client asks for another policy.
     fn sleep(&self) -> Result<(), Error> {
         let exchanges = self.exchanges.as_ref().map(AsFd::as_fd);
-        let wakes = [Some(self.crew.as_fd()), exchanges];
+        let wakes = [Some(self.threads.as_fd()), exchanges];
         let mut fds: Vec<_> = wakes
             .into_iter()
             .flatten()

@@ -22,12 +22,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use crate::counters::RECOVER;
 pub use crate::counters::{Bucket, Counters, LegFailure, Operation, QueueCounters};
 use crate::error::Error;
-use crate::life::{self, FILES, Failure, MAP_SPACE, Map, QUEUE_SPACE, QueueState};
 use crate::members;
 use crate::pins;
 use crate::private::make_private;
 pub use crate::record::{Part, Record};
 use crate::record::{VERSION, check_version};
+use crate::request::{self, FILES, Failure, MAP_SPACE, Map, QUEUE_SPACE, QueueState};
 
 /// Where the states of all devices are, and the logs of their servers.
 pub const DIRECTORY: &str = "/run/handoff/blk";
@@ -343,7 +343,7 @@ pub(crate) fn region_bytes(depth: u16) -> usize {
 
 /// Bytes of one queue's part of the file.
 fn queue_bytes(depth: u16) -> usize {
-    let requests = usize::from(depth).next_power_of_two() * life::request_bytes();
+    let requests = usize::from(depth).next_power_of_two() * request::request_bytes();
     (QUEUE_SPACE + requests).next_multiple_of(PAGE)
 }
 

@@ -91,7 +91,7 @@ fn kind(fd: &OwnedFd) -> FileKind {
 
 impl File {
     pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Self {
-        Self { endpoint: Rc::new(Endpoint::unlisted(&driver.io, fd)), driver }
+        Self { endpoint: Rc::new(Endpoint::unlisted(&driver.core.io, fd)), driver }
     }
 
     /// What the kernel says about it. The first who needs that asks, once: a splice needs no look.
@@ -176,7 +176,7 @@ impl File {
     /// For a request to the ring.
     fn attached(&self) -> Attached {
         self.kind();
-        self.endpoint.enlist(&self.driver.io);
+        self.endpoint.enlist(&self.driver.core.io);
         Attached::File(Rc::clone(&self.endpoint))
     }
 

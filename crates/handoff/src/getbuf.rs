@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::engine::get_buf;
 use crate::error::{Error, Result};
 use crate::handle::{Awaited, Handle};
-use crate::lease::kernel::{Binding, GetBufShared};
+use crate::lease::getbuf_device::{Binding, GetBufShared};
 use crate::lease::{Bytes, Lease, LeaseMut};
 use crate::op::{GetOp, Op};
 use crate::reactor::Reactor;
@@ -77,11 +77,11 @@ impl GetBuf {
     ///
     /// [`Error::NoRing`], or [`Error::EngineUnavailable`] with what is missing.
     pub(crate) fn open(driver: &Rc<Reactor>) -> Result<Self> {
-        if let Some(shared) = driver.getbuf.borrow().upgrade() {
+        if let Some(shared) = driver.core.getbuf.borrow().upgrade() {
             return Ok(Self { shared, driver: Rc::clone(driver) });
         }
         let opened = Self::open_apart(driver)?;
-        *driver.getbuf.borrow_mut() = Rc::downgrade(&opened.shared);
+        *driver.core.getbuf.borrow_mut() = Rc::downgrade(&opened.shared);
         Ok(opened)
     }
 
@@ -91,25 +91,24 @@ impl GetBuf {
     ///
     /// As [`open`](Self::open).
     pub(crate) fn open_apart(driver: &Rc<Reactor>) -> Result<Self> {
-        if driver.io.ring_id() == 0 {
-            return Err(driver.io.no_ring("lending buffers of the kernel"));
+        if driver.core.io.ring_id() == 0 {
+            return Err(driver.core.io.no_ring("lending buffers of the kernel"));
         }
         let opened = OpenOptions::new().read(true).write(true).open(getbuf::PATH);
         let device = opened.map_err(|error| {
             let reason = handoff_probe::why_no_get_buf(&error);
             // Nothing else, such as a lack of descriptors, lasts.
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) {
-                *driver.no_getbuf.borrow_mut() = Some(reason.clone());
+                *driver.core.no_getbuf.borrow_mut() = Some(reason.clone());
             }
             unavailable(reason)
         })?;
-        *driver.no_getbuf.borrow_mut() = None;
+        *driver.core.no_getbuf.borrow_mut() = None;
         getbuf::query(&device)
             .map_err(|error| unavailable(format!("{} does not answer: {error}", getbuf::PATH)))?;
         let shared = GetBufShared {
-            device: Endpoint::attach(&driver.io, device.into()),
-            due: Rc::downgrade(&driver.due),
-            ring: driver.io.ring_id(),
+            device: Endpoint::attach(&driver.core.io, device.into()),
+            ring: driver.core.io.ring_id(),
         };
         Ok(Self { shared: Rc::new(shared), driver: Rc::clone(driver) })
     }
@@ -120,7 +119,7 @@ impl GetBuf {
     ///
     /// [`Error::EngineUnavailable`], if the driver has not found one.
     pub(crate) fn not_missing(driver: &Rc<Reactor>) -> Result<()> {
-        let missing = driver.no_getbuf.borrow().clone();
+        let missing = driver.core.no_getbuf.borrow().clone();
         missing.map_or(Ok(()), |reason| Err(unavailable(reason)))
     }
 
@@ -278,10 +277,10 @@ impl Awaited for Got {
 impl Getting {
     /// Takes the slots of `op` only if there is room for it.
     fn start(driver: Rc<Reactor>, op: impl FnOnce(&Core) -> Result<GetOp>) -> Result<Self> {
-        driver.check_room()?;
-        let op = op(&driver)?;
-        let key = driver.records.borrow_mut().insert(|| Op::Get(op));
-        get_buf::start(&driver, key);
+        driver.core.check_room()?;
+        let op = op(&driver.core)?;
+        let key = driver.core.records.borrow_mut().insert(|| Op::Get(op));
+        get_buf::start(&driver.core, key);
         Ok(Self(Handle::new(driver, key)))
     }
 

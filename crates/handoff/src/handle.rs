@@ -83,7 +83,7 @@ impl<A: Awaited> Handle<A> {
 
     /// The same for what is to be asked of the kernel; none in a child.
     pub(crate) fn key_here(&self) -> Option<A::Key> {
-        self.key.filter(|_| self.driver.is_here())
+        self.key.filter(|_| self.driver.core.is_here())
     }
 
     /// As [`take`](Self::take), by another way to take it.
@@ -91,7 +91,7 @@ impl<A: Awaited> Handle<A> {
         &mut self,
         take: impl FnOnce(&Core, A::Key) -> Option<T>,
     ) -> Option<T> {
-        let taken = take(&self.driver, self.key_here()?)?;
+        let taken = take(&self.driver.core, self.key_here()?)?;
         self.key = None;
         Some(taken)
     }
@@ -109,10 +109,10 @@ impl<A: Awaited> Handle<A> {
             return Poll::Ready(output);
         }
         let key = self.key.expect("a future is not polled after it was ready");
-        if let Err(error) = self.driver.check_driven() {
+        if let Err(error) = self.driver.core.check_driven() {
             return Poll::Ready(A::without_driver(error));
         }
-        let before = A::wait(&self.driver, key, context.waker().clone());
+        let before = A::wait(&self.driver.core, key, context.waker().clone());
         drop(before);
         Poll::Pending
     }
@@ -123,15 +123,15 @@ impl<A: Awaited> Future for Handle<A> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<A::Output> {
         let this = self.get_mut();
-        if this.driver.at_once.get() >= AT_ONCE {
-            this.driver.at_once.set(0);
+        if this.driver.core.at_once.get() >= AT_ONCE {
+            this.driver.core.at_once.set(0);
             // Also for callers that poll after each turn and have no waker: the next turn does not sleep.
-            this.driver.news.set(true);
+            this.driver.core.news.set(true);
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         let output = ready!(this.poll_taken(context));
-        this.driver.at_once.update(|futures| futures + 1);
+        this.driver.core.at_once.update(|futures| futures + 1);
         Poll::Ready(output)
     }
 }
@@ -141,7 +141,7 @@ impl<A: Awaited> Unpin for Handle<A> {}
 impl<A: Awaited> Drop for Handle<A> {
     fn drop(&mut self) {
         if let Some(key) = self.key_here() {
-            A::let_go(&self.driver, key);
+            A::let_go(&self.driver.core, key);
         }
     }
 }

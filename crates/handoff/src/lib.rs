@@ -67,7 +67,8 @@ pub mod tokio;
 mod transfer;
 
 pub use self::core::LoanStats;
-pub use driver::{Driver, DriverBuilder, RingUse, Wait};
+pub use driver::builder::{DriverBuilder, RingUse};
+pub use driver::{Driver, Wait};
 pub use error::{Error, Result};
 pub use executor::Executor;
 pub use file::{Alignment, File};

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use crate::engine::requests;
 use crate::error::{Error, Result};
 use crate::lease::Request;
-use crate::lease::request::{Answer, QueueShared};
+use crate::lease::request_queue::{Answer, QueueShared};
 use crate::reactor::Reactor;
 
 /// A queue of a block device, whose requests this driver takes until the driver goes or the device is
@@ -46,7 +46,7 @@ impl RequestQueue {
         number: u16,
         depth: u16,
     ) -> Result<Self> {
-        let shared = requests::open(driver, device, number, depth)?;
+        let shared = requests::open(&driver.core, device, number, depth)?;
         Ok(Self { shared, driver: Rc::clone(driver) })
     }
 
@@ -62,8 +62,9 @@ impl RequestQueue {
     fn poll_next(&self, context: &mut Context<'_>) -> Poll<Result<Option<Request>>> {
         let queue = &self.shared;
         if let Some(tag) = queue.arrived.borrow_mut().pop_front() {
-            let described =
-                self.driver.request_queues.borrow()[usize::from(queue.place)].descriptors.of(tag);
+            let described = self.driver.core.request_queues.borrow()[usize::from(queue.place)]
+                .descriptors
+                .of(tag);
             return Poll::Ready(Ok(Some(Request::new(queue, tag, described))));
         }
         if let Some(errno) = queue.failure.get() {
@@ -72,7 +73,7 @@ impl RequestQueue {
         if queue.gone.get() == queue.depth {
             return Poll::Ready(Ok(None));
         }
-        self.driver.check_driven()?;
+        self.driver.core.check_driven()?;
         let before = queue.waker.borrow_mut().replace(context.waker().clone());
         drop(before);
         Poll::Pending

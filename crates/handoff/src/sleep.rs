@@ -46,16 +46,16 @@ impl Future for Sleep {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        self.driver.check_driven()?;
+        self.driver.core.check_driven()?;
         let due = self.due;
         let Some(deadline) = self.deadline else {
             if due <= Instant::now() {
                 return Poll::Ready(Ok(()));
             }
-            self.deadline = Some(self.driver.at(due, Then::Wake(context.waker().clone())));
+            self.deadline = Some(self.driver.core.at(due, Then::Wake(context.waker().clone())));
             return Poll::Pending;
         };
-        match self.driver.deadlines.wake_instead(deadline, context.waker().clone()) {
+        match self.driver.core.deadlines.wake_instead(deadline, context.waker().clone()) {
             Some(before) => {
                 drop(before);
                 Poll::Pending
@@ -68,7 +68,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(deadline) = self.deadline {
-            drop(self.driver.deadlines.forget(deadline));
+            drop(self.driver.core.deadlines.forget(deadline));
         }
     }
 }

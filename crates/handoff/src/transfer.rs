@@ -86,8 +86,8 @@ fn take<B: Lendable>(core: &Core, key: Key) -> Option<Transferred<B>> {
 }
 
 fn start<A: Awaited<Key = Key>>(driver: &Rc<Reactor>, op: TransferOp) -> Handle<A> {
-    let key = driver.records.borrow_mut().insert(|| Op::Transfer(op));
-    transfer::begin(driver, key);
+    let key = driver.core.records.borrow_mut().insert(|| Op::Transfer(op));
+    transfer::begin(&driver.core, key);
     Handle::new(Rc::clone(driver), key)
 }
 
@@ -101,8 +101,8 @@ impl<B: Lendable> Transfer<B> {
         offset: Option<u64>,
         buffer: B,
     ) -> Result<Self, Refused<B>> {
-        let checked = buffer.extent().check_home(|| driver.io.ring_id());
-        if let Err(error) = checked.and_then(|()| driver.check_room()) {
+        let checked = buffer.extent().check_home(|| driver.core.io.ring_id());
+        if let Err(error) = checked.and_then(|()| driver.core.check_room()) {
             return Err(Refused { buffer, error });
         }
         let op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
@@ -114,7 +114,7 @@ impl<B: Lendable> Transfer<B> {
     /// cases.
     pub fn cancel(&self) {
         if let Some(key) = self.0.key_here() {
-            transfer::cancel(self.0.driver(), key);
+            transfer::cancel(&self.0.driver().core, key);
         }
     }
 
@@ -182,7 +182,7 @@ pub(crate) fn connect(
     socket: &Rc<SocketShared>,
     address: SocketAddr,
 ) -> Result<Handle<Over>> {
-    driver.check_room()?;
+    driver.core.check_room()?;
     let mut op = lending_nothing(Attached::Socket(Rc::clone(socket)), true, Direction::Connect);
     op.address = Some(Box::new(address.into()));
     Ok(start(driver, op))
@@ -200,7 +200,7 @@ impl Readiness {
         pollable: bool,
         direction: Direction,
     ) -> Result<Self> {
-        driver.check_there()?;
+        driver.core.check_there()?;
         Ok(Self(start(driver, lending_nothing(file, pollable, direction))))
     }
 }

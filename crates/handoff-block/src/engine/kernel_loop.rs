@@ -28,9 +28,9 @@ use libbpf_rs::{
 };
 
 use crate::error::{is_lack, worded};
-use crate::life::Config;
+use crate::libbpf_log::{explained, listen};
 use crate::queue::{Place, Queue};
-use crate::said::{explained, listen};
+use crate::request::Config;
 
 /// An ELF file is read in place, as structures.
 #[repr(C, align(8))]

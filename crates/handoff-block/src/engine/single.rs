@@ -10,8 +10,8 @@ use handoff_sys::ublk;
 use io_uring::cqueue;
 
 use super::user_loop::Carrier;
-use crate::life::Entries;
 use crate::queue::Queue;
+use crate::request::Entries;
 
 pub(super) struct Single {
     entries: Entries,
@@ -44,7 +44,7 @@ impl Carrier for Single {
 
     fn answer(&mut self, queue: &mut Queue, tag: u32, result: i32) {
         let number = ublk::U_IO_COMMIT_AND_FETCH_REQ;
-        queue.life.command(number, tag, result, &mut self.entries);
+        queue.requests.command(number, tag, result, &mut self.entries);
         queue.push_all(&self.entries);
     }
 

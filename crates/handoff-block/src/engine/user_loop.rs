@@ -6,8 +6,8 @@ use std::io;
 use io_uring::cqueue;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::life::{Done, Entries};
 use crate::queue::Queue;
+use crate::request::{Done, Entries};
 
 /// Completions taken at a time.
 const BATCH: usize = 64;
@@ -47,7 +47,7 @@ pub(super) fn run(
     started();
     loop {
         queue.enter()?;
-        queue.life.turn();
+        queue.requests.turn();
         let now = now();
         loop {
             let done = queue.ring.completion().fill(&mut batch);
@@ -63,13 +63,14 @@ pub(super) fn run(
                         }
                         for &tag in &arrived {
                             let descriptor = queue.descriptor(tag)?;
-                            let end = queue.life.arrived(tag, &descriptor, now, &mut entries);
+                            let end = queue.requests.arrived(tag, &descriptor, now, &mut entries);
                             go_on(queue, &mut carrier, tag, end, &entries);
                         }
                     }
                     Done::Piece { tag, slot } => {
                         let piece = (tag, slot);
-                        let end = queue.life.moved(piece, completion.result(), now, &mut entries);
+                        let end =
+                            queue.requests.moved(piece, completion.result(), now, &mut entries);
                         go_on(queue, &mut carrier, tag, end, &entries);
                     }
                 }

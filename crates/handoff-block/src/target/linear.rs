@@ -1,7 +1,7 @@
 //! Several files one after the other.
 
-use super::Target;
-use crate::life::{FILES, KIND_LINEAR, Map};
+use super::mapping::Target;
+use crate::request::{FILES, KIND_LINEAR, Map};
 use crate::{Error, Spec};
 
 pub(super) struct Linear;

@@ -5,8 +5,8 @@
 //! Failed legs are recorded in the device's state, which a restart of the machine ends: make a mirror that
 //! lost a leg anew from the good leg.
 
-use super::Target;
-use crate::life::{FILES, KIND_MIRROR, Map};
+use super::mapping::Target;
+use crate::request::{FILES, KIND_MIRROR, Map};
 use crate::{Error, Spec};
 
 pub(super) struct Mirror;

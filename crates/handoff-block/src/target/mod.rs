@@ -3,24 +3,18 @@
 
 use handoff_sys::ublk;
 
-use crate::life::Map;
+use crate::request::Map;
 use crate::{Error, Kind, Spec};
 
 mod linear;
+mod mapping;
 mod mirror;
 mod null;
 mod one_file;
 mod policy;
 mod stripe;
 
-/// A mapping.
-pub(crate) trait Target {
-    /// How many files it takes.
-    fn files(&self) -> std::ops::RangeInclusive<usize>;
-
-    /// Fills the map, which has the sizes of the files, and returns the bytes of the device.
-    fn lay_out(&self, spec: &Spec, sizes: &[u64], map: &mut Map) -> Result<u64, Error>;
-}
+use mapping::Target;
 
 /// Bytes of the largest device.
 pub(crate) const MOST: u64 = i64::MAX as u64 / ublk::SECTOR * ublk::SECTOR;
@@ -111,7 +105,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::life::{Ask, Extent, FILES, locate};
+    use crate::request::{Ask, Extent, FILES, locate};
 
     const WRITE: u32 = 1;
 

@@ -2,8 +2,8 @@
 //! costs without I/O. A read is one of `/dev/zero`, since the request's memory, perhaps a page that another has
 //! freed, would otherwise go to the reader as it is.
 
-use super::Target;
-use crate::life::{KIND_NULL, Map};
+use super::mapping::Target;
+use crate::request::{KIND_NULL, Map};
 use crate::{Error, Spec};
 
 const DEFAULT_SIZE: u64 = 1 << 30;

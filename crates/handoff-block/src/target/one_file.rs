@@ -1,8 +1,8 @@
 //! A device in one file or on one block device: linear with one part.
 
-use super::Target;
 use super::linear::Linear;
-use crate::life::Map;
+use super::mapping::Target;
+use crate::request::Map;
 use crate::{Error, Spec};
 
 pub(super) struct Loop;

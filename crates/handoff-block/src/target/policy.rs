@@ -1,8 +1,8 @@
 //! A user's mapping ([`policy`](crate::policy)). It does not show how large the device is, nor how many
 //! places a write goes to.
 
-use super::Target;
-use crate::life::{FILES, KIND_POLICY, Map};
+use super::mapping::Target;
+use crate::request::{FILES, KIND_POLICY, Map};
 use crate::{Error, Spec};
 
 pub(super) struct Policy;

@@ -1,8 +1,8 @@
 //! Chunks distributed over several files in turn. Each file is used for as many whole chunks as the
 //! smallest has.
 
-use super::Target;
-use crate::life::{FILES, KIND_STRIPE, Map};
+use super::mapping::Target;
+use crate::request::{FILES, KIND_STRIPE, Map};
 use crate::{Error, Spec};
 
 pub(super) struct Stripe;

@@ -9,8 +9,7 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::Core;
-use super::lingering::Lingering;
+use super::left::Lingering;
 use crate::op::SocketShared;
 use crate::ring::{Alarm, Token};
 
@@ -36,17 +35,17 @@ pub(crate) enum Then {
 /// A deadline in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Deadline {
-    due: Instant,
+    pub(super) due: Instant,
     /// Tells deadlines of the same time apart.
-    number: u64,
+    pub(super) number: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct Deadlines {
-    list: RefCell<BTreeMap<Deadline, Then>>,
-    made: Cell<u64>,
+    pub(super) list: RefCell<BTreeMap<Deadline, Then>>,
+    pub(super) made: Cell<u64>,
     /// For foreign loops, once there is one.
-    alarm: RefCell<Option<Alarm>>,
+    pub(super) alarm: RefCell<Option<Alarm>>,
 }
 
 impl Deadlines {
@@ -66,7 +65,7 @@ impl Deadlines {
     }
 
     /// Takes a deadline that has passed.
-    pub(crate) fn take_due(&self, now: Instant) -> Option<Then> {
+    pub(crate) fn take_expired(&self, now: Instant) -> Option<Then> {
         let mut list = self.list.borrow_mut();
         let earliest = list.first_entry()?;
         (earliest.key().due <= now).then(|| earliest.remove())
@@ -115,47 +114,6 @@ impl Deadlines {
     pub(crate) fn clear_alarm(&self) {
         if let Some(alarm) = &*self.alarm.borrow() {
             alarm.clear();
-        }
-    }
-}
-
-impl Core {
-    /// Adds a deadline.
-    pub(crate) fn at(&self, due: Instant, then: Then) -> Deadline {
-        let number = self.deadlines.made.replace(self.deadlines.made.get() + 1);
-        let deadline = Deadline { due, number };
-        self.deadlines.list.borrow_mut().insert(deadline, then);
-        self.deadlines.set_alarm();
-        self.due.start_soon();
-        deadline
-    }
-
-    /// A foreign loop is about to wait for the driver's descriptor.
-    pub(crate) fn watch_deadlines(&self) {
-        if self.deadlines.alarm.borrow().is_some() {
-            return;
-        }
-        let alarm = Alarm::new().and_then(|alarm| {
-            self.watch_alarm(alarm.fd())?;
-            Ok(alarm)
-        });
-        match alarm {
-            Ok(alarm) => {
-                self.deadlines.alarm.replace(Some(alarm));
-                self.deadlines.set_alarm();
-            }
-            Err(error) => {
-                tracing::error!(%error, "foreign loops are not told of this driver's deadlines")
-            }
-        }
-    }
-
-    /// The ring's watch on the alarm has ended.
-    pub(crate) fn watch_alarm_again(&self) {
-        if let Some(alarm) = &*self.deadlines.alarm.borrow()
-            && let Err(error) = self.watch_alarm(alarm.fd())
-        {
-            tracing::error!(%error, "foreign loops are not told of this driver's deadlines");
         }
     }
 }

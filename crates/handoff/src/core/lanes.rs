@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::Core;
 use crate::error::{Error, Result};
 use crate::op::lane::LaneShared;
 
@@ -18,9 +17,9 @@ pub(crate) struct Lanes {
     /// Requests that have not completed, and return signals that have not come.
     pub(crate) held: Cell<u32>,
     /// Lanes with something to submit.
-    marked: RefCell<Vec<Rc<LaneShared>>>,
+    pub(super) marked: RefCell<Vec<Rc<LaneShared>>>,
     /// Lanes for which the ring had no room.
-    stalled: RefCell<Vec<Rc<LaneShared>>>,
+    pub(super) stalled: RefCell<Vec<Rc<LaneShared>>>,
 }
 
 impl Lanes {
@@ -93,22 +92,5 @@ impl Lanes {
             lane.state.borrow_mut().abandon()
         };
         self.all().iter().map(abandon).sum()
-    }
-}
-
-impl Core {
-    /// Marks a lane, so that the next turn submits its buffers.
-    #[inline]
-    pub(crate) fn mark_lane(&self, lane: &Rc<LaneShared>) {
-        self.lanes.marked.borrow_mut().push(Rc::clone(lane));
-        self.due.attend();
-    }
-
-    /// Completions were taken, so the ring may have room for the lanes that found none.
-    #[inline]
-    pub(crate) fn go_on_with_lanes(&self) {
-        if !self.lanes.stalled.borrow().is_empty() {
-            self.lanes.stalled.take().iter().for_each(|lane| self.mark_lane(lane));
-        }
     }
 }

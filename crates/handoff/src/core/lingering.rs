@@ -10,91 +10,24 @@
 //! - a connection whose sends are over has no descriptor, where the ring has a table of files: it is asked, and reset, by
 //!   its place there (`IORING_OP_URING_CMD` and `IORING_OP_CONNECT`).
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::rc::{Rc, Weak};
+use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use handoff_sys::tcp::{UNACKNOWLEDGED, bytes_acked};
-use io_uring::{opcode, squeue};
+use io_uring::opcode;
 
-use super::Core;
 use super::deadlines::Then;
-use crate::op::{Kept, Lender, SocketShared, reset};
-use crate::ring::token::DETACHED;
-use crate::ring::{Parked, Token};
-
-/// How long a peer may take next to nothing, unless the builder says otherwise.
-pub(crate) const LINGER: Duration = Duration::from_secs(60);
+use super::left::{Left, Lingering};
+use super::state::Core;
+use crate::op::SocketShared;
+use crate::ring::Token;
 
 /// How long at most if a send ended midway: the peer gets no whole stream, but what was taken of it.
 const CUT: Duration = Duration::from_secs(1);
 
 /// Bytes a second that a peer must take.
 const LEAST: f64 = 1024.0;
-
-/// An address of no family: who connects to it ends the connection.
-static NOWHERE: libc::sockaddr =
-    libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
-
-/// A stream that nobody holds.
-#[derive(Clone)]
-pub(crate) struct Left {
-    /// While a request has it.
-    socket: Weak<SocketShared>,
-    pub(super) lender: Weak<Lender>,
-}
-
-/// A connection, and how much of it the peer had taken when it was looked at, that long ago.
-pub(crate) struct Lingering {
-    left: Left,
-    acked: u64,
-    time: Duration,
-}
-
-impl Left {
-    fn of(socket: &Rc<SocketShared>) -> Self {
-        Self { socket: Rc::downgrade(socket), lender: Rc::downgrade(&socket.lender) }
-    }
-
-    pub(super) fn is_left(&self) -> bool {
-        self.socket.upgrade().is_none_or(|socket| socket.is_left())
-    }
-
-    /// Whether the kernel may have bytes that the peer has not taken, or gets more.
-    fn has_undelivered(&self) -> bool {
-        match self.socket.upgrade() {
-            Some(socket) => socket.has_undelivered(),
-            None => self.lender.upgrade().is_some_and(|lender| lender.lent_by_ring.get() > 0),
-        }
-    }
-
-    fn is_cut(&self) -> bool {
-        match self.socket.upgrade() {
-            Some(socket) => socket.is_cut(),
-            None => self.lender.upgrade().is_some_and(|lender| lender.is_cut.get()),
-        }
-    }
-
-    /// Calls with its descriptor, if it has one.
-    fn with_descriptor<T>(&self, with: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
-        if let Some(socket) = self.socket.upgrade() {
-            return Some(with(&socket.endpoint.fd));
-        }
-        self.lender.upgrade()?.kept(|kept| match kept {
-            Kept::Descriptor(fd) => Some(with(fd)),
-            Kept::Parked(..) => None,
-        })?
-    }
-
-    /// Calls with its place in the ring's table, if it has one instead; with the bytes that will be acknowledged at the
-    /// end.
-    fn with_parked<T>(&self, with: impl FnOnce(&Parked, u64) -> T) -> Option<T> {
-        self.lender.upgrade()?.kept(|kept| match kept {
-            Kept::Parked(parked, end) => Some(with(parked, *end)),
-            Kept::Descriptor(_) => None,
-        })?
-    }
-}
 
 impl Core {
     /// The last handle on a stream is gone, or a send has ended midway afterwards.
@@ -200,74 +133,5 @@ impl Core {
             "a connection that nobody holds is reset: its peer does not take what was sent"
         );
         self.reset(left);
-    }
-
-    /// Ends a connection at once.
-    pub(super) fn reset(&self, left: &Left) {
-        let lender = left.lender.upgrade();
-        if lender.is_some_and(|lender| !lender.is_reset.replace(true)) {
-            self.unclaimed.reset.update(|streams| streams + 1);
-        }
-        if left.with_descriptor(reset).is_some() {
-            return;
-        }
-        let request = left.with_parked(|parked, _| {
-            let len = size_of_val(&NOWHERE) as libc::socklen_t;
-            opcode::Connect::new(parked.target(), &raw const NOWHERE, len).build()
-        });
-        if let Some(request) = request
-            && !self.ask(request.user_data(DETACHED))
-        {
-            // In a moment.
-            let (left, time) = (left.clone(), Duration::ZERO);
-            self.in_background.update(|deadlines| deadlines + 1);
-            self.at(Instant::now(), Then::Look(Lingering { left, acked: u64::MAX, time }));
-        }
-    }
-
-    /// Resets the parked connections whose streams were cut; returns whether there were any.
-    pub(crate) fn reset_cut(&self) -> bool {
-        let left = self.unclaimed.left.borrow().clone();
-        let cut = left.iter().filter(|left| left.has_undelivered() && left.is_cut());
-        cut.inspect(|left| self.reset(left)).count() > 0
-    }
-
-    /// The driver goes: the kernel gives up on the peers of parked connections that take nothing for that long.
-    pub(crate) fn leave_parked_to_the_kernel(&self) {
-        let millis = self.linger.get().as_millis().clamp(1, i32::MAX as u128) as i32;
-        self.linger_millis.set(millis);
-        for left in &*self.unclaimed.left.borrow() {
-            let request = left.with_parked(|parked, _| {
-                let (level, name) = (libc::IPPROTO_TCP as u32, libc::TCP_USER_TIMEOUT as u32);
-                let (value, len) = (self.linger_millis.as_ptr(), size_of::<i32>() as u32);
-                opcode::SetSockOpt::new(
-                    parked.target(),
-                    level,
-                    name,
-                    value.cast_const().cast(),
-                    len,
-                )
-                .build()
-            });
-            if let Some(request) = request {
-                self.ask(request.user_data(DETACHED));
-            }
-        }
-    }
-
-    /// Makes a request about a parked connection, if there is room.
-    fn ask(&self, request: squeue::Entry) -> bool {
-        let Some(ring) = self.io.ring() else { return false };
-        let mut ring = ring.borrow_mut();
-        if let Err(error) = ring.make_room(1) {
-            tracing::debug!(%error, "a connection that nobody holds is seen to later");
-            return false;
-        }
-        // SAFETY: the entry names a static address, or a number in the core, which outlives the ring; the kernel copies
-        // both when it takes the request.
-        unsafe { ring.push(&request) };
-        drop(ring);
-        self.due.attend();
-        true
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for descriptors to become ready, and cancelling operations.
+//! Waiting for descriptors to become ready and for deadlines, and cancelling operations.
 //!
 //! Contracts:
 //! - a wait is told exactly once: of readiness, of an error, or of its cancellation;
@@ -12,18 +12,57 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 
-use super::Core;
-use super::deadlines::Then;
+use super::deadlines::{Deadline, Then};
+use super::state::Core;
 use crate::error::{Error, Result};
 use crate::op::SocketShared;
 use crate::ring::endpoint::with_target;
 use crate::ring::token::{ALARM, Stage, WAKE};
-use crate::ring::{Backend, Endpoint, Ready, Token};
+use crate::ring::{Alarm, Backend, Endpoint, Ready, Token};
 
 /// How long to leave a socket alone that looks ready but is not.
 const LATER: Duration = Duration::from_millis(1);
 
 impl Core {
+    /// Adds a deadline.
+    pub(crate) fn at(&self, due: Instant, then: Then) -> Deadline {
+        let number = self.deadlines.made.replace(self.deadlines.made.get() + 1);
+        let deadline = Deadline { due, number };
+        self.deadlines.list.borrow_mut().insert(deadline, then);
+        self.deadlines.set_alarm();
+        self.pending.start_soon();
+        deadline
+    }
+
+    /// A foreign loop is about to wait for the driver's descriptor.
+    pub(crate) fn watch_deadlines(&self) {
+        if self.deadlines.alarm.borrow().is_some() {
+            return;
+        }
+        let alarm = Alarm::new().and_then(|alarm| {
+            self.watch_alarm(alarm.fd())?;
+            Ok(alarm)
+        });
+        match alarm {
+            Ok(alarm) => {
+                self.deadlines.alarm.replace(Some(alarm));
+                self.deadlines.set_alarm();
+            }
+            Err(error) => {
+                tracing::error!(%error, "foreign loops are not told of this driver's deadlines")
+            }
+        }
+    }
+
+    /// The ring's watch on the alarm has ended.
+    pub(crate) fn watch_alarm_again(&self) {
+        if let Some(alarm) = &*self.deadlines.alarm.borrow()
+            && let Err(error) = self.watch_alarm(alarm.fd())
+        {
+            tracing::error!(%error, "foreign loops are not told of this driver's deadlines");
+        }
+    }
+
     /// Tells `token` once when the endpoint is ready for poll(2) `events`, or has an error.
     pub(crate) fn await_readiness(&self, endpoint: &Endpoint, events: i16, token: Token) {
         let result = match &self.io.backend {
@@ -39,7 +78,7 @@ impl Core {
             }
             Backend::Readiness(epoll) => epoll.borrow_mut().wait_for(endpoint.raw(), events, token),
         };
-        self.due.attend();
+        self.wakes().attend();
         if let Err(error) = result {
             // Whatever the wait was for is tried again.
             tracing::warn!(%error, "waiting for a descriptor failed");
@@ -81,7 +120,7 @@ impl Core {
             }
             Backend::Readiness(epoll) => return epoll.borrow_mut().cancel(token),
         }
-        self.due.attend();
+        self.wakes().attend();
         false
     }
 

@@ -52,6 +52,22 @@ pub struct DriverBuilder {
     pipes: usize,
 }
 
+impl Driver {
+    /// Builds a driver of the default sizes, with io_uring if the kernel allows it.
+    ///
+    /// # Errors
+    ///
+    /// As [`DriverBuilder::build`].
+    pub fn new() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// A driver of other sizes.
+    pub fn builder() -> DriverBuilder {
+        DriverBuilder::default()
+    }
+}
+
 impl Default for DriverBuilder {
     fn default() -> Self {
         Self {
@@ -196,10 +212,10 @@ impl DriverBuilder {
         };
         let reactor = Reactor::new(io, self.in_flight)?;
         if let Some(time) = self.linger {
-            reactor.linger.set(time);
+            reactor.core.linger.set(time);
         }
-        reactor.unclaimed.set_most(self.unclaimed_loans);
-        reactor.pipes.most.set(self.pipes);
+        reactor.core.unclaimed.set_most(self.unclaimed_loans);
+        reactor.core.pipes.most.set(self.pipes);
         Ok(Driver::of(reactor))
     }
 }

@@ -8,7 +8,7 @@
 //! - when the last [`Driver`] goes, operations under way end, and everyone who waits or asks later is told;
 //! - when the last handle of any kind goes, the ring closes before the memory that it may use.
 
-mod builder;
+pub(crate) mod builder;
 mod clock;
 mod pool_wait;
 
@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::core::LoanStats;
+use crate::core::{Core, LoanStats};
 use crate::error::Result;
 use crate::file::File;
 #[cfg(feature = "getbuf")]
@@ -38,7 +38,6 @@ use crate::socket::Socket;
 use crate::socket::connect::Connecting;
 use crate::socket::group::Group;
 use crate::socket::listen::Listener;
-pub use builder::{DriverBuilder, RingUse};
 
 /// A handle on a thread's ring. A clone is another handle on the same ring.
 ///
@@ -118,23 +117,13 @@ impl Driver {
         Self { reactor, _handles: Rc::new(last) }
     }
 
-    /// Builds a driver of the default sizes, with io_uring if the kernel allows it.
-    ///
-    /// # Errors
-    ///
-    /// As [`DriverBuilder::build`].
-    pub fn new() -> Result<Self> {
-        Self::builder().build()
-    }
-
-    /// A driver of other sizes.
-    pub fn builder() -> DriverBuilder {
-        DriverBuilder::default()
+    fn core(&self) -> &Core {
+        &self.reactor.core
     }
 
     /// Why there is no ring; `None` if there is one.
     pub fn ring_unavailable(&self) -> Option<&str> {
-        self.reactor.io.why_no_ring()
+        self.core().io.why_no_ring()
     }
 
     /// Attaches a socket, blocking or not. The driver waits for it; other holders of the open socket see no
@@ -144,7 +133,7 @@ impl Driver {
     ///
     /// When the descriptor is not a socket.
     pub fn socket(&self, socket: impl Into<OwnedFd>) -> Result<Socket> {
-        self.reactor.check_here()?;
+        self.core().check_here()?;
         Socket::attach(Rc::clone(&self.reactor), socket.into())
     }
 
@@ -155,7 +144,7 @@ impl Driver {
     /// [`Error::NoDescriptor`](crate::Error::NoDescriptor); when too many operations are under way.
     /// [`Connecting`] reports later errors.
     pub fn connect(&self, address: SocketAddr) -> Result<Connecting> {
-        self.reactor.check_here()?;
+        self.core().check_here()?;
         Socket::tcp(&self.reactor, address)?.connect(address)
     }
 
@@ -165,7 +154,7 @@ impl Driver {
     ///
     /// When too many operations are under way.
     pub fn listen(&self, listener: TcpListener) -> Result<Listener> {
-        self.reactor.check_here()?;
+        self.core().check_here()?;
         Listener::open(&self.reactor, listener)
     }
 
@@ -175,7 +164,7 @@ impl Driver {
     ///
     /// In a child of fork(2). The driver asks the kernel about the file at its first use.
     pub fn file(&self, file: impl Into<OwnedFd>) -> Result<File> {
-        self.reactor.check_here()?;
+        self.core().check_here()?;
         Ok(File::attach(Rc::clone(&self.reactor), file.into()))
     }
 
@@ -193,8 +182,9 @@ impl Driver {
     /// a ring. You can use the region unregistered in both cases. Also fails when this driver has the region
     /// already, or its memory is of the heap.
     pub fn register(&self, region: &impl Memory) -> Result<Pinning> {
-        self.reactor.check_here()?;
-        self.reactor.register(region.backing())
+        let core = self.core();
+        core.check_here()?;
+        core.register(region.backing())
     }
 
     /// Takes a region out of the ring's table. Operations under way go on.
@@ -203,8 +193,9 @@ impl Driver {
     ///
     /// When the region is not registered with this driver.
     pub fn unregister(&self, region: &impl Memory) -> Result<()> {
-        self.reactor.check_here()?;
-        self.reactor.unregister(region.backing())
+        let core = self.core();
+        core.check_here()?;
+        core.unregister(region.backing())
     }
 
     /// Makes a region a receive pool of chunks of `chunk` bytes.
@@ -213,8 +204,9 @@ impl Driver {
     ///
     /// When buffers were cut from the region, or the region is smaller than a chunk.
     pub fn pool(&self, region: Region, chunk: usize) -> Result<Pool> {
-        self.reactor.check_here()?;
-        Pool::new(&self.reactor.io, &self.reactor.due, region, chunk)
+        let core = self.core();
+        core.check_here()?;
+        Pool::new(&core.io, &core.pending, region, chunk)
     }
 
     /// Reserves address space for received pages: `places` of `place` bytes each, whole pages. A span
@@ -224,8 +216,9 @@ impl Driver {
     ///
     /// When the sizes are not possible, or the kernel cannot map TCP sockets.
     pub fn window(&self, places: usize, place: usize) -> Result<Window> {
-        self.reactor.check_here()?;
-        Window::new(&self.reactor.io, &self.reactor.due, places, place)
+        let core = self.core();
+        core.check_here()?;
+        Window::new(&core.io, &core.pending, places, place)
     }
 
     /// Binds an rx queue of a NIC, with the region as the memory that it receives into. It stays bound
@@ -237,11 +230,11 @@ impl Driver {
     /// [`Error::Memlock`](crate::Error::Memlock) at the limit on locked memory. Also fails when the driver
     /// was not built for rx queues, or buffers were cut from the region.
     pub fn rx_queue(&self, region: Region, binding: &RxBinding) -> Result<RxQueue> {
-        self.reactor.check_here()?;
-        let number = self.reactor.rx_queues.borrow().len() as u32;
-        let (io, due) = (&self.reactor.io, &self.reactor.due);
-        let queue = RxQueue::bind(io, due, number, &region, None, binding)?;
-        self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
+        let core = self.core();
+        core.check_here()?;
+        let number = core.rx_queues.borrow().len() as u32;
+        let queue = RxQueue::bind(&core.io, &core.pending, number, &region, None, binding)?;
+        core.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
         Ok(queue)
     }
 
@@ -253,11 +246,11 @@ impl Driver {
     /// As [`rx_queue`](Self::rx_queue). Also when the dma-buf is not a whole number of chunks, or is
     /// smaller than the NIC's ring.
     pub fn dma_buf_queue(&self, memory: DmaBuf, binding: &RxBinding) -> Result<DmaBufQueue> {
-        self.reactor.check_here()?;
-        let number = self.reactor.rx_queues.borrow().len() as u32;
-        let (io, due) = (&self.reactor.io, &self.reactor.due);
-        let queue = DmaBufQueue::bind(io, due, number, &memory, binding)?;
-        self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.0.shared));
+        let core = self.core();
+        core.check_here()?;
+        let number = core.rx_queues.borrow().len() as u32;
+        let queue = DmaBufQueue::bind(&core.io, &core.pending, number, &memory, binding)?;
+        core.rx_queues.borrow_mut().push(Rc::clone(&queue.0.shared));
         Ok(queue)
     }
 
@@ -268,9 +261,11 @@ impl Driver {
     ///
     /// As [`rx_queue`](Self::rx_queue).
     pub fn import_rx_queue(&self, exported: &ExportedRxQueue) -> Result<RxQueue> {
-        self.reactor.check_here()?;
-        let queue = RxQueue::import(&self.reactor.io, &self.reactor.due, exported)?;
-        self.reactor.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
+        let core = self.core();
+        core.check_here()?;
+        let number = core.rx_queues.borrow().len() as u32;
+        let queue = RxQueue::import(&core.io, &core.pending, number, exported)?;
+        core.rx_queues.borrow_mut().push(Rc::clone(&queue.shared));
         Ok(queue)
     }
 
@@ -283,7 +278,7 @@ impl Driver {
     /// [`Error::NoRing`](crate::Error::NoRing) without a ring.
     #[cfg(feature = "getbuf")]
     pub fn get_buf(&self) -> Result<GetBuf> {
-        self.reactor.check_here()?;
+        self.core().check_here()?;
         GetBuf::open(&self.reactor)
     }
 
@@ -301,7 +296,7 @@ impl Driver {
         queue: u16,
         depth: u16,
     ) -> Result<RequestQueue> {
-        self.reactor.check_here()?;
+        self.core().check_here()?;
         RequestQueue::open(&self.reactor, device.into(), queue, depth)
     }
 
@@ -321,11 +316,11 @@ impl Driver {
             // An operation may be over as soon as it starts; a wait would then never end.
             self.reactor.start_and_wake();
             let to_come = || {
-                self.reactor.kernel_holds_any()
-                    || self.reactor.has_deadlines()
-                    || self.reactor.request_queues.borrow().iter().any(|it| it.queue.is_awaited())
+                self.core().kernel_holds_any()
+                    || self.core().has_deadlines()
+                    || self.core().request_queues.borrow().iter().any(|it| it.queue.is_awaited())
             };
-            !self.reactor.news.get() && to_come()
+            !self.core().news.get() && to_come()
         };
         let events = self.reactor.turn(match wait {
             Wait::No => Until::Soon,
@@ -333,24 +328,24 @@ impl Driver {
             Wait::AtMost(time) if waits() => Until::OneOr(time),
             _ => Until::Now,
         })?;
-        self.reactor.news.set(false);
+        self.core().news.set(false);
         Ok(events)
     }
 
     /// Operations under way: also buffers on loan, results that nobody has taken, and waits. Of these, waits and
     /// [`LoanStats::unclaimed`] do not count towards [the limit](Self::in_flight_limit).
     pub fn in_flight(&self) -> usize {
-        self.reactor.records.borrow().len() + self.reactor.lanes.len()
+        self.core().records.borrow().len() + self.core().lanes.len()
     }
 
     /// How many buffers are on loan though nobody waits for them, and what became of such.
     pub fn loan_stats(&self) -> LoanStats {
-        self.reactor.unclaimed.stats()
+        self.core().unclaimed.stats()
     }
 
-    /// The most operations that may be under way at once: [`DriverBuilder::in_flight`].
+    /// The most operations that may be under way at once: [`DriverBuilder::in_flight`](crate::DriverBuilder::in_flight).
     pub fn in_flight_limit(&self) -> usize {
-        self.reactor.records.borrow().limit()
+        self.core().records.borrow().limit()
     }
 
     /// Runs a future to its end, and turns the driver meanwhile.
@@ -360,10 +355,10 @@ impl Driver {
     /// When the kernel refuses to be entered; the future is then dropped.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         let reactor = &*self.reactor;
-        reactor.check_here()?;
-        reactor.mark_driven();
+        reactor.core.check_here()?;
+        reactor.core.mark_driven();
         let mut future = pin!(future);
-        let unpark = &reactor.unpark;
+        let unpark = &reactor.core.unpark;
         let waker = Waker::from(Arc::clone(unpark));
         let mut context = Context::from_waker(&waker);
         loop {
@@ -382,18 +377,18 @@ impl AsFd for Driver {
     /// The descriptor that becomes readable when there is something to take. If you ask for it before each wait, it
     /// is also readable for what was begun since the last turn.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let reactor = &self.reactor;
-        let here = reactor.is_here();
+        let core = self.core();
+        let here = core.is_here();
         if here {
-            reactor.watch_deadlines();
+            core.watch_deadlines();
         }
-        let more = here && (reactor.news.get() || !reactor.is_quiet() || reactor.due.has_wakes());
-        let raw = match &self.reactor.io.backend {
+        let more = here && (core.news.get() || !core.is_quiet() || core.wakes().has_wakes());
+        let raw = match &core.io.backend {
             Backend::Ring(ring) if here => ring.borrow_mut().event(more),
             Backend::Ring(ring) => ring.borrow().event_descriptor(),
             Backend::Readiness(epoll) => {
                 if more {
-                    self.reactor.unpark.signal();
+                    core.unpark.signal();
                 }
                 epoll.borrow().as_fd().as_raw_fd()
             }

@@ -35,7 +35,7 @@ impl Driver {
     fn holders(&self, pool: &BufferPool) -> String {
         // A buffer that is split or frozen may be in several operations.
         let mut by_file: BTreeMap<Option<RawFd>, BTreeSet<u32>> = BTreeMap::new();
-        self.reactor.records.borrow().each_loan(|fd, loan| {
+        self.reactor.core.records.borrow().each_loan(|fd, loan| {
             let numbers = loan.pieces().iter().filter_map(|piece: &Piece| pool.number_of(piece));
             by_file.entry(fd).or_default().extend(numbers);
         });

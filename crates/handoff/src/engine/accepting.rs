@@ -31,7 +31,7 @@ fn start(core: &Core, key: Key) {
     {
         let mut records = core.records.borrow_mut();
         let op = records.accept(key);
-        if !op.may_start() || core.due.is_gone() {
+        if !op.may_start() || core.pending.is_gone() {
             return;
         }
         match &core.io.backend {
@@ -39,7 +39,7 @@ fn start(core: &Core, key: Key) {
             Backend::Readiness(_) => call(op),
         }
     }
-    core.due.attend();
+    core.wakes().attend();
     wait(core, key);
 }
 
@@ -211,5 +211,5 @@ fn advance(core: &Core, key: Key) {
     // What is dropped or woken may use the driver.
     drop(records);
     drop((rest, over));
-    core.due.wake(waker);
+    core.wakes().wake(waker);
 }

@@ -3,7 +3,7 @@
 //! Minimum kernel: any. Capability: none. Return signal: none needed, the buffer is back when the call
 //! returns.
 
-use super::order::Attempt;
+use super::sending::Attempt;
 use crate::core::Core;
 use crate::error::Error;
 use crate::op::{Layout, SendOp};

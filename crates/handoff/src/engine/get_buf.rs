@@ -16,7 +16,8 @@ use io_uring::squeue;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::lease::Bytes;
-use crate::lease::kernel::{Binding, GetBufShared, Held};
+use crate::lease::getbuf_device::{Binding, GetBufShared};
+use crate::lease::kernel::Held;
 use crate::op::{GetOp, GetState};
 use crate::ring::token::{DETACHED, Stage};
 use crate::ring::{Endpoint, Key, Target, Token, memlock_or};
@@ -84,7 +85,11 @@ fn take_slot(core: &Core) -> Result<u16> {
 
 /// A slot that is about to be cleared by this device.
 fn take_marked(core: &Core, getbuf: &Rc<GetBufShared>) -> Option<u16> {
-    core.due.to_clear.borrow_mut().pop_if(|(its, _)| Rc::ptr_eq(its, getbuf)).map(|(_, slot)| slot)
+    core.pending
+        .to_clear
+        .borrow_mut()
+        .pop_if(|(its, _)| Rc::ptr_eq(its, getbuf))
+        .map(|(_, slot)| slot)
 }
 
 fn entry(command: Command, device: &Endpoint) -> squeue::Entry {
@@ -114,9 +119,9 @@ pub(crate) fn start(core: &Core, key: Key) {
         op.kernel_holds()
     };
     if let Some((getbuf, slot)) = full {
-        core.due.mark_clear(&getbuf, slot);
+        core.pending.mark_clear(&getbuf, slot);
     }
-    core.due.attend();
+    core.wakes().attend();
     if !asked {
         advance(core, key);
     }
@@ -137,7 +142,7 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
         let mut records = core.records.borrow_mut();
         let op = records.get_op(key);
         op.state = GetState::Over(if result > 0 {
-            let held = Held::new(Rc::clone(&op.getbuf), op.slot, op.fill);
+            let held = Held::new(&core.pending, Rc::clone(&op.getbuf), op.slot, op.fill);
             Ok(Some(Bytes::new(held, result as u32)))
         } else {
             // The kernel has cleared a slot that was to be cleared, too.
@@ -184,7 +189,7 @@ pub(crate) fn cancel(core: &Core, key: Key) {
         push(core, Command::cancel(token.to_user_data()), &op.getbuf.device, DETACHED)
     };
     match asked {
-        Ok(()) => core.due.attend(),
+        Ok(()) => core.wakes().attend(),
         Err(error) => core.cancel_later(token, &error),
     }
 }
@@ -201,11 +206,11 @@ pub(crate) fn cancel_again(core: &Core, key: Key) {
 /// Slots for which the ring has no room stay for the next turn.
 pub(crate) fn clear_marked(core: &Core) {
     loop {
-        let marked = core.due.to_clear.borrow_mut().pop();
+        let marked = core.pending.to_clear.borrow_mut().pop();
         let Some((getbuf, slot)) = marked else { return };
         let data = Token::of_slot(slot).to_user_data();
         if push(core, Command::put(slot), &getbuf.device, data).is_err() {
-            return core.due.to_clear.borrow_mut().push((getbuf, slot));
+            return core.pending.to_clear.borrow_mut().push((getbuf, slot));
         }
         let mut clearing = core.clearing.borrow_mut();
         let place = usize::from(slot);
@@ -244,5 +249,5 @@ fn advance(core: &Core, key: Key) {
     // What is dropped or woken may use the driver.
     drop(records);
     drop(over);
-    core.due.wake(waker);
+    core.wakes().wake(waker);
 }

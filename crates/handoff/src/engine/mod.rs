@@ -1,7 +1,7 @@
 //! The behaviour of operations: one file for each mechanism.
 //!
-//! A send passes [`order`] (when it may start), then one of [`uring_zc`], [`msg_zerocopy`], [`copy`] (how), then
-//! [`sending`] (how it ends); a [`lane`] has its own way. A receive passes [`receiving`], then [`zcrx`],
+//! A send passes [`order`] (when it may start), which asks one of [`uring_zc`], [`msg_zerocopy`], [`copy`] to send,
+//! and takes its outcome to [`sending`] (how it ends); a [`lane`] has its own way. A receive passes [`receiving`], then [`zcrx`],
 //! [`mapped`] or [`multishot`], depending on its intake; a receive into a chosen buffer is a [`transfer`], like
 //! reads and writes of files.
 

@@ -19,8 +19,7 @@ use std::sync::Mutex;
 use handoff_sys::zerocopy::{self, Completion, Message};
 
 use super::copy;
-use super::order::{self, Attempt};
-use super::sending;
+use super::sending::{self, Attempt};
 use crate::core::Core;
 use crate::mechanism::Engine;
 use crate::op::SocketShared;
@@ -157,18 +156,18 @@ pub(crate) fn forget_starved(socket: &SocketShared, key: Key) -> bool {
     place.map(|place| starved.swap_remove(place)).is_some()
 }
 
-/// The driver goes: sends stop waiting for another's return.
-pub(crate) fn give_up(core: &Core, key: Key) {
-    let mut records = core.records.borrow_mut();
-    let socket = records.send_if_current(key).and_then(|op| op.socket_if_needed().map(Rc::clone));
-    drop(records);
-    if socket.is_some_and(|socket| forget_starved(&socket, key)) {
-        order::ready(core, key);
-    }
+/// What the error queue of a socket has told.
+pub(super) struct Reported {
+    pub(super) socket: Rc<SocketShared>,
+    /// Whether it told of any send.
+    pub(super) any: bool,
+    /// Sends that waited for that.
+    pub(super) starved: Vec<Key>,
 }
 
-/// The error queue has something, or the socket's state looks like it.
-pub(crate) fn ready(core: &Core, key: Key) {
+/// The error queue has something, or the socket's state looks like it: sends return. The caller starts those that waited
+/// for that, and goes on by [`watch_again`].
+pub(super) fn reported(core: &Core, key: Key) -> Reported {
     let socket = Rc::clone(core.records.borrow_mut().send(key).socket());
     let ranges = read_error_queue(socket.endpoint.fd.as_fd());
     let mut returned = Vec::new();
@@ -185,13 +184,14 @@ pub(crate) fn ready(core: &Core, key: Key) {
         core.records.borrow_mut().send(key).lent.returned(bytes as u64, Some(copied));
         sending::advance(core, key);
     }
-    for key in starved {
-        order::ready(core, key);
-    }
-    // Its watch has kept the record until here.
+    Reported { socket, any: !ranges.is_empty(), starved }
+}
+
+/// Ends the watch of a send over the error queue, which has kept its record until here; the next send watches.
+pub(super) fn watch_again(core: &Core, key: Key, socket: &Rc<SocketShared>, later: bool) {
     core.records.borrow_mut().send(key).in_kernel -= 1;
     sending::advance(core, key);
-    watch(core, &socket, ranges.is_empty());
+    watch(core, socket, later);
 }
 
 fn read_error_queue(socket: BorrowedFd<'_>) -> Vec<Completion> {

@@ -197,7 +197,7 @@ mod tests {
             let chooser = Chooser::new(Err(String::new()), true);
             let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
             let backing = Region::anonymous(4096).unwrap().backing().clone();
-            let shared = Rc::new(PoolShared::of_list(&core.io, &core.due, backing, 1024, 4));
+            let shared = Rc::new(PoolShared::of_list(&core.io, &core.pending, backing, 1024, 4));
             let pool = Pool { shared: Rc::clone(&shared) };
             let intake = Intake { with_senders, ..Intake::from(&pool) };
             let op = Op::Receive(ReceiveOp::new(socket, intake));

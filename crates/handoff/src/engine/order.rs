@@ -1,5 +1,7 @@
 //! When a send may start: at once on a datagram socket, in order on a stream.
 //!
+//! Engines send, and return what came of it; this module decides what starts next. No engine calls it.
+//!
 //! Contracts:
 //! - on a stream no byte of a send goes before all bytes of the sends accepted earlier: sends that go to
 //!   the ring together form one chain of links. A short send stops all that follow, and stopped sends are
@@ -9,26 +11,21 @@
 use std::cell::RefMut;
 use std::rc::Rc;
 
+use io_uring::cqueue;
+
+use super::msg_zerocopy::Reported;
+use super::sending::Attempt;
+use super::uring_zc::Next;
 use super::{copy, msg_zerocopy, sending, uring_zc};
 use crate::core::Core;
 use crate::error::Error;
 use crate::mechanism::Engine;
 use crate::op::{InChain, Records, SocketShared};
 use crate::ring::token::Stage;
-use crate::ring::{Backend, Key, Ring, Token};
+use crate::ring::{Backend, Completion, Key, Ring, Token};
 
 /// The most requests chained at once.
 const CHAIN: usize = 32;
-
-/// Result of an attempt by system call.
-pub(crate) enum Attempt {
-    /// The send is settled.
-    Settled,
-    /// The socket takes nothing now.
-    Blocked,
-    /// The ring has it.
-    Submitted,
-}
 
 /// Starts an accepted send, or queues it behind earlier ones.
 #[inline]
@@ -55,7 +52,7 @@ fn start_datagram<'a>(core: &'a Core, mut records: RefMut<'a, Records>, key: Key
             Ok(()) => {
                 uring_zc::queue(&mut ring, key, op, layout, InChain::Alone, false, core.turns());
                 drop((records, ring));
-                return core.due.attend();
+                return core.wakes().attend();
             }
             Err(error) => op.fail(Error::io("submitting a send", error)),
         }
@@ -79,8 +76,43 @@ fn attempt(core: &Core, key: Key) -> Attempt {
     }
 }
 
+/// Handles the completions at the front that belong to sends of the ring; returns their number.
+pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
+    let mut records = core.records.borrow_mut();
+    let mut told = 0;
+    for completion in all {
+        let token = Token::from_user_data(completion.data);
+        let attempt = match token.stage {
+            Stage::Attempt(number) => Some(number),
+            Stage::Header => None,
+            _ => break,
+        };
+        told += 1;
+        let key = token.key;
+        let Some(op) = records.send_if_current(key) else {
+            debug_assert!(cqueue::notif(completion.flags), "the last completion of a record");
+            continue;
+        };
+        match uring_zc::tell(core, op, attempt, completion) {
+            Next::Nothing => continue,
+            Next::SettleUp => sending::settle_up(core, records, key),
+            Next::WaitForRoom => {
+                drop(records);
+                wait_for_room(core, key);
+            }
+            Next::Progressed => {
+                let socket = Rc::clone(op.socket());
+                drop(records);
+                progressed(core, &socket, key);
+            }
+        }
+        records = core.records.borrow_mut();
+    }
+    told
+}
+
 /// Continues a send when its socket has room.
-pub(crate) fn wait_for_room(core: &Core, key: Key) {
+fn wait_for_room(core: &Core, key: Key) {
     let endpoint = {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);
@@ -104,9 +136,18 @@ pub(crate) fn ready(core: &Core, key: Key) {
     progressed(core, &socket, key);
 }
 
+/// The error queue that a send watches has something: sends have returned, and those that waited for that try again.
+pub(crate) fn returned(core: &Core, key: Key) {
+    let Reported { socket, any, starved } = msg_zerocopy::reported(core, key);
+    for key in starved {
+        ready(core, key);
+    }
+    msg_zerocopy::watch_again(core, key, &socket, !any);
+}
+
 /// A send was settled, progressed, or must start again; its record may be gone after this. Called when the
 /// kernel has nothing of it but lent pages.
-pub(crate) fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
+fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
     if socket.stream {
         come_back_and_advance(core, socket, key);
         pump_or_mark(core, socket);
@@ -139,7 +180,7 @@ fn come_back_and_advance(core: &Core, socket: &Rc<SocketShared>, key: Key) {
         cancel_again(core, next);
     }
     if !flushed.is_empty() {
-        core.due.wake_many(flushed);
+        core.wakes().wake_many(flushed);
     }
 }
 
@@ -193,7 +234,7 @@ pub(crate) fn pump(core: &Core, socket: &Rc<SocketShared>) {
                 _ => return,
             }
         };
-        let attempt = match (end_if_due(core, socket, head), &core.io.backend) {
+        let attempt = match (settle_if_stopped(core, socket, head), &core.io.backend) {
             (None, _) => Attempt::Settled,
             (Some(true), Backend::Ring(ring)) => chain(core, &mut ring.borrow_mut(), socket),
             (Some(_), _) => {
@@ -215,7 +256,7 @@ pub(crate) fn pump(core: &Core, socket: &Rc<SocketShared>) {
 /// Asks for a send to end: at once if it waits, else through the kernel.
 pub(crate) fn cancel(core: &Core, key: Key) {
     // It may end other sends of the stream, too.
-    core.due.wake_behind(|| end_early(core, key));
+    core.wakes().wake_behind(|| end_early(core, key));
 }
 
 fn end_early(core: &Core, key: Key) {
@@ -251,6 +292,16 @@ fn ask_kernel(core: &Core, key: Key) {
     }
 }
 
+/// The driver goes: sends stop waiting for another's return.
+pub(crate) fn give_up(core: &Core, key: Key) {
+    let mut records = core.records.borrow_mut();
+    let socket = records.send_if_current(key).and_then(|op| op.socket_if_needed().map(Rc::clone));
+    drop(records);
+    if socket.is_some_and(|socket| msg_zerocopy::forget_starved(&socket, key)) {
+        ready(core, key);
+    }
+}
+
 /// The kernel did not find the request of a send. One behind another in a chain has not begun; it is asked to
 /// end when that one is through.
 pub(crate) fn cancel_again(core: &Core, key: Key) {
@@ -266,7 +317,7 @@ pub(crate) fn cancel_again(core: &Core, key: Key) {
 }
 
 /// Settles a send that must not start any more; otherwise returns whether the ring sends it.
-fn end_if_due(core: &Core, socket: &SocketShared, key: Key) -> Option<bool> {
+fn settle_if_stopped(core: &Core, socket: &SocketShared, key: Key) -> Option<bool> {
     let mut records = core.records.borrow_mut();
     let op = records.send(key);
     if let Some(error) = socket.queue.borrow().broken() {

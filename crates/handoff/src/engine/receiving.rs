@@ -63,7 +63,7 @@ pub(crate) fn completed(core: &Core, key: Key, completion: &Completion, places: 
         multishot::completed(key, op, completion)
     };
     if again && !op.kernel_holds() && !op.holder.is_gone() {
-        core.due.mark_receive(key);
+        core.pending.mark_receive(key);
     }
     drop(records);
     advance(core, key);
@@ -83,7 +83,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
                 ReceivesFrom::Pool => multishot::ready(key, op),
             };
             if again {
-                core.due.mark_receive(key);
+                core.pending.mark_receive(key);
             }
         }
     }
@@ -100,7 +100,7 @@ pub(crate) fn take(core: &Core, key: Key, into: &mut Arrivals) -> bool {
     }
     if op.state == ReceiveState::Paused {
         op.state = ReceiveState::Idle;
-        core.due.mark_receive(key);
+        core.pending.mark_receive(key);
     }
     into.take_over(&mut op.arrivals);
     true
@@ -188,5 +188,5 @@ fn advance(core: &Core, key: Key) {
     // What is dropped or woken may use the driver.
     drop(records);
     drop((spans, over));
-    core.due.wake(waker);
+    core.wakes().wake(waker);
 }

@@ -17,7 +17,8 @@ use io_uring::{opcode, squeue};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::lease::request::{Answer, Descriptors, QueueShared, Served};
+use crate::lease::TagResult;
+use crate::lease::request_queue::{Answer, Descriptors, QueueShared, Served};
 use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Token};
 
@@ -44,7 +45,7 @@ pub(crate) fn open(
          (DriverBuilder::registered_buffers)",
     ))?;
     let queue = Rc::new(QueueShared {
-        due: Rc::downgrade(&core.due),
+        pending: Rc::downgrade(&core.pending),
         ring,
         place,
         number,
@@ -61,25 +62,29 @@ pub(crate) fn open(
     let served = Served { queue: Rc::clone(&queue), device, descriptors };
     core.request_queues.borrow_mut().push(served);
     for tag in 0..depth {
-        push(core, &queue, tag, ublk::U_IO_FETCH_REQ, 0).map_err(|error| {
+        let fetched = TagResult { queue: place, tag, result: 0 };
+        push(core, ublk::U_IO_FETCH_REQ, fetched).map_err(|error| {
             queue.abandoned.set(true);
             Error::io("asking for requests of a block device", error)
         })?;
     }
-    core.due.attend();
+    core.wakes().attend();
     Ok(queue)
 }
 
-fn push(core: &Core, queue: &QueueShared, tag: u16, operation: u32, result: i32) -> io::Result<()> {
+/// Asks for the next request of a tag, and commits the result of the one before where the operation says so.
+fn push(core: &Core, operation: u32, answer: TagResult) -> io::Result<()> {
+    let TagResult { queue: place, tag, result } = answer;
     let mut ring = core.io.ring().expect("a queue has a ring").borrow_mut();
     ring.make_room(1)?;
+    let queues = core.request_queues.borrow();
+    let Served { queue, device, .. } = &queues[usize::from(place)];
     let command = TagCommand { queue_id: queue.number, tag, result }.to_entry_bytes();
     let slot = u64::from(queue.first_slot + tag);
-    let queues = core.request_queues.borrow();
-    let entry: squeue::Entry = with_target!(queues[usize::from(queue.place)].device, |fd| {
+    let entry: squeue::Entry = with_target!(device, |fd| {
         opcode::UringCmd16::new(fd, operation).addr(Some(slot)).cmd(command).build()
     });
-    let entry = entry.user_data(Token::of_request(queue.place, tag).to_user_data());
+    let entry = entry.user_data(Token::of_request(place, tag).to_user_data());
     // SAFETY: the entry contains the whole command, whose address is a slot's number.
     unsafe { ring.push(&entry) };
     Ok(())
@@ -100,17 +105,17 @@ pub(crate) fn completed(core: &Core, place: u16, tag: u16, result: i32) {
     }
     core.news.set(true);
     let waker = queue.waker.borrow_mut().take();
-    core.due.wake(waker);
+    core.wakes().wake(waker);
 }
 
 /// Returns the results of requests whose memory nobody uses any more; results for which the ring has no
 /// room wait.
 pub(crate) fn give_marked(core: &Core) {
     loop {
-        let marked = core.due.answers.borrow_mut().pop();
-        let Some((queue, tag, result)) = marked else { return };
-        if push(core, &queue, tag, ublk::U_IO_COMMIT_AND_FETCH_REQ, result).is_err() {
-            return core.due.answers.borrow_mut().push((queue, tag, result));
+        let marked = core.pending.answers.borrow_mut().pop();
+        let Some(answer) = marked else { return };
+        if push(core, ublk::U_IO_COMMIT_AND_FETCH_REQ, answer).is_err() {
+            return core.pending.answers.borrow_mut().push(answer);
         }
     }
 }

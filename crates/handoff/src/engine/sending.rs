@@ -17,6 +17,16 @@ use crate::op::loan::Returned;
 use crate::op::{BackTo, Loan, Records, SendOp, Waiter};
 use crate::ring::Key;
 
+/// Result of an attempt by system call.
+pub(crate) enum Attempt {
+    /// The send is settled.
+    Settled,
+    /// The socket takes nothing now.
+    Blocked,
+    /// The ring has it.
+    Submitted,
+}
+
 /// Wakes those who wait for the stage that a send has reached, and frees the record when it is over. Called
 /// after each change; most changes need nothing more.
 pub(crate) fn advance(core: &Core, key: Key) {
@@ -38,11 +48,11 @@ pub(crate) fn note_progress(core: &Core, op: &mut SendOp) -> bool {
         return false;
     }
     core.news.set(true);
-    let is_due = op.is_due();
-    if !is_due && op.sent.is_gone() {
+    let needs_settling = op.needs_settling();
+    if !needs_settling && op.sent.is_gone() {
         core.count_unclaimed(op);
     }
-    op.leaves_socket() || is_due
+    op.leaves_socket() || needs_settling
 }
 
 /// Anything dropped here may come back to the driver (a chunk to its pool, a slot to its table, a woken
@@ -53,7 +63,7 @@ pub(crate) fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key)
     let _socket = op.take_socket();
     if op.kernel_holds() {
         drop(records);
-        return core.due.wake(sent_waker);
+        return core.wakes().wake(sent_waker);
     }
     let receipt = op.receipt();
     let back_waker = match &mut op.lent.back_to {
@@ -61,7 +71,7 @@ pub(crate) fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key)
         BackTo::Holder(holder) => {
             let waker = holder.take_waker();
             drop(records);
-            return core.due.wake_each([sent_waker, waker]);
+            return core.wakes().wake_each([sent_waker, waker]);
         }
         BackTo::Group(group) => {
             let waker = core.groups.borrow_mut().give(*group, &mut op.lent.loan, receipt);
@@ -78,8 +88,8 @@ pub(crate) fn settle_up(core: &Core, mut records: RefMut<'_, Records>, key: Key)
     let _gone = is_over.then(|| records.vacate_send(key));
     drop(records);
     match unwanted {
-        None => core.due.wake_each([sent_waker, back_waker]),
-        Some(loan) => core.due.let_go_and_wake(
+        None => core.wakes().wake_each([sent_waker, back_waker]),
+        Some(loan) => core.wakes().let_go_and_wake(
             |later| loan.let_go(later),
             [sent_waker, back_waker].into_iter().flatten(),
         ),
@@ -141,7 +151,7 @@ fn leave(
     let op = records.send(key);
     let waker = leaves(op);
     core.count_unclaimed(op);
-    if op.is_due() {
+    if op.needs_settling() {
         settle_up(core, records, key);
     } else {
         drop(records);

@@ -187,7 +187,7 @@ pub(crate) fn begin(core: &Core, key: Key) {
 fn start_or_mark(core: &Core, key: Key) {
     let receives = core.records.borrow_mut().transfer(key).direction.receives();
     match receives && core.io.has_ring() {
-        true => core.due.mark_receive(key),
+        true => core.pending.mark_receive(key),
         false => start(core, key),
     }
 }
@@ -205,7 +205,7 @@ pub(crate) fn start_marked(core: &Core, key: Key) {
 
 /// Why nothing can be received any more.
 fn check_reception(core: &Core, op: &TransferOp) -> Result<()> {
-    if core.due.is_gone() {
+    if core.pending.is_gone() {
         return Err(Error::DriverGone);
     }
     match &op.file {
@@ -255,7 +255,7 @@ fn start(core: &Core, key: Key) {
             }
         }
     }
-    core.due.attend();
+    core.wakes().attend();
     advance(core, key);
 }
 
@@ -418,10 +418,10 @@ fn advance(core: &Core, key: Key) {
         start_or_mark(core, next);
     }
     if !behind.is_empty() {
-        core.due.wake_many(behind);
+        core.wakes().wake_many(behind);
     }
     match loan.flatten() {
-        None => core.due.wake(waker),
-        Some(loan) => core.due.let_go_and_wake(|later| loan.let_go(later), waker),
+        None => core.wakes().wake(waker),
+        Some(loan) => core.wakes().let_go_and_wake(|later| loan.let_go(later), waker),
     }
 }

@@ -12,12 +12,11 @@
 //! copied after all.
 
 use std::ptr;
-use std::rc::Rc;
 
 use handoff_sys::{pagemap, sqe};
 use io_uring::{cqueue, opcode, squeue};
 
-use super::{order, sending};
+use super::sending;
 use crate::core::Core;
 use crate::mechanism::Engine;
 use crate::memory::{AddressRange, Backing, Piece};
@@ -192,8 +191,8 @@ fn common_slot(ring: &Ring, op: &SendOp) -> Option<u16> {
     op.lent.loan.as_ref()?.common_slot(ring.id)
 }
 
-/// What a completion requires for its send.
-enum Next {
+/// What a completion means for its send.
+pub(super) enum Next {
     Nothing,
     /// It has reached a stage that somebody waits for, or is over.
     SettleUp,
@@ -203,44 +202,14 @@ enum Next {
     Progressed,
 }
 
-/// Handles the completions at the front that belong to requests of this engine; returns their number.
-pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
-    let mut records = core.records.borrow_mut();
-    let mut told = 0;
-    for completion in all {
-        let token = Token::from_user_data(completion.data);
-        let attempt = match token.stage {
-            Stage::Attempt(number) => Some(number),
-            Stage::Header => None,
-            _ => break,
-        };
-        told += 1;
-        let key = token.key;
-        let Some(op) = records.send_if_current(key) else {
-            debug_assert!(cqueue::notif(completion.flags), "the last completion of a record");
-            continue;
-        };
-        match tell(core, op, attempt, completion) {
-            Next::Nothing => continue,
-            Next::SettleUp => sending::settle_up(core, records, key),
-            Next::WaitForRoom => {
-                drop(records);
-                order::wait_for_room(core, key);
-            }
-            Next::Progressed => {
-                let socket = Rc::clone(op.socket());
-                drop(records);
-                order::progressed(core, &socket, key);
-            }
-        }
-        records = core.records.borrow_mut();
-    }
-    told
-}
-
 /// Tells a send of a completion: of this attempt, or of its header.
 #[inline(always)]
-fn tell(core: &Core, op: &mut SendOp, attempt: Option<u8>, completion: &Completion) -> Next {
+pub(super) fn tell(
+    core: &Core,
+    op: &mut SendOp,
+    attempt: Option<u8>,
+    completion: &Completion,
+) -> Next {
     let Completion { result, flags, .. } = *completion;
     let next = |op: &mut SendOp| match sending::note_progress(core, op) {
         true => Next::SettleUp,
@@ -322,8 +291,10 @@ fn failed(core: &Core, op: &mut SendOp, errno: i32) {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::rc::Rc;
 
     use super::*;
+    use crate::engine::order;
     use crate::memory::Buffer;
     use crate::op::SocketShared;
     use crate::op::chooser::Chooser;
@@ -356,7 +327,7 @@ mod tests {
             };
             let tell = |stage, result| {
                 let data = Token { key, stage }.to_user_data();
-                completed(&core, &[Completion { data, result, flags: 0, spans: 0..0 }]);
+                order::completed(&core, &[Completion { data, result, flags: 0, spans: 0..0 }]);
             };
             if taken > 0 {
                 let payload = submit();

@@ -21,7 +21,7 @@ use crate::ring::token::Stage;
 use crate::ring::{Completion, Key, Place, Token};
 
 /// Tries of a receive that finds no chunk while none is held, a millisecond apart.
-const PATIENCE: u32 = 1_000;
+const MAX_TRIES: u32 = 1_000;
 
 fn flow(op: &mut ReceiveOp) -> &mut Flow {
     op.flow.as_mut().expect("what receives from a queue has one")
@@ -150,7 +150,7 @@ fn wait_for_chunk(core: &Core, key: Key, op: &mut ReceiveOp) -> bool {
     if flow.queue.holds_any() && !flow.queue.is_shared() {
         flow.starved = true;
         flow.queue.starve(key);
-    } else if any_held || flow.dry < PATIENCE {
+    } else if any_held || flow.dry < MAX_TRIES {
         // Another ring gives chunks back without telling us, and may have more to give than it holds now.
         flow.dry += u32::from(!any_held);
         op.state = ReceiveState::Resting;
@@ -187,13 +187,13 @@ mod tests {
     const CHUNKS: usize = 64;
 
     /// A queue without a kernel, and a receive from it.
-    fn bed() -> (Core, Rc<RxShared>, impl Fn() -> Vec<u64>, ReceiveOp) {
+    fn testbed() -> (Core, Rc<RxShared>, impl Fn() -> Vec<u64>, ReceiveOp) {
         let io = Io::of_epoll(Epoll::new().unwrap(), String::new());
         let core = Core::new(io, 16).unwrap();
         let (near, _far) = UnixStream::pair().unwrap();
         let chooser = Chooser::new(Err(String::new()), true);
         let socket = Rc::new(SocketShared::new(&core.io, near.into(), chooser).unwrap());
-        let (queue, given_back) = RxShared::without_kernel(&core.due, CHUNKS, PAGE);
+        let (queue, given_back) = RxShared::without_kernel(&core.pending, CHUNKS, PAGE);
         let mut op = ReceiveOp::new(socket, Intake::of_queue(&queue));
         op.state = ReceiveState::Receiving;
         (core, queue, given_back, op)
@@ -206,7 +206,7 @@ mod tests {
     /// Stands in for the kernel: its completions and its refill queue.
     #[test]
     fn spans_come_as_told_and_go_back_as_they_came() {
-        let (core, queue, given_back, op) = bed();
+        let (core, queue, given_back, op) = testbed();
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
 
         let tell = |places: &[Place]| {
@@ -264,20 +264,20 @@ mod tests {
     #[test]
     fn a_receive_that_found_no_chunk_begins_again_if_there_are_more_by_now() {
         for (chunks_before, begins_again) in [(CHUNKS - 1, true), (CHUNKS, false)] {
-            let (core, queue, _, mut op) = bed();
+            let (core, queue, _, mut op) = testbed();
             flow(&mut op).chunks = chunks_before;
             let key = core.records.borrow_mut().insert(|| Op::Receive(op));
             // All are held.
             queue.arrived(CHUNKS, 0, -1);
             receiving::completed(&core, key, &ended(libc::ENOMEM), &[]);
-            assert_eq!(core.due.has_marks(), begins_again);
+            assert_eq!(core.pending.has_marks(), begins_again);
         }
     }
 
     /// Only the clock has it then, so there is nothing to ask the kernel for; its record stays until the time is over.
     #[test]
     fn a_receive_that_looks_again_in_a_moment_may_be_dropped() {
-        let (core, queue, _, mut op) = bed();
+        let (core, queue, _, mut op) = testbed();
         flow(&mut op).chunks = CHUNKS;
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
         receiving::completed(&core, key, &ended(libc::ENOMEM), &[]);
@@ -292,11 +292,11 @@ mod tests {
     #[test]
     fn a_receive_that_is_to_leave_its_queue_leaves_it_whatever_ends_its_request() {
         for errno in [libc::ECANCELED, libc::ENOSPC, libc::EINTR, libc::EAGAIN, libc::ENOMEM] {
-            let (core, _queue, _, mut op) = bed();
+            let (core, _queue, _, mut op) = testbed();
             flow(&mut op).left = Some("the kernel copies".to_owned());
             let key = core.records.borrow_mut().insert(|| Op::Receive(op));
             receiving::completed(&core, key, &ended(errno), &[]);
-            assert!(core.due.has_marks(), "{errno}");
+            assert!(core.pending.has_marks(), "{errno}");
             assert_eq!(core.records.borrow_mut().receive(key).from, ReceivesFrom::Pool, "{errno}");
         }
     }
@@ -305,8 +305,8 @@ mod tests {
     /// keeps what it has. Then the other receives what was in its sockets, and gives all of it back.
     #[test]
     fn who_found_no_chunk_looks_again_when_another_ring_may_give_back() {
-        let (core, queue, given_back, op) = bed();
-        let others_due = Rc::<crate::lease::Due>::default();
+        let (core, queue, given_back, op) = testbed();
+        let others_due = Rc::<crate::lease::Pending>::default();
         let imported = queue.imported(&others_due);
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
         let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 9 };
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(given_back().len(), CHUNKS - 1);
 
         assert!(
-            !core.deadlines.is_empty() || core.due.has_marks(),
+            !core.deadlines.is_empty() || core.pending.has_marks(),
             "{} chunks came back, and nobody starts the receive again",
             CHUNKS - 1
         );

@@ -119,7 +119,7 @@ impl Iterator for Arrivals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::Due;
+    use crate::lease::Pending;
 
     const PAGE: u64 = 4096;
 
@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn the_order_is_that_of_arrival_also_behind_other_spans() {
         for take in [lengths, visited] {
-            let due = Rc::<Due>::default();
-            let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE as usize);
+            let pending = Rc::<Pending>::default();
+            let (queue, given_back) = RxShared::without_kernel(&pending, 8, PAGE as usize);
             let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
             let mut taken = Arrivals::new(Some(Rc::clone(&queue)));
             queue.arrived(5, 0, -1);
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn only_spans_within_the_area_are_taken_in() {
-        let due = Rc::<Due>::default();
-        let (queue, _) = RxShared::without_kernel(&due, 8, PAGE as usize);
+        let pending = Rc::<Pending>::default();
+        let (queue, _) = RxShared::without_kernel(&pending, 8, PAGE as usize);
         let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
         queue.arrived(2, 0, -1);
         let beyond = Place { begin: 8 * PAGE - 1, len: 2 };
@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn a_visitor_that_panics_has_had_its_span_and_what_is_kept_goes_back_later() {
-        let due = Rc::<Due>::default();
-        let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE as usize);
+        let pending = Rc::<Pending>::default();
+        let (queue, given_back) = RxShared::without_kernel(&pending, 8, PAGE as usize);
         let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
         queue.arrived(4, 0, -1);
         arrivals.push_told(&[told(0, 10), told(1, 11), told(2, 12), told(3, 13)]);

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use super::datagram::DATAGRAM_HEAD;
-use super::due::Due;
+use super::pending::Pending;
 use super::pool::{Pool, PoolShared};
 use super::rx_queue::RxQueue;
 use super::rx_shared::RxShared;
@@ -62,6 +62,14 @@ impl MappedIntake {
 impl From<&Window> for MappedIntake {
     fn from(window: &Window) -> Self {
         Self(Intake { window: Some(window.clone()), ..Intake::nothing() })
+    }
+}
+
+impl Window {
+    /// Receives by mapping, unless nearly nothing comes in whole pages: then into the pool, since trying
+    /// costs more than copying alone.
+    pub fn or(&self, pool: &Pool) -> MappedIntake {
+        MappedIntake(Intake { window: Some(self.clone()), ..Intake::from(pool) })
     }
 }
 
@@ -159,10 +167,10 @@ impl Intake {
     }
 
     /// A ring names pools and queues by number, so another driver's would be mistaken for its own.
-    pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
-        self.queue.as_ref().is_none_or(|queue| queue.is_of(due))
-            && self.window.as_ref().is_none_or(|window| window.is_of(due))
-            && self.pool.as_ref().is_none_or(|pool| pool.is_of(due))
+    pub(crate) fn is_of(&self, pending: &Rc<Pending>) -> bool {
+        self.queue.as_ref().is_none_or(|queue| queue.is_of(pending))
+            && self.window.as_ref().is_none_or(|window| window.is_of(pending))
+            && self.pool.as_ref().is_none_or(|pool| pool.is_of(pending))
     }
 }
 

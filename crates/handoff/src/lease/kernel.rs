@@ -15,36 +15,10 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::rc::{Rc, Weak};
 
-use handoff_sys::getbuf;
-
-use super::due::Due;
-use super::request::Answer;
+use super::getbuf_device::GetBufShared;
+use super::pending::Pending;
+use super::request_queue::Answer;
 use crate::memory::{AddressRange, within};
-use crate::ring::Endpoint;
-
-pub(crate) struct GetBufShared {
-    pub(crate) device: Endpoint,
-    /// Weak, since records of the driver own leases.
-    pub(crate) due: Weak<Due>,
-    /// The ring that has the slots.
-    pub(crate) ring: u32,
-}
-
-/// A file that the device has bound.
-pub(crate) struct Binding {
-    pub(crate) getbuf: Rc<GetBufShared>,
-    pub(crate) id: u16,
-}
-
-impl Drop for Binding {
-    fn drop(&mut self) {
-        if self.getbuf.device.is_here()
-            && let Err(error) = getbuf::unbind(&self.getbuf.device.fd, self.id)
-        {
-            tracing::warn!(%error, "a file stays bound to be lent from");
-        }
-    }
-}
 
 /// A loan in slots of the ring, until this is dropped.
 #[derive(Debug)]
@@ -57,6 +31,8 @@ pub(crate) enum Held {
 
 /// Slots of the ring that hold one lend. Cleared when dropped.
 pub(crate) struct Slots {
+    /// Weak, since records of the driver own leases.
+    pending: Weak<Pending>,
     getbuf: Rc<GetBufShared>,
     /// The slot to send and write from.
     slot: u16,
@@ -65,8 +41,13 @@ pub(crate) struct Slots {
 }
 
 impl Held {
-    pub(crate) fn new(getbuf: Rc<GetBufShared>, slot: u16, fill: Option<u16>) -> Self {
-        Self::Payload(Slots { getbuf, slot, fill })
+    pub(crate) fn new(
+        pending: &Rc<Pending>,
+        getbuf: Rc<GetBufShared>,
+        slot: u16,
+        fill: Option<u16>,
+    ) -> Self {
+        Self::Payload(Slots { pending: Rc::downgrade(pending), getbuf, slot, fill })
     }
 
     pub(crate) fn of_request(answer: Rc<Answer>) -> Self {
@@ -100,9 +81,9 @@ impl Held {
 impl Drop for Slots {
     fn drop(&mut self) {
         // A driver that is gone has closed its ring, which gave everything back.
-        let Some(due) = self.getbuf.due.upgrade() else { return };
+        let Some(pending) = self.pending.upgrade() else { return };
         for slot in [Some(self.slot), self.fill].into_iter().flatten() {
-            due.mark_clear(&self.getbuf, slot);
+            pending.mark_clear(&self.getbuf, slot);
         }
     }
 }

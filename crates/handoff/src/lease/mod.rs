@@ -5,7 +5,12 @@ pub(crate) mod area;
 pub(crate) mod arrivals;
 pub(crate) mod datagram;
 pub(crate) mod dma_buf;
-pub(crate) mod due;
+pub(crate) mod dma_buf_queue;
+#[cfg_attr(
+    not(feature = "getbuf"),
+    allow(dead_code, reason = "what only handles use, which are not there")
+)]
+pub(crate) mod getbuf_device;
 pub(crate) mod intake;
 #[cfg_attr(
     not(all(feature = "getbuf", feature = "ublk")),
@@ -13,6 +18,7 @@ pub(crate) mod intake;
 )]
 pub(crate) mod kernel;
 pub(crate) mod mapped_span;
+pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod received;
 #[cfg_attr(
@@ -20,22 +26,30 @@ pub(crate) mod received;
     allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
 )]
 pub(crate) mod request;
+#[cfg_attr(
+    not(feature = "ublk"),
+    allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
+)]
+pub(crate) mod request_queue;
 pub(crate) mod rx_binding;
 pub(crate) mod rx_memory;
 pub(crate) mod rx_queue;
 pub(crate) mod rx_shared;
+pub(crate) mod rx_stats;
 pub(crate) mod span_ref;
+pub(crate) mod wakes;
 pub(crate) mod window;
 
 pub(crate) use arrivals::Arrivals;
 pub use datagram::{DATAGRAM_HEAD, Datagram};
-pub use dma_buf::{DmaBuf, DmaBufQueue, DmaBufSpan};
-pub(crate) use due::{Due, Mark};
+pub use dma_buf::DmaBuf;
+pub use dma_buf_queue::{DmaBufQueue, DmaBufSpan};
 pub use intake::{Intake, MappedIntake};
 pub(crate) use kernel::Bytes;
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use kernel::{Lease, LeaseMut};
 pub use mapped_span::MappedSpan;
+pub(crate) use pending::{Mark, Pending, TagResult};
 pub use pool::Pool;
 pub use received::Span;
 pub(crate) use received::Ticket;
@@ -43,6 +57,8 @@ pub(crate) use received::Ticket;
 pub use request::{Request, RequestKind};
 pub use rx_binding::RxBinding;
 pub use rx_memory::{RxGrowth, RxShortage};
-pub use rx_queue::{ExportedRxQueue, RxQueue, RxStats};
+pub use rx_queue::{ExportedRxQueue, RxQueue};
+pub use rx_stats::RxStats;
 pub use span_ref::SpanRef;
+pub(crate) use wakes::Wakes;
 pub use window::Window;

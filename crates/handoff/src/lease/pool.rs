@@ -14,8 +14,7 @@ use io_uring::types::BufRingEntry;
 use rustix::mm::MapFlags;
 
 use super::datagram::DATAGRAM_HEAD;
-use super::due::Due;
-use super::received::Span;
+use super::pending::Pending;
 use crate::error::{Error, Result};
 use crate::memory::{Backed, Backing, Region, map};
 use crate::ring::{Backend, Io, Key};
@@ -41,7 +40,7 @@ pub struct Pool {
 
 pub(crate) struct PoolShared {
     io: Weak<Io>,
-    due: Weak<Due>,
+    pending: Weak<Pending>,
     /// In a child there is no memory of it.
     made_by: Process,
     backing: Arc<Backing>,
@@ -61,7 +60,12 @@ enum Supply {
 }
 
 impl Pool {
-    pub(crate) fn new(io: &Rc<Io>, due: &Rc<Due>, region: Region, chunk: usize) -> Result<Self> {
+    pub(crate) fn new(
+        io: &Rc<Io>,
+        pending: &Rc<Pending>,
+        region: Region,
+        chunk: usize,
+    ) -> Result<Self> {
         let chunks = region.len().checked_div(chunk).unwrap_or(0).min(MAX_CHUNKS);
         if chunks == 0 || u32::try_from(chunk).is_err() {
             return Err(Error::Invalid(
@@ -99,7 +103,7 @@ impl Pool {
             }
             Backend::Readiness(_) => Supply::List(RefCell::default()),
         };
-        let shared = PoolShared::new(io, due, region.backing().clone(), chunk, chunks, supply);
+        let shared = PoolShared::new(io, pending, region.backing().clone(), chunk, chunks, supply);
         Ok(Self { shared: Rc::new(shared) })
     }
 
@@ -132,7 +136,7 @@ impl std::fmt::Debug for Pool {
 impl PoolShared {
     fn new(
         io: &Rc<Io>,
-        due: &Rc<Due>,
+        pending: &Rc<Pending>,
         backing: Arc<Backing>,
         chunk: usize,
         chunks: usize,
@@ -140,7 +144,7 @@ impl PoolShared {
     ) -> Self {
         let pool = Self {
             io: Rc::downgrade(io),
-            due: Rc::downgrade(due),
+            pending: Rc::downgrade(pending),
             made_by: io.made_by,
             backing,
             chunk,
@@ -158,13 +162,13 @@ impl PoolShared {
     /// Chunks that this module hands out, with or without a ring.
     pub(crate) fn of_list(
         io: &Rc<Io>,
-        due: &Rc<Due>,
+        pending: &Rc<Pending>,
         backing: Arc<Backing>,
         chunk: usize,
         chunks: usize,
     ) -> Self {
         let supply = Supply::List(RefCell::default());
-        Self::new(io, due, backing, chunk, chunks.min(MAX_CHUNKS), supply)
+        Self::new(io, pending, backing, chunk, chunks.min(MAX_CHUNKS), supply)
     }
 
     /// Chunks that hold bytes.
@@ -173,8 +177,8 @@ impl PoolShared {
     }
 
     /// A ring names pools by number, so another driver's would be mistaken for its own.
-    pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
-        std::ptr::eq(self.due.as_ptr(), Rc::as_ptr(due))
+    pub(crate) fn is_of(&self, pending: &Rc<Pending>) -> bool {
+        std::ptr::eq(self.pending.as_ptr(), Rc::as_ptr(pending))
     }
 
     /// The group that requests name, with a ring.
@@ -197,25 +201,8 @@ impl PoolShared {
         self.supply_chunk(chunk);
     }
 
-    /// A receive filled the first `len` bytes of a chunk.
-    pub(crate) fn filled(self: &Rc<Self>, chunk: u16, len: usize) -> Span {
-        self.hold(len);
-        // SAFETY: in the backing, which is initialised. The chunk was supplied once and is not supplied
-        // again before its ticket is gone.
-        unsafe { Span::of_pool(self, chunk, self.start(chunk), len) }
-    }
-
-    /// A receive filled the first `len` bytes of a chunk, with a head and a datagram behind it.
-    pub(crate) fn filled_datagram(self: &Rc<Self>, chunk: u16, len: usize) -> Span {
-        self.hold(len);
-        let payload = len.checked_sub(DATAGRAM_HEAD).expect("a datagram is behind its head");
-        // SAFETY: as above; the head is in the chunk.
-        let start = unsafe { self.start(chunk).add(DATAGRAM_HEAD) };
-        // SAFETY: as above; nobody writes the head before the ticket is gone, as it is in no span.
-        unsafe { Span::of_datagram(self, chunk, start, payload) }
-    }
-
-    fn hold(&self, len: usize) {
+    /// Counts a chunk that a receive filled with so many bytes.
+    pub(super) fn hold(&self, len: usize) {
         assert!(len <= self.chunk, "{len} bytes in a chunk of {}", self.chunk);
         self.held.set(self.held.get() + 1);
     }
@@ -241,7 +228,7 @@ impl PoolShared {
         &self.backing
     }
 
-    fn start(&self, chunk: u16) -> NonNull<u8> {
+    pub(super) fn start(&self, chunk: u16) -> NonNull<u8> {
         // SAFETY: every chunk lies in the backing.
         unsafe { self.backing.start().add(usize::from(chunk) * self.chunk) }
     }
@@ -256,9 +243,9 @@ impl PoolShared {
         }
         this.held.set(this.held.get() - 1);
         this.supply_chunk(chunk);
-        if let Some(due) = this.due.upgrade() {
+        if let Some(pending) = this.pending.upgrade() {
             for receiver in this.starving.borrow_mut().drain(..) {
-                due.mark_receive(receiver);
+                pending.mark_receive(receiver);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::datagram::{self, Datagram};
+use super::datagram::{self, DATAGRAM_HEAD, Datagram};
 use super::pool::PoolShared;
 use super::rx_shared::RxShared;
 use crate::memory::{Backing, Piece};
@@ -158,19 +158,14 @@ impl Span {
     ///
     /// The bytes are initialised and in this chunk of the pool. The chunk was handed out once, and is not
     /// handed out again before it is given back.
-    pub(crate) unsafe fn of_pool(
-        pool: &Rc<PoolShared>,
-        chunk: u16,
-        start: NonNull<u8>,
-        len: usize,
-    ) -> Self {
+    unsafe fn of_pool(pool: &Rc<PoolShared>, chunk: u16, start: NonNull<u8>, len: usize) -> Self {
         Self { start, len, ticket: Ticket::new(Origin::Pool(Rc::clone(pool), chunk.into())) }
     }
 
     /// # Safety
     ///
     /// As for [`of_pool`](Self::of_pool); the chunk begins with a head, which is in no span.
-    pub(crate) unsafe fn of_datagram(
+    unsafe fn of_datagram(
         pool: &Rc<PoolShared>,
         chunk: u16,
         start: NonNull<u8>,
@@ -245,6 +240,44 @@ impl Span {
 
     pub(crate) fn from_parts(piece: Piece, ticket: Ticket) -> Self {
         Self { start: piece.start(), len: piece.len(), ticket }
+    }
+}
+
+impl PoolShared {
+    /// A receive filled the first `len` bytes of a chunk.
+    pub(crate) fn filled(self: &Rc<Self>, chunk: u16, len: usize) -> Span {
+        self.hold(len);
+        // SAFETY: in the backing, which is initialised. The chunk was supplied once and is not supplied
+        // again before its ticket is gone.
+        unsafe { Span::of_pool(self, chunk, self.start(chunk), len) }
+    }
+
+    /// A receive filled the first `len` bytes of a chunk, with a head and a datagram behind it.
+    pub(crate) fn filled_datagram(self: &Rc<Self>, chunk: u16, len: usize) -> Span {
+        self.hold(len);
+        let payload = len.checked_sub(DATAGRAM_HEAD).expect("a datagram is behind its head");
+        // SAFETY: as above; the head is in the chunk.
+        let start = unsafe { self.start(chunk).add(DATAGRAM_HEAD) };
+        // SAFETY: as above; nobody writes the head before the ticket is gone, as it is in no span.
+        unsafe { Span::of_datagram(self, chunk, start, payload) }
+    }
+}
+
+impl RxShared {
+    /// The span that a completion has reported.
+    ///
+    /// # Safety
+    ///
+    /// The kernel has reported these bytes, which the queue [has](Self::has), and nothing else is made of the
+    /// same completion.
+    #[inline]
+    pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Span {
+        // SAFETY: inside the memory, as the caller says, and initialised; the kernel tells of each byte that it
+        // has put there once, and puts others there only after the span was given back.
+        unsafe {
+            let start = this.memory.address(place, len);
+            Span::of_queue(this, place, start, len)
+        }
     }
 }
 

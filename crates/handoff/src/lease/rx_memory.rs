@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use handoff_sys::zcrx;
 
 use super::area;
-use super::rx_queue::RxStats;
+use super::rx_stats::RxStats;
 use crate::mechanism::ReceiveEngine;
 use crate::memory::{Backing, page_size};
 use crate::ring::memlock_or;

@@ -19,63 +19,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use handoff_sys::zcrx;
 
 use super::dma_buf::DmaBuf;
-use super::due::Due;
+use super::pending::Pending;
 use super::rx_binding::{self, RxBinding};
 use super::rx_memory::{RxGrowth, RxMemory};
 use super::rx_shared::RxShared;
+use super::rx_stats::RxStats;
 use crate::error::{Error, Result};
 use crate::mechanism::ReceiveEngine;
 use crate::memory::{Backed, Backing, Memory, Region};
-use crate::outcome::Tally;
 use crate::ring::Io;
-
-/// What an rx queue has received so far, by all drivers that receive from it.
-///
-/// ```no_run
-/// # async fn example(queue: handoff::RxQueue) -> Result<(), Box<dyn std::error::Error>> {
-/// let stats = queue.stats();
-/// println!("{} bytes, copied {:?}; no chunk {} times", stats.bytes, stats.copied, stats.shortages);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RxStats {
-    /// Spans handed out.
-    pub spans: u64,
-    /// Bytes in them.
-    pub bytes: u64,
-    /// Of these, bytes of packets' payload that the kernel copied into chunks, by its own count: packets that came by
-    /// another way than the queue. It does not count what it copies out of packets' headers (payload below the
-    /// split's threshold). `None` where the kernel doesn't count (before Linux 7.2). A lower bound where the queue is
-    /// [shared](Self::shared): the kernel may lose counts when several rings count at once.
-    pub copied: Option<u64>,
-    /// Other drivers may receive from the queue ([`RxQueue::export`]), or may have done so.
-    pub shared: bool,
-    /// How often the kernel reported that the NIC's ring found no free chunk; at most ten times a second.
-    /// Always 0 before Linux 7.2.
-    pub shortages: u64,
-    /// How often the refill queue was flushed, because the kernel needed its entries at once.
-    pub flushes: u64,
-}
-
-impl RxStats {
-    /// Bytes by the kernel's count. The count belongs to the queue: unlike a receiver's tally, it is known also where
-    /// several connections share the queue. Where several drivers share it, the tally is known if nothing was copied;
-    /// otherwise bytes not counted as copied are unknown.
-    pub fn tally(&self) -> Tally {
-        match self.copied {
-            Some(copied) => {
-                let copied = copied.min(self.bytes);
-                let rest = self.bytes - copied;
-                let (zero_copy, unknown) = match self.shared && copied > 0 {
-                    true => (0, rest),
-                    false => (rest, 0),
-                };
-                Tally { zero_copy, copied, unknown }
-            }
-            None => Tally { unknown: self.bytes, ..Tally::default() },
-        }
-    }
-}
 
 /// An rx queue bound to a driver, until the driver and all spans are gone.
 ///
@@ -134,7 +86,7 @@ impl RxQueue {
     /// Binds the queue; from now on it has this number at the driver, which keeps it.
     pub(crate) fn bind(
         io: &Io,
-        due: &Rc<Due>,
+        pending: &Rc<Pending>,
         number: u32,
         region: &Region,
         dma_buf: Option<&DmaBuf>,
@@ -142,11 +94,17 @@ impl RxQueue {
     ) -> Result<Self> {
         let ring = io.ring_descriptor().map_err(keeping_open)?;
         let (memory, id) = rx_binding::bind(io, number, region, dma_buf, binding)?;
-        Ok(Self { shared: RxShared::new(due, ring, id, Arc::new(memory)) })
+        Ok(Self { shared: RxShared::new(pending, number, ring, id, Arc::new(memory)) })
     }
 
-    /// Makes this driver receive from the queue as well, and keep it.
-    pub(crate) fn import(io: &Io, due: &Rc<Due>, exported: &ExportedRxQueue) -> Result<Self> {
+    /// Makes this driver receive from the queue as well; from now on it has this number at the driver, which keeps
+    /// it.
+    pub(crate) fn import(
+        io: &Io,
+        pending: &Rc<Pending>,
+        number: u32,
+        exported: &ExportedRxQueue,
+    ) -> Result<Self> {
         let Exported { descriptor, memory } = &*exported.0;
         rx_binding::ring_for(io, memory.engine)?;
         let ring = io.ring_descriptor().map_err(keeping_open)?;
@@ -160,7 +118,7 @@ impl RxQueue {
             };
             unavailable(memory.engine, format!("{reason} ({error})"))
         })?;
-        Ok(Self { shared: RxShared::new(due, ring, id, Arc::clone(memory)) })
+        Ok(Self { shared: RxShared::new(pending, number, ring, id, Arc::clone(memory)) })
     }
 
     /// Lets drivers of other threads receive from the queue, too ([`Driver::import_rx_queue`]): each its own
@@ -265,23 +223,5 @@ impl std::fmt::Debug for ExportedRxQueue {
             .field("chunks", &memory.chunks())
             .field("stats", &memory.stats())
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_drivers_that_share_a_queue_had_copied_is_at_least_what_was_counted() {
-        let stats = |shared, copied| RxStats { bytes: 100, copied, shared, ..RxStats::default() };
-        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
-        for shared in [false, true] {
-            assert_eq!(stats(shared, Some(0)).tally(), told(100, 0, 0));
-            assert_eq!(stats(shared, Some(200)).tally(), told(0, 100, 0));
-            assert_eq!(stats(shared, None).tally(), told(0, 0, 100));
-        }
-        assert_eq!(stats(false, Some(30)).tally(), told(70, 30, 0));
-        assert_eq!(stats(true, Some(30)).tally(), told(0, 30, 70));
     }
 }

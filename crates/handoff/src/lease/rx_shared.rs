@@ -21,10 +21,8 @@ use handoff_sys::process::Process;
 use handoff_sys::zcrx;
 
 use super::area;
-use super::due::Due;
-use super::received::Span;
+use super::pending::Pending;
 use super::rx_memory::{RxMemory, RxShortage};
-use super::span_ref::SpanRef;
 use crate::mechanism::ReceiveEngine;
 use crate::memory::Backing;
 use crate::ring::Key;
@@ -37,9 +35,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct RxShared {
     /// Keeps the ring open for the spans that outlive the driver; before the memory, which goes later.
     pub(crate) ring: Cell<Option<OwnedFd>>,
-    due: Weak<Due>,
-    /// So that spans, which are many, give back by a plain reference.
-    itself: Weak<Self>,
+    pending: Weak<Pending>,
+    /// Of the driver.
+    number: u32,
     /// What requests name.
     pub(super) id: u32,
     pub(super) memory: Arc<RxMemory>,
@@ -66,34 +64,35 @@ pub(crate) struct RxShared {
 impl RxShared {
     /// A queue without a NIC; returns also what was given back since the last call.
     pub(crate) fn without_kernel(
-        due: &Rc<Due>,
+        pending: &Rc<Pending>,
         chunks: usize,
         chunk: usize,
     ) -> (Rc<Self>, impl Fn() -> Vec<u64> + use<>) {
         let (memory, kernel) = RxMemory::without_kernel(chunks, chunks, chunk);
         let kernel = RefCell::new(kernel);
-        let shared = Self::new(due, None, 0, Arc::new(memory));
+        let shared = Self::new(pending, 0, None, 0, Arc::new(memory));
         (shared, move || kernel.borrow_mut().take(u32::MAX))
     }
 
     /// The same queue as another driver has it.
-    pub(crate) fn imported(&self, due: &Rc<Due>) -> Rc<Self> {
+    pub(crate) fn imported(&self, pending: &Rc<Pending>) -> Rc<Self> {
         self.memory.shared.store(true, Relaxed);
-        Self::new(due, None, 0, Arc::clone(&self.memory))
+        Self::new(pending, 0, None, 0, Arc::clone(&self.memory))
     }
 }
 
 impl RxShared {
     pub(super) fn new(
-        due: &Rc<Due>,
+        pending: &Rc<Pending>,
+        number: u32,
         ring: Option<OwnedFd>,
         id: u32,
         memory: Arc<RxMemory>,
     ) -> Rc<Self> {
-        Rc::new_cyclic(|itself| Self {
-            itself: Weak::clone(itself),
+        Rc::new(Self {
             ring: Cell::new(ring),
-            due: Rc::downgrade(due),
+            pending: Rc::downgrade(pending),
+            number,
             id,
             memory,
             made_by: Process::this(),
@@ -121,8 +120,8 @@ impl RxShared {
         self.memory.begun()
     }
 
-    pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
-        std::ptr::eq(self.due.as_ptr(), Rc::as_ptr(due))
+    pub(crate) fn is_of(&self, pending: &Rc<Pending>) -> bool {
+        std::ptr::eq(self.pending.as_ptr(), Rc::as_ptr(pending))
     }
 
     /// The ring, as long as it is kept open.
@@ -158,36 +157,6 @@ impl RxShared {
         self.memory.find(place, len).is_some()
     }
 
-    /// The span that a completion has reported.
-    ///
-    /// # Safety
-    ///
-    /// The kernel has reported these bytes, which the queue [has](Self::has), and nothing else is made of the
-    /// same completion.
-    #[inline]
-    pub(crate) unsafe fn span(this: &Rc<Self>, place: u64, len: usize) -> Span {
-        // SAFETY: inside the memory, as the caller says, and initialised; the kernel tells of each byte that it
-        // has put there once, and puts others there only after the span was given back.
-        unsafe {
-            let start = this.memory.address(place, len);
-            Span::of_queue(this, place, start, len)
-        }
-    }
-
-    /// The same, lent.
-    ///
-    /// # Safety
-    ///
-    /// As for [`span`](Self::span).
-    #[inline]
-    pub(crate) unsafe fn span_ref(this: &Rc<Self>, place: u64, len: usize) -> SpanRef<'_> {
-        // SAFETY: as in `span`.
-        unsafe {
-            let start = this.memory.address(place, len);
-            SpanRef::of_queue(this, place, start, len)
-        }
-    }
-
     /// Gives back the span that began at `place`.
     #[inline]
     pub(crate) fn give_back(&self, place: u64) {
@@ -204,14 +173,14 @@ impl RxShared {
         if !self.made_by.is_this() {
             return;
         }
-        let due = self.due.upgrade();
-        let Some(due) = due.as_ref().filter(|due| !due.is_gone()) else {
+        let pending = self.pending.upgrade();
+        let Some(pending) = pending.as_ref().filter(|pending| !pending.is_gone()) else {
             // Nobody would publish a batch, and other rings may receive with it.
             if !self.never_back.borrow().contains(&place) {
                 self.memory.refill.put_now(place);
             }
             self.count_held();
-            if due.is_none_or(|due| due.is_closed()) {
+            if pending.is_none_or(|pending| pending.is_closed()) {
                 self.close_if_unused();
             }
             return;
@@ -220,9 +189,9 @@ impl RxShared {
         if self.attended.replace(true) {
             return;
         }
-        due.mark_refill(self.itself.upgrade().expect("who gives back keeps the queue"));
+        pending.mark_refill(self.number);
         for receiver in self.starving.borrow_mut().drain(..) {
-            due.mark_receive(receiver);
+            pending.mark_receive(receiver);
         }
     }
 
@@ -367,7 +336,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::lease::Arrivals;
+    use crate::lease::{Arrivals, Span};
     use crate::outcome::Tally;
     use crate::ring::Place;
 
@@ -384,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_span_that_outlives_its_driver_goes_back_for_the_others_at_once() {
-        let (first, second) = (Rc::<Due>::default(), Rc::<Due>::default());
+        let (first, second) = (Rc::<Pending>::default(), Rc::<Pending>::default());
         let (queue, given_back) = RxShared::without_kernel(&first, 8, PAGE);
         let imported = queue.imported(&second);
         let (mut ours, theirs) = (told(&queue, 0..4), told(&imported, 4..8));
@@ -421,8 +390,8 @@ mod tests {
             for thread in 0..THREADS {
                 let memory = Arc::clone(&memory);
                 scope.spawn(move || {
-                    let due = Rc::<Due>::default();
-                    let queue = RxShared::new(&due, None, 0, memory);
+                    let pending = Rc::<Pending>::default();
+                    let queue = RxShared::new(&pending, 0, None, 0, memory);
                     for round in 0..ROUNDS {
                         let mut spans = told(&queue, thread * EACH..(thread + 1) * EACH);
                         // In parts, some of which go with the next batch.
@@ -432,7 +401,7 @@ mod tests {
                         }
                         drop(spans);
                     }
-                    due.close();
+                    pending.close();
                     queue.outlive_driver();
                     assert!(!queue.holds_any());
                 });
@@ -461,16 +430,16 @@ mod tests {
         thread::scope(|scope| {
             let (of_other, step_of_other) = (Arc::clone(&memory), &step);
             scope.spawn(move || {
-                let due = Rc::<Due>::default();
-                let queue = RxShared::new(&due, None, 0, of_other);
+                let pending = Rc::<Pending>::default();
+                let queue = RxShared::new(&pending, 0, None, 0, of_other);
                 let spans = told(&queue, 0..1);
                 drop(spans);
                 step_of_other.wait();
                 step_of_other.wait();
                 queue.publish(-1);
             });
-            let due = Rc::<Due>::default();
-            let queue = RxShared::new(&due, None, 0, Arc::clone(&memory));
+            let pending = Rc::<Pending>::default();
+            let queue = RxShared::new(&pending, 0, None, 0, Arc::clone(&memory));
             step.wait();
             let held = memory.refill.locked(|| {
                 step.wait();
@@ -484,7 +453,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_after_the_driver_went_is_there_for_others_also_while_a_handle_is_left() {
-        let (first, second) = (Rc::<Due>::default(), Rc::<Due>::default());
+        let (first, second) = (Rc::<Pending>::default(), Rc::<Pending>::default());
         let (queue, given_back) = RxShared::without_kernel(&first, 8, PAGE);
         let imported = queue.imported(&second);
         let ours = told(&queue, 0..4);
@@ -506,8 +475,8 @@ mod tests {
     #[test]
     fn a_count_of_copies_that_goes_back_is_survived() {
         let (memory, statistics) = counting();
-        let due = Rc::<Due>::default();
-        let queue = RxShared::new(&due, None, 0, memory);
+        let pending = Rc::<Pending>::default();
+        let queue = RxShared::new(&pending, 0, None, 0, memory);
         let count = |bytes| {
             // SAFETY: an aligned word of the mapping.
             unsafe {
@@ -523,7 +492,7 @@ mod tests {
         assert_eq!(flow.tally(), Tally { unknown: 1 << 20, ..Tally::default() });
         // It has not come farther than before, but may have been set back.
         count(1 << 20);
-        let other = queue.imported(&due);
+        let other = queue.imported(&pending);
         let second = crate::op::Flow::open(other, None);
         flow.bytes = 9;
         assert_eq!(flow.tally(), Tally { unknown: 9, ..Tally::default() });
@@ -537,8 +506,8 @@ mod tests {
         let round = std::sync::Barrier::new(2);
         let alone: usize = thread::scope(|scope| {
             let begin = || {
-                let due = Rc::<Due>::default();
-                let queue = RxShared::new(&due, None, 0, Arc::clone(&memory));
+                let pending = Rc::<Pending>::default();
+                let queue = RxShared::new(&pending, 0, None, 0, Arc::clone(&memory));
                 let mut alone = 0;
                 for _ in 0..ROUNDS {
                     round.wait();
@@ -558,9 +527,9 @@ mod tests {
     #[test]
     fn spans_of_one_chunk_are_not_taken_for_as_many_chunks() {
         const CHUNK: usize = 16 * PAGE;
-        let due = Rc::<Due>::default();
+        let pending = Rc::<Pending>::default();
         let (memory, _kernel) = RxMemory::without_kernel(1_024, 512, CHUNK);
-        let queue = RxShared::new(&due, None, 0, Arc::new(memory));
+        let queue = RxShared::new(&pending, 0, None, 0, Arc::new(memory));
         let packets = (0..10 * 45).map(|packet| {
             let begin = packet / 45 * CHUNK + packet % 45 * 1_448;
             Place { begin: begin as u64, len: 1_448 }
@@ -574,8 +543,8 @@ mod tests {
 
     #[test]
     fn a_nic_that_found_no_chunk_gets_what_was_given_back_before_more_memory() {
-        let due = Rc::<Due>::default();
-        let (queue, given_back) = RxShared::without_kernel(&due, 8, PAGE);
+        let pending = Rc::<Pending>::default();
+        let (queue, given_back) = RxShared::without_kernel(&pending, 8, PAGE);
         let mut spans = told(&queue, 0..4);
         drop(spans.split_off(1));
         assert_eq!(given_back(), []);

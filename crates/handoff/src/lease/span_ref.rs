@@ -98,6 +98,22 @@ impl<'a> SpanRef<'a> {
     }
 }
 
+impl RxShared {
+    /// The span that a completion has reported, lent.
+    ///
+    /// # Safety
+    ///
+    /// As for [`span`](Self::span).
+    #[inline]
+    pub(crate) unsafe fn span_ref(this: &Rc<Self>, place: u64, len: usize) -> SpanRef<'_> {
+        // SAFETY: as in `span`.
+        unsafe {
+            let start = this.memory.address(place, len);
+            SpanRef::of_queue(this, place, start, len)
+        }
+    }
+}
+
 impl Deref for SpanRef<'_> {
     type Target = [u8];
 

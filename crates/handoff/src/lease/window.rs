@@ -12,9 +12,8 @@ use std::rc::Rc;
 use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::net;
 
-use super::due::Due;
-use super::intake::{Intake, MappedIntake};
-use super::pool::{Pool, PoolShared};
+use super::pending::Pending;
+use super::pool::PoolShared;
 use crate::error::{Error, Result};
 use crate::memory::{map, own, page_size};
 use crate::ring::{Io, Key};
@@ -41,7 +40,12 @@ pub struct Window {
 }
 
 impl Window {
-    pub(crate) fn new(io: &Rc<Io>, due: &Rc<Due>, places: usize, place: usize) -> Result<Self> {
+    pub(crate) fn new(
+        io: &Rc<Io>,
+        pending: &Rc<Pending>,
+        places: usize,
+        place: usize,
+    ) -> Result<Self> {
         let len =
             places.checked_mul(place).filter(|len| *len > 0 && place.is_multiple_of(page_size()));
         let len = len.ok_or(Error::Invalid(
@@ -59,27 +63,21 @@ impl Window {
         let start = mapping().map_err(|error| Error::io("mapping a TCP socket", error.into()))?;
         let start = std::ptr::NonNull::new(start.cast()).expect("never mapped at zero");
         // Nobody reads more of it than the kernel says it has mapped.
-        let pages = PoolShared::of_list(io, due, own(start, len, false), place, places);
+        let pages = PoolShared::of_list(io, pending, own(start, len, false), place, places);
         let chunk = place.min(CHUNK);
         let rest = map(chunk * places, MapFlags::PRIVATE, None)
             .map_err(|error| Error::io("mapping memory beside a window", error))?;
-        let rest = PoolShared::of_list(io, due, rest, chunk, places);
+        let rest = PoolShared::of_list(io, pending, rest, chunk, places);
         Ok(Self { pages: Rc::new(pages), rest: Rc::new(rest) })
     }
 
-    pub(crate) fn is_of(&self, due: &Rc<Due>) -> bool {
-        self.pages.is_of(due)
+    pub(crate) fn is_of(&self, pending: &Rc<Pending>) -> bool {
+        self.pages.is_of(pending)
     }
 
     pub(crate) fn forget(&self, receiver: Key) {
         self.pages.forget(receiver);
         self.rest.forget(receiver);
-    }
-
-    /// Receives by mapping, unless nearly nothing comes in whole pages: then into the pool, since trying
-    /// costs more than copying alone.
-    pub fn or(&self, pool: &Pool) -> MappedIntake {
-        MappedIntake(Intake { window: Some(self.clone()), ..Intake::from(pool) })
     }
 
     /// Places and chunks with bytes that nobody has dropped, whether or not you have taken them.

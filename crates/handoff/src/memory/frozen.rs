@@ -129,6 +129,23 @@ impl AsRef<[u8]> for Frozen {
     }
 }
 
+#[cfg(feature = "bytes")]
+impl From<Frozen> for bytes::Bytes {
+    /// Turns a frozen buffer into bytes without a copy. You can unfreeze it by a clone or part that stayed
+    /// a [`Frozen`], when the bytes and all made of them are gone.
+    ///
+    /// ```
+    /// let frozen = handoff::Buffer::from(b"hello".to_vec()).freeze();
+    /// let mut bytes = bytes::Bytes::from(frozen.clone());
+    /// assert_eq!(bytes.split_to(2), "he");
+    /// drop(bytes);
+    /// assert!(frozen.try_unfreeze().is_ok());
+    /// ```
+    fn from(frozen: Frozen) -> Self {
+        Self::from_owner(frozen)
+    }
+}
+
 impl Memory for Frozen {}
 impl Backed for Frozen {
     fn backing(&self) -> &Arc<Backing> {

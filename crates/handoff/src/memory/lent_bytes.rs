@@ -1,4 +1,4 @@
-//! Lending `bytes::Bytes`, and turning frozen buffers into `Bytes`.
+//! Lending `bytes::Bytes`.
 //!
 //! Minimum kernel: any. They are not registered: their memory belongs to any owner.
 //!
@@ -15,8 +15,6 @@ use std::sync::Arc;
 use std::task::Wake;
 
 use bytes::Bytes;
-
-use super::Frozen;
 
 /// The most that a thread keeps for bytes that it lends later.
 const SPARE: usize = 1024;
@@ -57,21 +55,5 @@ impl LentBytes {
 impl Wake for LentBytes {
     fn wake(self: Arc<Self>) {
         drop(Self::give_back(self));
-    }
-}
-
-impl From<Frozen> for Bytes {
-    /// Turns a frozen buffer into bytes without a copy. You can unfreeze it by a clone or part that stayed
-    /// a [`Frozen`], when the bytes and all made of them are gone.
-    ///
-    /// ```
-    /// let frozen = handoff::Buffer::from(b"hello".to_vec()).freeze();
-    /// let mut bytes = bytes::Bytes::from(frozen.clone());
-    /// assert_eq!(bytes.split_to(2), "he");
-    /// drop(bytes);
-    /// assert!(frozen.try_unfreeze().is_ok());
-    /// ```
-    fn from(frozen: Frozen) -> Self {
-        Self::from_owner(frozen)
     }
 }

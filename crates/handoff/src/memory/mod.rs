@@ -2,9 +2,11 @@
 
 mod append;
 pub(crate) mod backing;
+mod chunk;
 mod frozen;
 #[cfg(feature = "bytes")]
 mod lent_bytes;
+mod piece;
 mod pool;
 mod range;
 pub(crate) mod region;
@@ -14,8 +16,9 @@ pub(crate) mod view;
 
 pub use append::Append;
 pub use backing::Memory;
-pub(crate) use backing::{AddressRange, Backed, Backing, Piece, SLOT_SPAN};
+pub(crate) use backing::{Backed, Backing, SLOT_SPAN};
 pub use frozen::Frozen;
+pub(crate) use piece::{AddressRange, Piece};
 pub use pool::{BufferPool, GetBuffer};
 pub(crate) use range::within;
 pub use region::{Buffer, Pages, Region};

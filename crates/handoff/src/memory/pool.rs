@@ -13,11 +13,11 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
+use super::chunk::{Chunk, Shared, Stands, State, Waiting};
 use super::{Backed, Backing, Buffer, Memory, Piece, Region};
 use crate::error::{Error, Result};
 
@@ -53,131 +53,11 @@ use crate::error::{Error, Result};
 #[derive(Clone)]
 pub struct BufferPool(Arc<Shared>);
 
-struct Shared {
-    memory: Arc<Backing>,
-    len: usize,
-    /// From the start of one buffer to that of the next.
-    stride: usize,
-    /// How many pieces of each buffer there are.
-    pieces: Box<[AtomicU32]>,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// Numbers of the free buffers. While somebody waits there are none.
-    free: Vec<u32>,
-    waiting: VecDeque<Waiting>,
-    /// Tells waiters apart.
-    next: u64,
-}
-
-struct Waiting {
-    ticket: u64,
-    stands: Stands,
-}
-
-enum Stands {
-    InLine(Waker),
-    /// It was given this buffer, and is woken for it.
-    Has(u32),
-}
-
-/// The hold of a piece on a pool's buffer. Dropping the last one frees the buffer.
-pub(crate) struct Chunk {
-    /// `None` once it is given back.
-    pool: Option<Arc<Shared>>,
-    number: u32,
-    _room: RoomForATag,
-}
-
-/// Has values that mean nothing, so that an enum of chunks and pointers is no larger than a chunk.
-#[derive(Clone, Copy)]
-#[repr(u8)]
-enum RoomForATag {
-    It,
-}
-
-impl Chunk {
-    fn pool(&self) -> &Arc<Shared> {
-        self.pool.as_ref().expect("it is out")
-    }
-
-    fn pieces(&self) -> &AtomicU32 {
-        &self.pool().pieces[self.number as usize]
-    }
-
-    /// Gives it up; returns the waiter to wake.
-    pub(crate) fn give_back(mut self) -> Option<Waker> {
-        self.leave()
-    }
-
-    fn leave(&mut self) -> Option<Waker> {
-        self.pool.as_ref()?;
-        let is_last = self.pieces().fetch_sub(1, Release) == 1;
-        let pool = self.pool.take()?;
-        if !is_last {
-            return None;
-        }
-        // Whatever other threads did to their pieces comes before the next use of the buffer.
-        fence(Acquire);
-        pool.give_back(self.number)
-    }
-
-    /// The memory of the pool.
-    #[inline]
-    pub(crate) fn memory(&self) -> &Arc<Backing> {
-        &self.pool().memory
-    }
-
-    /// Whether both are of the same buffer.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.number == other.number && Arc::ptr_eq(self.pool(), other.pool())
-    }
-}
-
-impl Clone for Chunk {
-    fn clone(&self) -> Self {
-        // There is one already, so it can't be given back meanwhile. Each piece has some bytes of the buffer, or a start
-        // of its own, so their number stays far below the limit.
-        let before = self.pieces().fetch_add(1, Relaxed);
-        assert!(before < u32::MAX / 2, "a buffer has too many pieces");
-        Self { pool: self.pool.clone(), number: self.number, _room: self._room }
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        if let Some(waker) = self.leave() {
-            waker.wake();
-        }
-    }
-}
-
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn give_back(&self, number: u32) -> Option<Waker> {
-        let mut state = self.state();
-        let in_line = |waiting: &&mut Waiting| matches!(waiting.stands, Stands::InLine(_));
-        match state.waiting.iter_mut().find(in_line) {
-            Some(first) => match std::mem::replace(&mut first.stands, Stands::Has(number)) {
-                Stands::InLine(waker) => Some(waker),
-                Stands::Has(_) => unreachable!("it stands in line"),
-            },
-            None => {
-                state.free.push(number);
-                None
-            }
-        }
-    }
-
     fn buffer(self: &Arc<Self>, number: u32) -> Buffer {
         // SAFETY: the pool has this many buffers within its memory.
         let start: NonNull<u8> = unsafe { self.memory.start().add(number as usize * self.stride) };
-        self.pieces[number as usize].store(1, Relaxed);
-        let chunk = Chunk { pool: Some(Arc::clone(self)), number, _room: RoomForATag::It };
+        let chunk = Chunk::first(self, number);
         // SAFETY: the number was free, so that no piece of these bytes is there, and it is not handed out
         // again before the last piece of it is gone.
         Buffer(unsafe { Piece::of_pool(chunk, start, self.len) })

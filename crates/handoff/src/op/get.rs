@@ -7,7 +7,7 @@ use handoff_sys::getbuf::Command;
 use super::waiter::Waiter;
 use crate::error::Result;
 use crate::lease::Bytes;
-use crate::lease::kernel::{Binding, GetBufShared};
+use crate::lease::getbuf_device::{Binding, GetBufShared};
 
 /// A lend, from the request to its end or refusal.
 pub(crate) struct GetOp {

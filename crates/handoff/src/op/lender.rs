@@ -13,8 +13,26 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use super::chooser::Chooser;
-use super::socket_state::SendStats;
+use crate::outcome::Tally;
 use crate::ring::{Endpoint, Parked};
+
+/// Everything sent on a socket so far, and what happened to it.
+///
+/// ```no_run
+/// # async fn example(socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
+/// let stats = socket.send_stats();
+/// println!("{} messages, {} bytes copied", stats.messages, stats.returned.copied);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendStats {
+    /// Messages that the kernel took whole.
+    pub messages: u64,
+    /// Bytes whose buffers are back, by what happened to them.
+    pub returned: Tally,
+    /// Return signals: notifications of the ring, and sends that the error queue reported.
+    pub notifications: u64,
+}
 
 /// The part of a socket that its loans keep.
 pub(crate) struct Lender {

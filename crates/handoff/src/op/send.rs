@@ -203,7 +203,7 @@ impl SendOp {
     }
 
     /// Whether the stage that the send has reached needs more than a holder that polls.
-    pub(crate) fn is_due(&self) -> bool {
+    pub(crate) fn needs_settling(&self) -> bool {
         self.is_settled()
             && (self.sent.waits()
                 || (!self.kernel_holds()

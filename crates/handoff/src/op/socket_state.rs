@@ -20,27 +20,8 @@ use super::outstanding::Outstanding;
 use super::reception::Reception;
 use super::waiter::Waiters;
 use crate::error::{Error, Result};
-use crate::outcome::Tally;
 use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Io, Key};
-
-/// Everything sent on a socket so far, and what happened to it.
-///
-/// ```no_run
-/// # async fn example(socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
-/// let stats = socket.send_stats();
-/// println!("{} messages, {} bytes copied", stats.messages, stats.returned.copied);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SendStats {
-    /// Messages that the kernel took whole.
-    pub messages: u64,
-    /// Bytes whose buffers are back, by what happened to them.
-    pub returned: Tally,
-    /// Return signals: notifications of the ring, and sends that the error queue reported.
-    pub notifications: u64,
-}
 
 /// Facts that decide how a socket is used.
 #[derive(Clone, Copy, Debug)]

@@ -12,16 +12,13 @@ mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
-use std::ops::Deref;
 use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, Then};
-use crate::engine::{
-    accepting, get_buf, lane, msg_zerocopy, order, receiving, requests, transfer, uring_zc,
-};
+use crate::engine::{accepting, get_buf, lane, order, receiving, requests, transfer};
 use crate::error::{Error, Result};
 use crate::lease::Mark;
 use crate::op::Kind;
@@ -32,31 +29,24 @@ use crate::ring::{
 
 /// What all handles on a driver share: the core, and the turns. The last handle ends operations under way.
 pub(crate) struct Reactor {
-    core: Core,
+    pub(crate) core: Core,
     /// Room for the places in completions, kept between turns.
     places: Cell<Vec<Place>>,
 }
 
-impl Deref for Reactor {
-    type Target = Core;
-
-    #[inline]
-    fn deref(&self) -> &Core {
-        &self.core
-    }
-}
-
 impl Reactor {
     pub(crate) fn new(io: Io, in_flight: usize) -> Result<Rc<Self>> {
-        Ok(Rc::new(Self { core: Core::new(io, in_flight)?, places: Cell::default() }))
+        let core = Core::new(io, in_flight)?;
+        core.watch_unpark()?;
+        Ok(Rc::new(Self { core, places: Cell::default() }))
     }
 
     /// CPU nanoseconds of this thread for `act` and the submission of what it queued.
     pub(crate) fn time(&self, act: impl FnOnce()) -> Option<u64> {
         let start = thread_time();
         act();
-        if !self.is_quiet() {
-            self.due.wake_later(|| self.turn(Until::Now)).ok()?;
+        if !self.core.is_quiet() {
+            self.core.wakes().wake_later(|| self.turn(Until::Now)).ok()?;
         }
         Some(thread_time().saturating_sub(start))
     }
@@ -73,8 +63,8 @@ impl Reactor {
 
     /// `parks` says whether a wake by another thread ends the wait.
     fn turn_around(&self, until: Until, parks: bool) -> Result<usize> {
-        self.check_here()?;
-        if self.due.is_telling() {
+        self.core.check_here()?;
+        if self.core.wakes().is_telling() {
             // Nothing can be told during telling.
             return Ok(0);
         }
@@ -82,32 +72,34 @@ impl Reactor {
         // it only looks, its caller calls the others; otherwise wakers would nest in each other. A driver
         // that goes wakes at its end.
         let only_looks = matches!(until, Until::Now | Until::Soon);
-        let wakes = !(self.due.is_gone() || self.due.is_waking() && only_looks);
+        let wakes = !(self.core.pending.is_gone() || self.core.wakes().is_waking() && only_looks);
         if wakes {
-            self.due.wake_all();
+            self.core.wakes().wake_all();
         }
-        self.mark_driven();
-        let telling = self.due.telling();
+        self.core.mark_driven();
+        let telling = self.core.wakes().telling();
         let events = self.turn_and_tell(until, parks);
         drop(telling);
         if wakes {
-            self.due.wake_all();
+            self.core.wakes().wake_all();
         }
         events
     }
 
     #[inline(always)]
     fn turn_and_tell(&self, until: Until, parks: bool) -> Result<usize> {
-        let (until, mut due) =
-            if self.due.take_to_start() { self.start_due(until) } else { (until, 0) };
-        lane::pump_marked(self);
-        if self.departed.any() {
-            self.clear_departed();
+        let (until, mut expired) =
+            if self.core.pending.take_to_start() { self.start_pending(until) } else { (until, 0) };
+        lane::pump_marked(&self.core);
+        if self.core.departed.any() {
+            self.core.clear_departed();
         }
-        self.keep_to_budget();
+        self.core.keep_to_budget();
         // A task that is to be woken by now has something to do.
         let until = match until {
-            Until::One | Until::OneOr(_) if !self.due.is_gone() && self.due.has_wakes() => {
+            Until::One | Until::OneOr(_)
+                if !self.core.pending.is_gone() && self.core.wakes().has_wakes() =>
+            {
                 Until::Now
             }
             until => until,
@@ -115,29 +107,29 @@ impl Reactor {
         let entered = if parks { self.park(until) } else { self.enter(until) };
         let events = entered.and_then(|()| {
             if let Until::OneOr(_) = until {
-                due += self.tell_due();
+                expired += self.tell_expired();
             }
             self.tell()
         });
-        self.deadlines.set_alarm();
-        self.turns.set(self.turns.get().wrapping_add(1));
-        self.at_once.set(0);
-        events.map(|events| events + due)
+        self.core.deadlines.set_alarm();
+        self.core.turns.set(self.core.turns.get().wrapping_add(1));
+        self.core.at_once.set(0);
+        events.map(|events| events + expired)
     }
 
     /// As [`enter`](Self::enter); a wake by another thread ends the wait.
     fn park(&self, until: Until) -> Result<()> {
-        let entered = self.enter(self.unpark.park(until));
-        self.unpark.unpark();
+        let entered = self.enter(self.core.unpark.park(until));
+        self.core.unpark.unpark();
         entered
     }
 
     /// Enters the kernel, which does what it was asked, and waits as told.
     fn enter(&self, until: Until) -> Result<()> {
-        match &self.io.backend {
+        match &self.core.io.backend {
             Backend::Ring(ring) => {
                 let mut ring = ring.borrow_mut();
-                let entered = ring.enter(until).and_then(|()| match self.in_chains.get() {
+                let entered = ring.enter(until).and_then(|()| match self.core.in_chains.get() {
                     0 => Ok(()),
                     links => ring.go_on(links),
                 });
@@ -157,13 +149,13 @@ impl Reactor {
 
     /// Tells operations their results: completions of the ring, or ready descriptors.
     fn tell(&self) -> Result<usize> {
-        match &self.io.backend {
+        match &self.core.io.backend {
             Backend::Ring(ring) => {
                 let count = self.take_completions(ring)?;
-                self.go_on_with_lanes();
+                self.core.go_on_with_lanes();
                 let mut ring = ring.borrow_mut();
                 if ring.event_watched() {
-                    ring.settle_event(self.has_marks() || self.due.has_wakes());
+                    ring.settle_event(self.core.has_marks() || self.core.wakes().has_wakes());
                 }
                 Ok(count)
             }
@@ -172,8 +164,8 @@ impl Reactor {
                 for event in &ready {
                     match event {
                         Ready::Operation(token) => self.ready(*token),
-                        Ready::Wake => self.unpark.clear(),
-                        Ready::Alarm => self.deadlines.clear_alarm(),
+                        Ready::Wake => self.core.unpark.clear(),
+                        Ready::Alarm => self.core.deadlines.clear_alarm(),
                     }
                 }
                 Ok(ready.len())
@@ -183,87 +175,91 @@ impl Reactor {
 
     /// Starts marked operations before deciding on a wait.
     pub(crate) fn start_and_wake(&self) {
-        if self.due.is_telling() || !self.is_here() {
+        if self.core.wakes().is_telling() || !self.core.is_here() {
             return;
         }
-        let telling = self.due.telling();
+        let telling = self.core.wakes().telling();
         self.start_marked();
         drop(telling);
-        self.due.wake_all();
+        self.core.wakes().wake_all();
     }
 
     pub(crate) fn start_marked(&self) {
-        if self.has_streams() || self.due.has_marks() {
+        if self.core.has_streams() || self.core.pending.has_marks() {
             self.start_each_marked();
         }
-        lane::pump_marked(self);
+        lane::pump_marked(&self.core);
     }
 
-    /// Starts what is due, and makes the turn end when more becomes due; returns how much was due by the
-    /// clock.
+    /// Starts what is pending, and makes the turn end with the next deadline; returns how many deadlines have expired.
     #[inline(never)]
-    fn start_due(&self, until: Until) -> (Until, usize) {
+    fn start_pending(&self, until: Until) -> (Until, usize) {
         self.start_each_marked();
-        let (mut until, mut due) = (until, 0);
-        if !self.deadlines.is_empty() {
-            due = self.tell_due();
+        let (mut until, mut expired) = (until, 0);
+        if !self.core.deadlines.is_empty() {
+            expired = self.tell_expired();
             // This may have marked more, which must start before a wait begins.
             self.start_each_marked();
-            until = self.until_due(until);
+            until = self.until_deadline(until);
         }
         // What had no room, or whose time has not come, is looked at again.
-        if !self.deadlines.is_empty() || self.has_streams() || self.due.has_marks() {
-            self.due.look_again();
+        if !self.core.deadlines.is_empty()
+            || self.core.has_streams()
+            || self.core.pending.has_marks()
+        {
+            self.core.pending.look_again();
         }
-        (until, due)
+        (until, expired)
     }
 
     fn start_each_marked(&self) {
         loop {
-            self.start_streams(|socket| order::pump(self, socket));
-            self.due.start_marks(|mark| match mark {
+            self.core.start_streams(|socket| order::pump(&self.core, socket));
+            self.core.pending.start_marks(|mark| match mark {
                 Mark::Receive(key) => self.start_receive(key),
-                Mark::Refill(queue) => queue.publish(self.io.ring_raw()),
+                Mark::Refill(queue) => {
+                    self.core.rx_queues.borrow()[queue as usize].publish(self.core.io.ring_raw());
+                }
             });
-            if !self.has_streams() {
+            if !self.core.has_streams() {
                 break;
             }
         }
-        get_buf::clear_marked(self);
-        requests::give_marked(self);
+        get_buf::clear_marked(&self.core);
+        requests::give_marked(&self.core);
     }
 
     /// The receive may be over and gone since it was marked.
     fn start_receive(&self, key: Key) {
-        let kind = self.records.borrow().kind(key);
+        let kind = self.core.records.borrow().kind(key);
         match kind {
-            Some(Kind::Transfer) => transfer::start_marked(self, key),
-            Some(Kind::Receive) => receiving::arm(self, key),
+            Some(Kind::Transfer) => transfer::start_marked(&self.core, key),
+            Some(Kind::Receive) => receiving::arm(&self.core, key),
             _ => {}
         }
     }
 
-    /// Handles what is due by the clock; returns how much that was.
-    fn tell_due(&self) -> usize {
+    /// Handles expired deadlines; returns their number.
+    fn tell_expired(&self) -> usize {
         let now = Instant::now();
         let mut count = 0;
-        while let Some(then) = self.deadlines.take_due(now) {
+        while let Some(then) = self.core.deadlines.take_expired(now) {
             count += 1;
             match then {
                 Then::Tell(token) => self.ready(token),
-                Then::Await(socket, token) => self.await_readiness(&socket.endpoint, 0, token),
+                Then::Await(socket, token) => self.core.await_readiness(&socket.endpoint, 0, token),
                 Then::Cancel(token) => self.cancel_again(token, true),
-                Then::Look(lingering) => self.look_at(lingering),
-                Then::Review => self.review(),
-                Then::Wake(waker) => self.due.wake(Some(waker)),
+                Then::Look(lingering) => self.core.look_at(lingering),
+                Then::Review => self.core.review(),
+                Then::Wake(waker) => self.core.wakes().wake(Some(waker)),
             }
         }
         count
     }
 
     /// A wait ends with the earliest deadline.
-    fn until_due(&self, until: Until) -> Until {
-        match (until, self.deadlines.time_left()) {
+    fn until_deadline(&self, until: Until) -> Until {
+        match (until, self.core.deadlines.time_left()) {
             (Until::One, Some(left)) => Until::OneOr(left),
             (Until::OneOr(time), Some(left)) => Until::OneOr(time.min(left)),
             _ => until,
@@ -315,18 +311,18 @@ impl Reactor {
         match data {
             DETACHED => return 1,
             WAKE => {
-                self.unpark.clear();
+                self.core.unpark.clear();
                 if !io_uring::cqueue::more(flags)
-                    && let Err(error) = self.watch_unpark()
+                    && let Err(error) = self.core.watch_unpark()
                 {
                     tracing::error!(%error, "wake-ups from other threads are lost");
                 }
                 return 1;
             }
             ALARM => {
-                self.deadlines.clear_alarm();
+                self.core.deadlines.clear_alarm();
                 if !io_uring::cqueue::more(flags) {
-                    self.watch_alarm_again();
+                    self.core.watch_alarm_again();
                 }
                 return 1;
             }
@@ -334,25 +330,25 @@ impl Reactor {
         }
         let token = Token::from_user_data(data);
         match token.stage {
-            Stage::Lane => return lane::completed(self, all),
+            Stage::Lane => return lane::completed(&self.core, all),
             Stage::Cancel | Stage::LaneCancel if result != -libc::ENOENT => {}
             Stage::Cancel | Stage::LaneCancel => self.cancel_again(token, false),
             Stage::Ready | Stage::Return | Stage::LaneReady => self.ready(token),
-            Stage::Transfer => transfer::completed(self, token.key, result),
-            Stage::Accept => accepting::completed(self, token.key, result, flags),
-            Stage::Get => get_buf::completed(self, token.key, result),
-            Stage::Clear => get_buf::cleared(self, token.slot(), result),
-            Stage::Look => self.looked(token, result),
+            Stage::Transfer => transfer::completed(&self.core, token.key, result),
+            Stage::Accept => accepting::completed(&self.core, token.key, result, flags),
+            Stage::Get => get_buf::completed(&self.core, token.key, result),
+            Stage::Clear => get_buf::cleared(&self.core, token.slot(), result),
+            Stage::Look => self.core.looked(token, result),
             Stage::Request => {
                 let (queue, tag) = token.request();
-                requests::completed(self, queue, tag, result);
+                requests::completed(&self.core, queue, tag, result);
             }
-            Stage::Receive => receiving::completed(self, token.key, first, places),
+            Stage::Receive => receiving::completed(&self.core, token.key, first, places),
             Stage::RxEvent => {
-                let ring = self.io.ring_raw();
-                self.rx_queues.borrow()[token.rx_queue()].fell_short(ring);
+                let ring = self.core.io.ring_raw();
+                self.core.rx_queues.borrow()[token.rx_queue()].fell_short(ring);
             }
-            Stage::Attempt(_) | Stage::Header => return uring_zc::completed(self, all),
+            Stage::Attempt(_) | Stage::Header => return order::completed(&self.core, all),
         }
         1
     }
@@ -361,31 +357,31 @@ impl Reactor {
     #[cold]
     fn cancel_again(&self, token: Token, lost: bool) {
         if token.stage == Stage::LaneCancel {
-            return lane::cancel_again(self, token);
+            return lane::cancel_again(&self.core, token);
         }
         let key = token.key;
-        let kind = self.records.borrow().kind(key);
+        let kind = self.core.records.borrow().kind(key);
         match kind {
-            Some(Kind::Send) => order::cancel_again(self, key),
-            Some(Kind::Receive) => receiving::cancel_again(self, key),
-            Some(Kind::Transfer) => transfer::cancel_again(self, key, lost),
-            Some(Kind::Accept) => accepting::cancel_again(self, key),
-            Some(Kind::Get) => get_buf::cancel_again(self, key),
+            Some(Kind::Send) => order::cancel_again(&self.core, key),
+            Some(Kind::Receive) => receiving::cancel_again(&self.core, key),
+            Some(Kind::Transfer) => transfer::cancel_again(&self.core, key, lost),
+            Some(Kind::Accept) => accepting::cancel_again(&self.core, key),
+            Some(Kind::Get) => get_buf::cancel_again(&self.core, key),
             None => {}
         }
     }
 
     pub(crate) fn ready(&self, token: Token) {
         if token.stage == Stage::LaneReady {
-            return lane::ready(self, token);
+            return lane::ready(&self.core, token);
         }
-        let kind = self.records.borrow().kind(token.key);
+        let kind = self.core.records.borrow().kind(token.key);
         match (kind, token.stage) {
-            (Some(Kind::Send), Stage::Return) => msg_zerocopy::ready(self, token.key),
-            (Some(Kind::Send), _) => order::ready(self, token.key),
-            (Some(Kind::Receive), _) => receiving::ready(self, token.key),
-            (Some(Kind::Transfer), _) => transfer::ready(self, token.key),
-            (Some(Kind::Accept), _) => accepting::ready(self, token.key),
+            (Some(Kind::Send), Stage::Return) => order::returned(&self.core, token.key),
+            (Some(Kind::Send), _) => order::ready(&self.core, token.key),
+            (Some(Kind::Receive), _) => receiving::ready(&self.core, token.key),
+            (Some(Kind::Transfer), _) => transfer::ready(&self.core, token.key),
+            (Some(Kind::Accept), _) => accepting::ready(&self.core, token.key),
             (Some(Kind::Get) | None, _) => {
                 unreachable!("what waits for readiness keeps its record")
             }
@@ -397,26 +393,26 @@ impl Reactor {
     /// No [`Driver`](super::Driver) is left, but handles are: operations under way end, and waiters are
     /// told.
     pub(crate) fn leave(&self) {
-        if !self.is_here() {
+        if !self.core.is_here() {
             return;
         }
-        self.due.leave();
-        let ending = self.records.borrow_mut().end_all();
-        lane::give_up(self);
+        self.core.pending.leave();
+        let ending = self.core.records.borrow_mut().end_all();
+        lane::give_up(&self.core);
         self.end(ending);
         // What was only marked so far ends before it begins.
         let _ = self.turn(Until::Now);
-        let waiting = self.records.borrow_mut().take_wakers();
-        let groups = self.groups.borrow_mut().take_wakers();
-        let lanes = self.lanes.take_wakers();
+        let waiting = self.core.records.borrow_mut().take_wakers();
+        let groups = self.core.groups.borrow_mut().take_wakers();
+        let lanes = self.core.lanes.take_wakers();
         let mut queues = Vec::new();
-        for served in &*self.request_queues.borrow() {
+        for served in &*self.core.request_queues.borrow() {
             queues.extend(served.queue.waker.borrow_mut().take());
         }
-        let sleeping = self.deadlines.take_wakers();
+        let sleeping = self.core.deadlines.take_wakers();
         let others = groups.into_iter().chain(lanes).chain(queues).chain(sleeping);
-        self.due.wake_with_others(waiting.into_iter().chain(others));
-        self.due.finish();
+        self.core.wakes().wake_with_others(waiting.into_iter().chain(others));
+        self.core.wakes().finish();
     }
 
     /// Ends the waits that the ring has.
@@ -431,37 +427,37 @@ impl Reactor {
 
     /// Cancels operations under way, and gives them a moment to end.
     fn end(&self, ending: Vec<Key>) {
-        match &self.io.backend {
+        match &self.core.io.backend {
             Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
             Backend::Readiness(_) => {
                 for &key in &ending {
                     let token = Token { key, stage: Stage::Ready };
-                    if self.cancel(token) {
+                    if self.core.cancel(token) {
                         self.ready(token);
                     }
                 }
             }
         }
         for key in ending {
-            let kind = self.records.borrow().kind(key);
+            let kind = self.core.records.borrow().kind(key);
             match kind {
-                Some(Kind::Get) => get_buf::end(self, key),
-                Some(Kind::Send) => msg_zerocopy::give_up(self, key),
+                Some(Kind::Get) => get_buf::end(&self.core, key),
+                Some(Kind::Send) => order::give_up(&self.core, key),
                 _ => {}
             }
         }
         self.wait_for_kernel();
-        let cut = self.records.borrow().cut_streams();
+        let cut = self.core.records.borrow().cut_streams();
         cut.iter().for_each(|socket| socket.reset());
-        if self.reset_cut() || !cut.is_empty() {
+        if self.core.reset_cut() || !cut.is_empty() {
             self.wait_for_kernel();
         }
     }
 
     /// Gives the kernel a moment to let go of everything.
     fn wait_for_kernel(&self) {
-        let deadline = Instant::now() + teardown::PATIENCE;
-        while self.kernel_holds_any() {
+        let deadline = Instant::now() + teardown::TIMEOUT;
+        while self.core.kernel_holds_any() {
             let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
             if self.turn(Until::OneOr(time)).is_err() {
                 break;
@@ -476,34 +472,34 @@ impl Drop for Reactor {
     ///
     /// In a child they go on for its parent, and the kernel has none of the child's memory.
     fn drop(&mut self) {
-        if !self.is_here() {
+        if !self.core.is_here() {
             return;
         }
         // The ring gives back what is dropped from here on.
-        self.due.close();
-        let ending = self.records.borrow_mut().end_all();
+        self.core.pending.close();
+        let ending = self.core.records.borrow_mut().end_all();
         // Meanwhile wakers that were left behind are dropped; that must not keep memory from the kernel.
         let ended = panic::catch_unwind(AssertUnwindSafe(|| {
-            lane::give_up(self);
+            lane::give_up(&self.core);
             self.end(ending);
         }));
-        self.io.is_closing.set(true);
-        self.leave_parked_to_the_kernel();
-        if let Backend::Ring(ring) = &self.io.backend
+        self.core.io.is_closing.set(true);
+        self.core.leave_parked_to_the_kernel();
+        if let Backend::Ring(ring) = &self.core.io.backend
             && let Err(error) = self.take_last(ring)
         {
             tracing::warn!(%error, "ending the waits of a driver failed");
         }
-        self.end_waits();
-        if let Some(ring) = self.io.ring() {
+        self.core.end_waits();
+        if let Some(ring) = self.core.io.ring() {
             ring.borrow_mut().uninstall_all();
         }
         self.core.leave_registered();
         for queue in self.core.rx_queues.get_mut() {
             queue.outlive_driver();
         }
-        let time = self.linger.get();
-        let leaked = self.records.borrow_mut().abandon(time) + self.lanes.abandon(time);
+        let time = self.core.linger.get();
+        let leaked = self.core.records.borrow_mut().abandon(time) + self.core.lanes.abandon(time);
         if leaked > 0 {
             tracing::warn!(
                 leaked,
@@ -511,7 +507,7 @@ impl Drop for Reactor {
             );
         }
         // Others may wait for what came back last, or own it.
-        let woke = panic::catch_unwind(AssertUnwindSafe(|| self.due.finish()));
+        let woke = panic::catch_unwind(AssertUnwindSafe(|| self.core.wakes().finish()));
         if let (Err(panic), false) = (ended.and(woke), thread::panicking()) {
             panic::resume_unwind(panic);
         }

@@ -34,8 +34,9 @@ fn received(queue: &Rc<RxShared>, chunks: u64) -> Vec<Span> {
 fn a_span_that_outlives_the_driver_keeps_the_ring_open() {
     for handle_kept in [false, true] {
         let reactor = reactor();
-        let (queue, given_back) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
-        reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
+        let (queue, given_back) =
+            RxShared::without_kernel(&reactor.core.pending, 64, PAGE as usize);
+        reactor.core.rx_queues.borrow_mut().push(Rc::clone(&queue));
         // Stands for the ring; no other test uses this name.
         let name = format!("kept open, handle {handle_kept}");
         let ring = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
@@ -65,8 +66,8 @@ fn a_span_that_outlives_the_driver_keeps_the_ring_open() {
 #[test]
 fn what_was_given_back_when_a_driver_leaves_is_there_for_others_while_a_handle_is_left() {
     let reactor = reactor();
-    let (queue, given_back) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
-    reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
+    let (queue, given_back) = RxShared::without_kernel(&reactor.core.pending, 64, PAGE as usize);
+    reactor.core.rx_queues.borrow_mut().push(Rc::clone(&queue));
     let mut spans = received(&queue, 5);
     drop(spans.split_off(3));
     assert_eq!(given_back(), []);
@@ -79,8 +80,8 @@ fn what_was_given_back_when_a_driver_leaves_is_there_for_others_while_a_handle_i
 #[test]
 fn a_driver_without_spans_takes_the_ring_along() {
     let reactor = reactor();
-    let (queue, _) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
-    reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
+    let (queue, _) = RxShared::without_kernel(&reactor.core.pending, 64, PAGE as usize);
+    reactor.core.rx_queues.borrow_mut().push(Rc::clone(&queue));
     queue.ring.set(Some(memfd_create("taken along", MemfdFlags::CLOEXEC).unwrap()));
     drop(reactor);
     assert!(queue.ring.take().is_none());
@@ -93,17 +94,18 @@ fn a_span_that_the_kernel_still_sends_never_goes_back_when_its_driver_has_gone()
     let many: fn(Vec<Span>) -> Loan = Vec::into_loan;
     for (lend, header_lent) in [(one, false), (many, false), (one, true)] {
         let reactor = reactor();
-        let (queue, given_back) = RxShared::without_kernel(&reactor.due, 64, PAGE as usize);
-        reactor.rx_queues.borrow_mut().push(Rc::clone(&queue));
+        let (queue, given_back) =
+            RxShared::without_kernel(&reactor.core.pending, 64, PAGE as usize);
+        reactor.core.rx_queues.borrow_mut().push(Rc::clone(&queue));
         queue.ring.set(Some(memfd_create("sends", MemfdFlags::CLOEXEC).unwrap()));
         let mut spans = received(&queue, 3);
         let (rest, kept) = (spans.split_off(1), spans[0].split_to(3));
         let lent = lend(spans);
         let (near, _far) = UnixStream::pair().unwrap();
         let chooser = Chooser::new(Err(String::new()), true);
-        let socket = Rc::new(SocketShared::new(&reactor.io, near.into(), chooser).unwrap());
+        let socket = Rc::new(SocketShared::new(&reactor.core.io, near.into(), chooser).unwrap());
         {
-            let mut records = reactor.records.borrow_mut();
+            let mut records = reactor.core.records.borrow_mut();
             let new = || SendOp::new(socket, Engine::UringZc, lent.len(), 0);
             let (_, op, _) = records.insert_send(new);
             op.lent.lend(lent);

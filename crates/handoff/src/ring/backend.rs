@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use handoff_sys::process::Process;
 
-use super::{Epoll, Ring};
+use super::epoll::Epoll;
+use super::instance::Ring;
 use crate::error::Error;
 
 #[allow(clippy::large_enum_variant, reason = "there is one for each driver")]

@@ -8,7 +8,7 @@ use handoff_sys::process::Process;
 use handoff_sys::tcp;
 use io_uring::types::{Fd, Fixed};
 
-use super::Io;
+use super::backend::Io;
 
 /// Closed, and removed from the table, when the last handle and the last operation let go.
 pub(crate) struct Endpoint {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::Token;
+use super::token::Token;
 
 /// Events taken at a time.
 const BATCH: usize = 64;

@@ -5,7 +5,7 @@ use std::io;
 use handoff_sys::sqe;
 use io_uring::{cqueue, opcode, squeue, types};
 
-use super::Queues;
+use super::queues::Queues;
 
 /// What this kernel has.
 pub(crate) struct Features {

@@ -16,7 +16,7 @@ use handoff_sys::clone_buffers::{self, Entries};
 use handoff_sys::process::Process;
 use io_uring::IoUring;
 
-use super::Queues;
+use super::queues::Queues;
 use super::slots::{Slots, part};
 use crate::memory::{Backing, Keeping};
 

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use io_uring::types::{CancelBuilder, Timespec};
 
-use super::{Ring, Until};
+use super::instance::Ring;
+use super::until::Until;
 
 /// How long a closing driver waits for the kernel to end cancelled requests. Notifications of data that a
 /// stalled peer does not take can stay out for longer, and nothing can speed them up.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(250);
 
 impl Ring {
     /// Cancels every request under way.
@@ -22,7 +23,7 @@ impl Ring {
             tracing::warn!(%error, "requests may end late");
         }
         // ENOENT: there is none. ETIME: the rest ends while the ring is drained or closed.
-        let time = Some(Timespec::from(PATIENCE));
+        let time = Some(Timespec::from(TIMEOUT));
         let _ = self.io.submitter().register_sync_cancel(time, CancelBuilder::any());
     }
 

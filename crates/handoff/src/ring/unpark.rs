@@ -8,7 +8,7 @@ use std::task::Wake;
 use handoff_sys::process::Process;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::Until;
+use super::until::Until;
 use crate::error::{Error, Result};
 
 /// Ends a wait of the driver's thread, from any thread.

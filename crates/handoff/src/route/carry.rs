@@ -91,7 +91,7 @@ impl Route {
                 }
             }
             // Also for callers that poll after each turn and have no waker: the next turn does not sleep.
-            driver.news.set(true);
+            driver.core.news.set(true);
             context.waker().wake_by_ref();
             Poll::Pending
         })

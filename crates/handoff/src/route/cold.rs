@@ -21,7 +21,7 @@ const PIECE: usize = 128 << 10;
 
 /// Whether the driver can read pages, and the first or last of a range are not in the page cache.
 pub(super) fn is_cold(driver: &Reactor, file: &File, range: &Range<u64>) -> bool {
-    if range.is_empty() || !driver.io.has_ring() {
+    if range.is_empty() || !driver.core.io.has_ring() {
         return false;
     }
     let is_cold = |at| {

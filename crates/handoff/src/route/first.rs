@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::let_others_run;
+use super::pause::let_others_run;
 use crate::error::{Error, Result};
 use crate::outcome::Tally;
 use crate::socket::Socket;

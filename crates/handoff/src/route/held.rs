@@ -23,7 +23,7 @@ impl Held {
         poll_fn(|context| {
             let taken = socket.shared.reception.poll_take(&mut waiting, context);
             if taken.is_pending() {
-                socket.driver.check_driven()?;
+                socket.driver.core.check_driven()?;
             }
             taken
         })

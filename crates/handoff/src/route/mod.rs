@@ -22,6 +22,7 @@ mod first;
 mod held;
 #[cfg(feature = "getbuf")]
 mod lent;
+mod pause;
 mod serve;
 mod splice;
 mod supply;
@@ -30,8 +31,6 @@ use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
-
-use futures_lite::future::yield_now;
 
 use crate::driver::Driver;
 use crate::error::Result;
@@ -257,13 +256,6 @@ impl Route {
         self.given.copied += (head - self.head.len()) as u64;
         bytes == range.end - range.start
     }
-}
-
-/// Lets the thread's other futures have their turn. Also for callers that poll after each turn and have no waker: the
-/// next turn does not sleep.
-async fn let_others_run(driver: &Reactor) {
-    driver.news.set(true);
-    yield_now().await;
 }
 
 impl fmt::Debug for Route {

@@ -23,7 +23,8 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{SendFlags, send};
 use rustix::pipe::{SpliceFlags, splice};
 
-use super::{cold, let_others_run};
+use super::cold;
+use super::pause::let_others_run;
 use crate::core::Pipe;
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -101,7 +102,7 @@ impl Drop for End {
         socket.shared.spliced.update(|ends| ends - 1);
         if socket.shared.spliced.get() == 0
             && socket.shared.blocks_again.get()
-            && socket.driver.is_here()
+            && socket.driver.core.is_here()
             && let Err(error) = ioctl_fionbio(socket, false)
         {
             tracing::warn!(%error, "a socket stays non-blocking after splice");
@@ -119,7 +120,7 @@ pub(crate) struct Lent {
 
 impl Lent {
     fn new(driver: &Rc<Reactor>) -> Result<Self> {
-        Ok(Self { driver: Rc::clone(driver), pipe: Some(driver.pipes.take()?), held: 0 })
+        Ok(Self { driver: Rc::clone(driver), pipe: Some(driver.core.pipes.take()?), held: 0 })
     }
 
     fn pipe(&self) -> &Pipe {
@@ -130,7 +131,7 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(pipe) = self.pipe.take() {
-            self.driver.pipes.put_back(pipe, self.held == 0);
+            self.driver.core.pipes.put_back(pipe, self.held == 0);
         }
     }
 }

@@ -135,7 +135,7 @@ impl FromStream {
             Some(intake) => intake,
             None => {
                 let region = memory(driver, PIECES * CHUNK, registered)?;
-                Intake::from(&Pool::new(&driver.io, &driver.due, region, CHUNK)?)
+                Intake::from(&Pool::new(&driver.core.io, &driver.core.pending, region, CHUNK)?)
             }
         };
         Ok(Self { receiver: socket.receive(intake)?, enough, failure: None })
@@ -190,7 +190,7 @@ impl Supply for FromStream {
 /// Memory for pieces, registered if wanted and possible; otherwise unregistered.
 fn memory(driver: &Rc<Reactor>, len: usize, registered: bool) -> Result<Region> {
     let region = Region::anonymous(len)?;
-    if registered && let Err(error) = driver.register(region.backing()) {
+    if registered && let Err(error) = driver.core.register(region.backing()) {
         tracing::info!(%error, "memory of a route is not registered");
     }
     Ok(region)

@@ -67,7 +67,7 @@ impl Future for Connecting {
 impl Cancel for Connecting {
     fn cancel(&self) {
         if let Some(key) = self.connected.key() {
-            transfer::cancel(self.connected.driver(), key);
+            transfer::cancel(&self.connected.driver().core, key);
         }
     }
 }

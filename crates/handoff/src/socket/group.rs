@@ -102,7 +102,7 @@ fn take_into<B: Payload>(core: &Core, key: GroupKey, into: &mut Vec<B>) -> Optio
 
 impl<B: Payload> Group<B> {
     pub(crate) fn open(driver: Rc<Reactor>) -> Self {
-        let key = driver.groups.borrow_mut().open();
+        let key = driver.core.groups.borrow_mut().open();
         Self(Handle::new(driver, key))
     }
 
@@ -116,7 +116,7 @@ impl<B: Payload> Group<B> {
 
     /// Buffers of the group that are not back.
     pub fn on_loan(&self) -> usize {
-        self.0.driver().groups.borrow_mut().get(self.key()).out
+        self.0.driver().core.groups.borrow_mut().get(self.key()).out
     }
 
     /// Ends the group: no send joins it any more, and all its buffers come back together.

@@ -33,12 +33,12 @@ impl Socket {
         let unavailable =
             |reason| Error::EngineUnavailable { engine: Engine::UringZc.name(), reason };
         let shared = &self.shared;
-        check_uring_zc(&self.driver.io, &shared.endpoint.fd).map_err(unavailable)?;
+        check_uring_zc(&self.driver.core.io, &shared.endpoint.fd).map_err(unavailable)?;
         let wishes = |engine| shared.lender.chooser.borrow().is_wished(engine);
         if !wishes(Engine::Auto) && !wishes(Engine::UringZc) {
             return Err(unavailable("the socket was told to send by another engine".to_owned()));
         }
-        let lane = LaneShared::open(&self.driver, shared, region.backing(), capacity)?;
+        let lane = LaneShared::open(&self.driver.core, shared, region.backing(), capacity)?;
         Ok(Lane { shared: lane, driver: Rc::clone(&self.driver), _socket: self.clone() })
     }
 }
@@ -89,16 +89,18 @@ impl Lane {
     /// region, after [`cancel`](Self::cancel), after a failure on a stream, and when the driver is gone.
     #[inline]
     pub fn push(&self, buffer: Buffer) -> Result<(), Refused<Buffer>> {
-        if let Err(error) = self.driver.check_here() {
+        if let Err(error) = self.driver.core.check_here() {
             return Err(Refused { buffer, error });
         }
-        self.shared.push(&self.driver, buffer).map_err(|(buffer, error)| Refused { buffer, error })
+        self.shared
+            .push(&self.driver.core, buffer)
+            .map_err(|(buffer, error)| Refused { buffer, error })
     }
 
     /// The buffer pushed first, once it is back, with what happened to it.
     #[inline]
     pub fn take(&self) -> Option<Finished<Buffer>> {
-        let (sent, Returned { buffer, receipt }) = self.shared.take(&self.driver)?;
+        let (sent, Returned { buffer, receipt }) = self.shared.take(&self.driver.core)?;
         Some(Finished { sent, buffer, receipt })
     }
 
@@ -112,7 +114,7 @@ impl Lane {
             if let Some(finished) = self.take() {
                 return Poll::Ready(Ok(finished));
             }
-            if let Err(error) = self.driver.check_driven() {
+            if let Err(error) = self.driver.core.check_driven() {
                 return Poll::Ready(Err(error));
             }
             self.shared.await_back(context.waker());
@@ -126,7 +128,7 @@ impl Lane {
     ///
     /// When the lane accepts no more, as for [`push`](Self::push).
     pub fn room(&self) -> impl Future<Output = Result<()>> + '_ {
-        poll_fn(|context| match self.shared.poll_room(&self.driver, context.waker()) {
+        poll_fn(|context| match self.shared.poll_room(&self.driver.core, context.waker()) {
             Ok(true) => Poll::Ready(Ok(())),
             Ok(false) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
@@ -137,7 +139,7 @@ impl Lane {
     /// with [`Error::Canceled`], or as usual if the request comes too late. A stream is broken if it ends
     /// within a buffer.
     pub fn cancel(&self) {
-        self.shared.cancel(&self.driver);
+        self.shared.cancel(&self.driver.core);
     }
 
     /// Buffers pushed and not taken back.
@@ -158,8 +160,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if self.driver.is_here() {
-            self.shared.close(&self.driver);
+        if self.driver.core.is_here() {
+            self.shared.close(&self.driver.core);
         }
     }
 }

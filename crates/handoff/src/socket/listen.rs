@@ -47,14 +47,14 @@ pub struct Listener {
 
 impl Listener {
     pub(crate) fn open(driver: &Rc<Reactor>, listener: TcpListener) -> Result<Self> {
-        driver.check_room()?;
+        driver.core.check_room()?;
         // The ring waits for a blocking socket; a call must not.
         listener
-            .set_nonblocking(!driver.io.has_ring())
+            .set_nonblocking(!driver.core.io.has_ring())
             .map_err(|error| Error::io("readying a listener", error))?;
-        let endpoint = Rc::new(Endpoint::attach(&driver.io, listener.into()));
+        let endpoint = Rc::new(Endpoint::attach(&driver.core.io, listener.into()));
         let op = AcceptOp::new(Rc::clone(&endpoint));
-        let key = driver.records.borrow_mut().insert(|| Op::Accept(op));
+        let key = driver.core.records.borrow_mut().insert(|| Op::Accept(op));
         Ok(Self { driver: Rc::clone(driver), key, endpoint })
     }
 
@@ -69,11 +69,11 @@ impl Listener {
 
     /// The next connection if it is there already.
     pub fn try_accept(&mut self) -> Option<Result<(Socket, SocketAddr)>> {
-        if let Err(error) = self.driver.check_here() {
+        if let Err(error) = self.driver.core.check_here() {
             return Some(Err(error));
         }
         loop {
-            let accepted = match accepting::take(&self.driver, self.key)? {
+            let accepted = match accepting::take(&self.driver.core, self.key)? {
                 Ok(accepted) => accepted,
                 Err(error) => return Some(Err(error)),
             };
@@ -88,11 +88,11 @@ impl Listener {
         if let Some(accepted) = self.try_accept() {
             return Poll::Ready(accepted);
         }
-        if let Err(error) = self.driver.check_driven() {
+        if let Err(error) = self.driver.core.check_driven() {
             return Poll::Ready(Err(error));
         }
         let waker = context.waker().clone();
-        let before = self.driver.records.borrow_mut().accept(self.key).holder.wait(waker);
+        let before = self.driver.core.records.borrow_mut().accept(self.key).holder.wait(waker);
         drop(before);
         Poll::Pending
     }
@@ -100,8 +100,8 @@ impl Listener {
     /// Stops accepting until you ask for the next connection. Connections wait in the kernel, as many as
     /// its backlog has room for.
     pub fn pause(&mut self) {
-        if self.driver.is_here() {
-            accepting::pause(&self.driver, self.key);
+        if self.driver.core.is_here() {
+            accepting::pause(&self.driver.core, self.key);
         }
     }
 
@@ -122,8 +122,8 @@ fn peer_of(accepted: &OwnedFd) -> Option<SocketAddr> {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if self.driver.is_here() {
-            accepting::let_go(&self.driver, self.key);
+        if self.driver.core.is_here() {
+            accepting::let_go(&self.driver.core, self.key);
         }
     }
 }
@@ -157,7 +157,7 @@ pub struct Accepting<'a> {
 impl Drop for Accepting<'_> {
     fn drop(&mut self) {
         let Listener { driver, key, .. } = &*self.listener;
-        let waker = driver.records.borrow_mut().accept(*key).holder.take_waker();
+        let waker = driver.core.records.borrow_mut().accept(*key).holder.take_waker();
         drop(waker);
     }
 }

@@ -67,8 +67,8 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let shared = &self.shared;
         shared.handles.update(|handles| handles - 1);
-        if shared.stream && shared.handles.get() == 0 && self.driver.is_here() {
-            self.driver.leave_stream(shared);
+        if shared.stream && shared.handles.get() == 0 && self.driver.core.is_here() {
+            self.driver.core.leave_stream(shared);
         }
     }
 }
@@ -81,17 +81,18 @@ impl Socket {
     }
 
     pub(crate) fn attach(driver: Rc<Reactor>, fd: OwnedFd) -> Result<Self> {
-        let zero_copy = check_zero_copy(&fd).map(|()| zero_copy_engine(&driver.io));
-        let chooser = Chooser::new(zero_copy, tells_copies(&driver.io));
-        let shared = SocketShared::new(&driver.io, fd, chooser)?;
+        let zero_copy = check_zero_copy(&fd).map(|()| zero_copy_engine(&driver.core.io));
+        let chooser = Chooser::new(zero_copy, tells_copies(&driver.core.io));
+        let shared = SocketShared::new(&driver.core.io, fd, chooser)?;
         Ok(Self::of(driver, Rc::new(shared)))
     }
 
     /// As [`attach`](Self::attach) for a socket known to be TCP.
     fn attach_tcp(driver: Rc<Reactor>, fd: OwnedFd, ipv6: bool) -> Self {
-        let chooser = Chooser::new(Ok(zero_copy_engine(&driver.io)), tells_copies(&driver.io));
+        let chooser =
+            Chooser::new(Ok(zero_copy_engine(&driver.core.io)), tells_copies(&driver.core.io));
         let kind = SocketKind { stream: true, ipv6, udp: false };
-        let shared = SocketShared::of_kind(&driver.io, fd, chooser, kind);
+        let shared = SocketShared::of_kind(&driver.core.io, fd, chooser, kind);
         Self::of(driver, Rc::new(shared))
     }
 
@@ -102,7 +103,7 @@ impl Socket {
     ///
     /// When the socket is not connected.
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
-        self.driver.check_here()?;
+        self.driver.core.check_here()?;
         SockRef::from(&self.shared.endpoint.fd)
             .shutdown(how)
             .map_err(|error| Error::io("shutting a connection down", error))
@@ -125,7 +126,7 @@ impl Socket {
     /// # Ok(()) }
     /// ```
     pub fn abort(&self) {
-        if self.shared.stream && self.driver.is_here() {
+        if self.shared.stream && self.driver.core.is_here() {
             self.shared.reset();
         }
     }
@@ -147,7 +148,7 @@ impl Socket {
         waiting: &mut Waiting,
         context: &mut Context<'_>,
     ) -> Poll<Result<()>> {
-        self.driver.check_here()?;
+        self.driver.core.check_here()?;
         let waker = context.waker().clone();
         let queue = self.shared.queue.borrow();
         if let Some(error) = queue.refusal() {
@@ -156,7 +157,7 @@ impl Socket {
         if queue.is_idle() {
             return Poll::Ready(Ok(()));
         }
-        self.driver.check_driven()?;
+        self.driver.core.check_driven()?;
         let before = queue.flushing.wait(waiting, waker);
         // A waker is dropped where it may use the socket.
         drop(queue);
@@ -235,7 +236,7 @@ impl Socket {
     pub fn set_engine(&self, engine: Engine) -> Result<()> {
         let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
         match engine {
-            Engine::UringZc => check_uring_zc(&self.driver.io, &self.shared.endpoint.fd),
+            Engine::UringZc => check_uring_zc(&self.driver.core.io, &self.shared.endpoint.fd),
             Engine::MsgZerocopy => msg_zerocopy::claim(&self.shared),
             Engine::Auto | Engine::Copy => Ok(()),
         }
@@ -253,7 +254,7 @@ impl Socket {
     pub fn choice(&self, len: usize) -> Choice {
         let lender = &self.shared.lender;
         let choice = lender.chooser.borrow().explain(len);
-        if choice.engine == Engine::Copy || !self.driver.unclaimed.lends_no_more(lender) {
+        if choice.engine == Engine::Copy || !self.driver.core.unclaimed.lends_no_more(lender) {
             return choice;
         }
         Choice {

@@ -30,7 +30,7 @@ impl Socket {
     /// receiver: two would each get parts of what comes.
     pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
         let (driver, intake) = (Rc::clone(&self.driver), intake.into());
-        if !intake.is_of(&driver.due) {
+        if !intake.is_of(&driver.core.pending) {
             return Err(Error::Invalid(
                 "the pool or rx queue belongs to another driver than the socket",
             ));
@@ -38,12 +38,12 @@ impl Socket {
         if let Some(why) = intake.unfit(self.shared.stream, self.shared.udp) {
             return Err(Error::Invalid(why));
         }
-        driver.check_room()?;
+        driver.core.check_room()?;
         self.shared.reception.take()?;
         let taken = Arrivals::new(intake.queue.clone());
         let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
-        let key = driver.records.borrow_mut().insert(|| Op::Receive(op));
-        driver.due.mark_receive(key);
+        let key = driver.core.records.borrow_mut().insert(|| Op::Receive(op));
+        driver.core.pending.mark_receive(key);
         Ok(Receiver { driver, key, taken })
     }
 }
@@ -79,11 +79,11 @@ impl Receiver {
             if let Some(span) = self.taken.next() {
                 return Some(Some(Ok(span)));
             }
-            if let Err(error) = self.driver.check_here() {
+            if let Err(error) = self.driver.core.check_here() {
                 return Some(Some(Err(error)));
             }
-            if !receiving::take(&self.driver, self.key, &mut self.taken) {
-                return receiving::end(&self.driver, self.key).map(|end| end.err().map(Err));
+            if !receiving::take(&self.driver.core, self.key, &mut self.taken) {
+                return receiving::end(&self.driver.core, self.key).map(|end| end.err().map(Err));
             }
         }
     }
@@ -115,13 +115,13 @@ impl Receiver {
     /// ```
     #[inline]
     pub fn visit(&mut self, mut visitor: impl FnMut(SpanRef<'_>)) -> Option<Result<()>> {
-        if let Err(error) = self.driver.check_here() {
+        if let Err(error) = self.driver.core.check_here() {
             return Some(Err(error));
         }
         loop {
             self.taken.visit(&mut visitor);
-            if !receiving::take(&self.driver, self.key, &mut self.taken) {
-                return receiving::end(&self.driver, self.key);
+            if !receiving::take(&self.driver.core, self.key, &mut self.taken) {
+                return receiving::end(&self.driver.core, self.key);
             }
         }
     }
@@ -133,29 +133,29 @@ impl Receiver {
 
     /// Wakes a task when something is there that was not taken.
     fn wait(&self, context: &mut Context<'_>) -> Result<()> {
-        self.driver.check_driven()?;
+        self.driver.core.check_driven()?;
         let waker = context.waker().clone();
-        let before = self.driver.records.borrow_mut().receive(self.key).holder.wait(waker);
+        let before = self.driver.core.records.borrow_mut().receive(self.key).holder.wait(waker);
         drop(before);
         Ok(())
     }
 
     /// How bytes are received now, and why.
     pub fn engine(&self) -> (ReceiveEngine, String) {
-        let has_ring = self.driver.io.has_ring();
-        self.driver.records.borrow_mut().receive(self.key).engine(has_ring)
+        let has_ring = self.driver.core.io.has_ring();
+        self.driver.core.records.borrow_mut().receive(self.key).engine(has_ring)
     }
 
     /// Bytes received so far, by the kernel's reports.
     pub fn tally(&self) -> Tally {
-        self.driver.records.borrow_mut().receive(self.key).tally()
+        self.driver.core.records.borrow_mut().receive(self.key).tally()
     }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        if self.driver.is_here() {
-            receiving::let_go(&self.driver, self.key, &mut self.taken);
+        if self.driver.core.is_here() {
+            receiving::let_go(&self.driver.core, self.key, &mut self.taken);
         }
     }
 }
@@ -217,7 +217,7 @@ impl Future for SpansThere<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Receiver { driver, key, taken } = &*self.receiver;
-        if !taken.is_empty() || receiving::has_news(driver, *key) {
+        if !taken.is_empty() || receiving::has_news(&driver.core, *key) {
             return Poll::Ready(Ok(()));
         }
         match self.receiver.wait(context) {

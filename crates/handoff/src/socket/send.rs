@@ -144,7 +144,7 @@ impl<'a, B: Payload> Message<'a, B> {
         let group = group.key();
         let key = self.accept(|op| {
             op.lent.back_to = BackTo::Group(group);
-            driver.groups.borrow_mut().join(group);
+            driver.core.groups.borrow_mut().join(group);
         })?;
         Ok(Sent::new(driver, key))
     }
@@ -153,7 +153,7 @@ impl<'a, B: Payload> Message<'a, B> {
     #[cold]
     fn check_lease(&self, extent: Extent) -> Result<()> {
         let shared = &self.socket.shared;
-        extent.check_home(|| self.socket.driver.io.ring_id())?;
+        extent.check_home(|| self.socket.driver.core.io.ring_id())?;
         if !shared.stream && !self.header.is_empty() {
             return Err(Error::Invalid(
                 "a header can't go before a lease in one datagram: send it by itself",
@@ -207,7 +207,7 @@ impl<'a, B: Payload> Message<'a, B> {
                 "a datagram takes at most 1023 buffers, a send on a stream 65536",
             ));
         }
-        let room = self.socket.driver.check_room();
+        let room = self.socket.driver.core.check_room();
         room.err().or_else(|| shared.queue.borrow().refusal())
     }
 
@@ -225,16 +225,16 @@ impl<'a, B: Payload> Message<'a, B> {
         let mut pick = shared.lender.chooser.borrow_mut().pick(size, || {
             extent.home.is_none()
                 && (!shared.stream || shared.queue.borrow().is_idle())
-                && driver.is_quiet()
+                && driver.core.is_quiet()
         });
-        if pick.engine != Engine::Copy && driver.unclaimed.lends_no_more(&shared.lender) {
+        if pick.engine != Engine::Copy && driver.core.unclaimed.lends_no_more(&shared.lender) {
             if !shared.lender.chooser.borrow().is_free() {
-                let error = Error::Busy { limit: driver.unclaimed.share() };
+                let error = Error::Busy { limit: driver.core.unclaimed.share() };
                 return Err(Refused { buffer: self.buffer, error });
             }
             pick = Pick { engine: Engine::Copy, timed: false };
         }
-        let mut records = driver.records.borrow_mut();
+        let mut records = driver.core.records.borrow_mut();
         let socket = Rc::clone(shared);
         let header_len = self.header.len();
         let (key, op, layout) =
@@ -253,14 +253,14 @@ impl<'a, B: Payload> Message<'a, B> {
             op.addressed = true;
         }
         if pick.timed {
-            let cost = driver.time(|| order::accept(driver, records, shared, key));
-            let settled = driver.records.borrow_mut().send(key).is_settled();
+            let cost = driver.time(|| order::accept(&driver.core, records, shared, key));
+            let settled = driver.core.records.borrow_mut().send(key).is_settled();
             // A send that waits for room says nothing about the cost of copying.
             if let (true, Some(nanos)) = (settled, cost) {
                 shared.lender.chooser.borrow_mut().timed(size, pick.engine, nanos);
             }
         } else {
-            order::accept(driver, records, shared, key);
+            order::accept(&driver.core, records, shared, key);
         }
         Ok(key)
     }
@@ -447,7 +447,7 @@ impl Sent {
     /// has queued behind another of its stream is asked to end when that one is through.
     pub fn cancel(&self) {
         if let Some(key) = self.handle.key_here() {
-            order::cancel(self.handle.driver(), key);
+            order::cancel(&self.handle.driver().core, key);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn poll_receive<T>(
     context: &mut Context<'_>,
     call: impl FnMut() -> rustix::io::Result<T>,
 ) -> Poll<io::Result<T>> {
-    socket.driver.check_driven()?;
+    socket.driver.core.check_driven()?;
     ready!(socket.shared.reception.poll_free(&mut receiving.before, context))?;
     poll_call(socket, &mut receiving.readiness, Socket::readable, context, call)
 }
@@ -48,7 +48,7 @@ pub(super) fn poll_call<T>(
 ) -> Poll<io::Result<T>> {
     let budget = ready!(poll_proceed(context));
     loop {
-        socket.driver.check_driven()?;
+        socket.driver.core.check_driven()?;
         if let Some(readiness) = waiting {
             // The call itself best reports what is wrong with the socket.
             let _ = ready!(Pin::new(readiness).poll(context));

@@ -17,7 +17,8 @@ use ::tokio::runtime::{Builder, Handle};
 use ::tokio::task::{LocalSet, spawn_local};
 use futures_lite::future::or;
 
-use crate::driver::{Driver, DriverBuilder};
+use crate::driver::Driver;
+use crate::driver::builder::DriverBuilder;
 use crate::error::{Error, Result};
 use crate::ring::Until;
 
@@ -42,7 +43,7 @@ impl AsRawFd for Watched {
 /// When it is polled outside of tokio, the runtime refuses the driver's descriptor, or the kernel refuses to be
 /// entered.
 pub fn drive(driver: Driver) -> impl Future<Output = Result<()>> {
-    driver.reactor.mark_driven();
+    driver.reactor.core.mark_driven();
     async { turn_on_readiness(driver).await.map(|never| match never {}) }
 }
 
@@ -62,8 +63,8 @@ async fn turn_on_readiness(driver: Driver) -> Result<Infallible> {
     loop {
         reactor.turn(Until::Now)?;
         poll_fn(|context| {
-            reactor.due.set_attention(context.waker());
-            if !reactor.is_quiet() {
+            reactor.core.wakes().set_attention(context.waker());
+            if !reactor.core.is_quiet() {
                 return Poll::Ready(Ok(()));
             }
             let mut guard = ready!(descriptor.poll_read_ready(context))?;
@@ -86,7 +87,7 @@ where
         .build()
         .map_err(|error| Error::io("setting up a tokio runtime", error))?;
     let driver = builder.build()?;
-    driver.reactor.mark_driven();
+    driver.reactor.core.mark_driven();
     let tasks = LocalSet::new();
     let working = async {
         let driving = spawn_local(turn_on_readiness(driver.clone()));
@@ -116,7 +117,7 @@ fn linger(driver: &Driver) -> Result<()> {
     let end = Instant::now() + LINGER;
     // Accepted sends may not have started.
     reactor.turn(Until::Now)?;
-    while reactor.kernel_holds_any() {
+    while reactor.core.kernel_holds_any() {
         let Some(left) = end.checked_duration_since(Instant::now()) else { break };
         reactor.turn(Until::OneOr(left))?;
     }

@@ -5,12 +5,10 @@
 //! - a dropped write half ends the connection's writing behind the sends accepted before, like the end of a stream;
 //!   the read half keeps the socket open.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -18,7 +16,6 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use socket2::SockRef;
 
 use super::call::{Receiving, poll_call, poll_receive};
-use super::tcp::TcpStream;
 use crate::error::Result;
 use crate::op::Waiting;
 use crate::socket::{Socket, internet_address};
@@ -27,7 +24,7 @@ use crate::transfer::Readiness;
 /// The most slices that a call takes (`UIO_MAXIOV`).
 const MAX_SLICES: usize = 1024;
 
-/// The reading direction of a connection, made by [`TcpStream::into_split`]. It reads as the stream does. Dropping it
+/// The reading direction of a connection, made by [`TcpStream::into_split`](super::TcpStream::into_split). It reads as the stream does. Dropping it
 /// ends nothing: the connection stays as long as either half exists.
 ///
 /// ```no_run
@@ -50,7 +47,7 @@ pub struct OwnedReadHalf {
     reading: Receiving,
 }
 
-/// The writing direction of a connection, made by [`TcpStream::into_split`]. It writes as the stream does.
+/// The writing direction of a connection, made by [`TcpStream::into_split`](super::TcpStream::into_split). It writes as the stream does.
 ///
 /// Dropping it ends the connection's writing behind the sends accepted before, so that the peer reads its end;
 /// [`forget`](Self::forget) does not. If a [`Lane`](crate::Lane) sends on the socket, dropping ends nothing.
@@ -74,29 +71,6 @@ pub struct OwnedWriteHalf {
     ends: bool,
 }
 
-/// Two halves of different streams, both given back.
-///
-/// ```no_run
-/// # fn example(stream: handoff::tokio::TcpStream, other: handoff::tokio::TcpStream) {
-/// use handoff::tokio::ReuniteError;
-///
-/// let (read, write) = stream.into_split();
-/// let (_, others) = other.into_split();
-/// let ReuniteError(read, _) = read.reunite(others).expect_err("they are of two streams");
-/// let _stream = read.reunite(write).expect("they are of one");
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
-
-impl fmt::Display for ReuniteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the halves are not of one stream: reunite those that one into_split gave")
-    }
-}
-
-impl std::error::Error for ReuniteError {}
-
 /// The whole of a stream.
 pub(super) fn halves(socket: Socket) -> (OwnedReadHalf, OwnedWriteHalf) {
     let (reading, flushing) = Default::default();
@@ -105,20 +79,7 @@ pub(super) fn halves(socket: Socket) -> (OwnedReadHalf, OwnedWriteHalf) {
 }
 
 impl OwnedReadHalf {
-    /// The stream again.
-    ///
-    /// # Errors
-    ///
-    /// Returns both if they are of two streams.
-    pub fn reunite(self, write: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
-        if Rc::ptr_eq(&self.socket.shared, &write.socket.shared) {
-            Ok(TcpStream::of_halves(self, OwnedWriteHalf::ending(write, false)))
-        } else {
-            Err(ReuniteError(self, write))
-        }
-    }
-
-    /// As [`TcpStream::peek`].
+    /// As [`TcpStream::peek`](super::TcpStream::peek).
     ///
     /// # Errors
     ///
@@ -134,7 +95,7 @@ impl OwnedReadHalf {
         .await
     }
 
-    /// As [`TcpStream::local_addr`].
+    /// As [`TcpStream::local_addr`](super::TcpStream::local_addr).
     ///
     /// # Errors
     ///
@@ -143,7 +104,7 @@ impl OwnedReadHalf {
         local_addr(&self.socket)
     }
 
-    /// As [`TcpStream::peer_addr`].
+    /// As [`TcpStream::peer_addr`](super::TcpStream::peer_addr).
     ///
     /// # Errors
     ///
@@ -164,21 +125,12 @@ impl OwnedWriteHalf {
         self
     }
 
-    /// As [`OwnedReadHalf::reunite`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn reunite(self, read: OwnedReadHalf) -> Result<TcpStream, ReuniteError> {
-        read.reunite(self)
-    }
-
     /// Drops it without ending the writing, which then ends with the last handle on the socket.
     pub fn forget(self) {
         drop(self.ending(false));
     }
 
-    /// As [`TcpStream::local_addr`].
+    /// As [`TcpStream::local_addr`](super::TcpStream::local_addr).
     ///
     /// # Errors
     ///
@@ -187,7 +139,7 @@ impl OwnedWriteHalf {
         local_addr(&self.socket)
     }
 
-    /// As [`TcpStream::peer_addr`].
+    /// As [`TcpStream::peer_addr`](super::TcpStream::peer_addr).
     ///
     /// # Errors
     ///
@@ -218,7 +170,7 @@ impl OwnedWriteHalf {
 
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
-        if self.ends && self.socket.driver.is_here() {
+        if self.ends && self.socket.driver.core.is_here() {
             self.socket.shared.end_writing();
         }
     }

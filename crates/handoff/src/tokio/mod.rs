@@ -31,10 +31,10 @@ mod udp;
 
 pub use buffers::{Buffers, Datagrams};
 pub use drive::drive;
-pub use halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
+pub use halves::{OwnedReadHalf, OwnedWriteHalf};
 pub use remote::{Crosses, Remote, RemoteBuffers, Reply};
 pub use run::{per_core, per_core_with, run, run_with};
 pub use sink::{Outgoing, SendSink};
-pub use tcp::{OtherSocket, TcpListener, TcpStream};
+pub use tcp::{OtherSocket, ReuniteError, TcpListener, TcpStream};
 pub use threads::DriverThreads;
 pub use udp::UdpSocket;

@@ -13,7 +13,8 @@ use futures_lite::future::or;
 
 use super::drive::beside_driver;
 use super::remote::Crosses;
-use crate::driver::{Driver, DriverBuilder};
+use crate::driver::Driver;
+use crate::driver::builder::DriverBuilder;
 use crate::error::{Error, Result};
 
 /// Runs a future on this thread, with a driver, a current-thread tokio runtime (I/O and time) and a `LocalSet`:

@@ -1,10 +1,12 @@
 //! Connections with tokio's traits for reading and writing, which also lend.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -172,7 +174,7 @@ impl TcpStream {
     }
 
     /// `write` is of the same socket, and dropping it ends nothing.
-    pub(super) fn of_halves(read: OwnedReadHalf, write: OwnedWriteHalf) -> Self {
+    fn of_halves(read: OwnedReadHalf, write: OwnedWriteHalf) -> Self {
         Self { read, write }
     }
 
@@ -264,6 +266,55 @@ impl TcpStream {
     /// The socket alone. Nothing that came is lost.
     pub fn into_socket(self) -> Socket {
         self.read.socket
+    }
+}
+
+/// Two halves of different streams, both given back.
+///
+/// ```no_run
+/// # fn example(stream: handoff::tokio::TcpStream, other: handoff::tokio::TcpStream) {
+/// use handoff::tokio::ReuniteError;
+///
+/// let (read, write) = stream.into_split();
+/// let (_, others) = other.into_split();
+/// let ReuniteError(read, _) = read.reunite(others).expect_err("they are of two streams");
+/// let _stream = read.reunite(write).expect("they are of one");
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
+
+impl fmt::Display for ReuniteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the halves are not of one stream: reunite those that one into_split gave")
+    }
+}
+
+impl std::error::Error for ReuniteError {}
+
+impl OwnedReadHalf {
+    /// The stream again.
+    ///
+    /// # Errors
+    ///
+    /// Returns both if they are of two streams.
+    pub fn reunite(self, write: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
+        if Rc::ptr_eq(&self.socket.shared, &write.socket.shared) {
+            Ok(TcpStream::of_halves(self, OwnedWriteHalf::ending(write, false)))
+        } else {
+            Err(ReuniteError(self, write))
+        }
+    }
+}
+
+impl OwnedWriteHalf {
+    /// As [`OwnedReadHalf::reunite`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn reunite(self, read: OwnedReadHalf) -> Result<TcpStream, ReuniteError> {
+        read.reunite(self)
     }
 }
 

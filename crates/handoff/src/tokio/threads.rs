@@ -17,7 +17,8 @@ use futures_lite::future::or;
 use super::drive::beside_driver;
 use super::remote::Remote;
 use super::run::named;
-use crate::driver::{Driver, DriverBuilder};
+use crate::driver::Driver;
+use crate::driver::builder::DriverBuilder;
 use crate::error::{Error, Result};
 use crate::socket::Socket;
 

@@ -5,7 +5,7 @@ use std::ptr;
 use handoff_sys::sqe;
 use io_uring::{cqueue, opcode, squeue};
 
-use super::{Blocked, Submitted, Sum, make_room, next_use};
+use super::progress::{Blocked, Submitted, Sum, make_room, next_use};
 use crate::error::Error;
 use crate::op::SocketShared;
 use crate::op::lane::{LaneShared, Slot, Stage, State};

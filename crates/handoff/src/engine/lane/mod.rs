@@ -9,12 +9,15 @@
 //! - no call made while the state is borrowed can come back to the lane or the driver.
 
 mod datagrams;
+mod progress;
 mod stream;
 
 use std::cell::RefMut;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
+
+use progress::Sum;
 
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -25,22 +28,7 @@ use crate::op::lane::{Ended, LaneShared, MAX_CAPACITY, Stage, State};
 use crate::op::loan::Returned;
 use crate::outcome::Tally;
 use crate::receipt::Receipt;
-use crate::ring::token::NEXT_GENERATION;
-use crate::ring::{Completion, Ring, Token};
-
-/// The sum of a run of completions.
-#[derive(Default)]
-struct Sum {
-    messages: u64,
-    notifications: u64,
-    /// Requests that completed with a return signal still to come.
-    lent: u32,
-    /// Return signals of such requests.
-    returned: u32,
-    /// Requests that the kernel no longer has.
-    ended: u32,
-    tally: Tally,
-}
+use crate::ring::{Completion, Token};
 
 impl LaneShared {
     /// Opens a lane and adds it to the driver.
@@ -53,7 +41,7 @@ impl LaneShared {
         if !(1..=MAX_CAPACITY).contains(&capacity) {
             return Err(Error::Invalid("a lane takes 1 to 32768 buffers"));
         }
-        if core.due.is_gone() {
+        if core.pending.is_gone() {
             return Err(Error::DriverGone);
         }
         let ring = core.io.ring().ok_or_else(|| core.io.no_ring("a lane"))?.borrow();
@@ -80,7 +68,7 @@ impl LaneShared {
     ) -> Result<(), (Buffer, Error)> {
         let mut state = self.state.borrow_mut();
         let ours = buffer.0.is_cut_from(&state.backing);
-        if !ours || state.len() == state.capacity || state.end.is_some() || core.due.is_gone() {
+        if !ours || state.len() == state.capacity || state.end.is_some() || core.pending.is_gone() {
             let error = self.refusal(core, &state, ours);
             return Err((buffer, error));
         }
@@ -103,7 +91,7 @@ impl LaneShared {
     #[cold]
     fn refusal(&self, core: &Core, state: &State, ours: bool) -> Error {
         match state.end {
-            _ if core.due.is_gone() => Error::DriverGone,
+            _ if core.pending.is_gone() => Error::DriverGone,
             Some(Ended::Canceled) => Error::Canceled { done: 0 },
             Some(Ended::Broken(sent, total)) => Error::StreamBroken { sent, total },
             None if !ours => Error::Invalid("the buffer is not of the region of the lane"),
@@ -139,7 +127,7 @@ impl LaneShared {
             let wakers = state.for_room.take();
             drop(state);
             // The caller has the buffer.
-            core.due.wake_later(|| core.due.wake_many(wakers));
+            core.wakes().wake_later(|| core.wakes().wake_many(wakers));
         }
         Some((sent, Returned { buffer, receipt }))
     }
@@ -147,7 +135,7 @@ impl LaneShared {
     /// Returns whether there is room; if not, `waker` is called when there may be.
     pub(crate) fn poll_room(&self, core: &Core, waker: &Waker) -> Result<bool> {
         let state = self.state.borrow();
-        if core.due.is_gone() || state.end.is_some() {
+        if core.pending.is_gone() || state.end.is_some() {
             return Err(self.refusal(core, &state, true));
         }
         let room = state.len() < state.capacity;
@@ -231,7 +219,7 @@ impl LaneShared {
             if !state.for_back.is_empty() {
                 let wakers = state.for_back.take();
                 drop(state);
-                core.due.wake_many(wakers);
+                core.wakes().wake_many(wakers);
             }
         }
     }
@@ -318,23 +306,6 @@ fn pump(core: &Core, lane: &Rc<LaneShared>) {
     }
 }
 
-/// Result of an attempt to submit.
-#[derive(Default)]
-struct Submitted {
-    requests: u32,
-    /// The ring had no room for all.
-    stalled: bool,
-    /// Buffers that came back without a request.
-    settled: Option<Sum>,
-}
-
-/// Makes room for one request in the ring's queue; returns whether there is some.
-fn make_room(ring: &mut Ring) -> bool {
-    ring.make_room(1)
-        .inspect_err(|error| tracing::debug!(%error, "a lane waits for the ring"))
-        .is_ok()
-}
-
 /// Tells a lane about all its completions at the front; returns their number.
 pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
     let first = all[0].data;
@@ -359,9 +330,6 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
     }
     told
 }
-
-/// Places that wait for the socket to have room.
-type Blocked = Option<Vec<Token>>;
 
 #[cold]
 fn await_room(core: &Core, lane: &LaneShared, token: Token) {
@@ -403,11 +371,6 @@ pub(crate) fn give_up(core: &Core) {
     }
 }
 
-/// The next use of a place, for another request.
-fn next_use(data: u64) -> u64 {
-    data.wrapping_add(NEXT_GENERATION)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
@@ -415,7 +378,7 @@ mod tests {
     use super::*;
     use crate::memory::{Backed, Region};
     use crate::op::chooser::Chooser;
-    use crate::ring::{Io, Shape, skip};
+    use crate::ring::{Io, Ring, Shape, skip};
 
     const LEN: usize = 100;
 

@@ -7,7 +7,7 @@
 use handoff_sys::sqe;
 use io_uring::{cqueue, opcode, squeue};
 
-use super::{Blocked, Submitted, Sum, make_room, next_use};
+use super::progress::{Blocked, Submitted, Sum, make_room, next_use};
 use crate::engine::uring_zc;
 use crate::error::Error;
 use crate::op::lane::{Ended, LaneShared, Message, PIECES, Slot, Stage, State};

@@ -1,41 +1,18 @@
-//! What starts with the driver's next submission, and who is woken when the driver has told all news.
+//! Who is woken when the driver has told all news.
 //!
-//! A drop, anywhere, gives back what was lent to us; it only makes a note here then.
+//! Contracts:
+//! - while operations are told their results, while wakers are called, and while a driver ends, a waker is only noted;
+//! - a waker that panics keeps no other waiter from being woken.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
-use std::rc::Rc;
 use std::task::Waker;
 use std::thread;
 
-use handoff_sys::process::Process;
-
-use super::kernel::GetBufShared;
-use super::request::QueueShared;
-use super::rx_shared::RxShared;
-use crate::ring::Key;
-
-/// Something to start with the next submission.
-pub(crate) enum Mark {
-    /// A receive.
-    Receive(Key),
-    /// Publishes what was given back to an rx queue.
-    Refill(Rc<RxShared>),
-}
-
+/// The queue of wakers to call.
 #[derive(Default)]
-pub(crate) struct Due {
-    /// Whose driver it is.
-    made_by: Process,
-    /// Something was noted to start since the driver last looked.
-    to_start: Cell<bool>,
-    marks: RefCell<Vec<Mark>>,
-    spare_marks: RefCell<Vec<Mark>>,
-    /// Slots with a buffer of the kernel that nobody needs any more, and the devices that clear them.
-    pub(crate) to_clear: RefCell<Vec<(Rc<GetBufShared>, u16)>>,
-    /// Results of block requests whose memory nobody uses any more, by their tags.
-    pub(crate) answers: RefCell<Vec<(Rc<QueueShared>, u16, i32)>>,
+pub(crate) struct Wakes {
     /// The foreign runtime that turns the driver.
     attention: RefCell<Option<Waker>>,
     /// Operations are being told their results; nobody is woken before that is done.
@@ -43,97 +20,14 @@ pub(crate) struct Due {
     /// Wakers are called.
     waking: Cell<bool>,
     /// Who is woken then.
-    wakes: RefCell<VecDeque<Waker>>,
-    /// The last [`Driver`](crate::Driver) is gone.
-    gone: Cell<bool>,
+    queue: RefCell<VecDeque<Waker>>,
     /// Operations under way end, and wakers are called after that.
     ending: Cell<bool>,
-    /// No handle is left either, and the ring gives everything back.
-    closed: Cell<bool>,
 }
 
-impl Due {
-    /// Whether something waits to start.
-    pub(crate) fn has_marks(&self) -> bool {
-        !self.marks.borrow().is_empty()
-            || !self.to_clear.borrow().is_empty()
-            || !self.answers.borrow().is_empty()
-    }
-
-    /// Makes the driver look at its next turn for something to start.
-    pub(crate) fn start_soon(&self) {
-        self.look_again();
-        self.attend();
-    }
-
-    /// The same for what the driver knows and could not start.
-    pub(crate) fn look_again(&self) {
-        self.to_start.set(true);
-    }
-
-    /// Whether there may be something to start that the driver has not looked at.
-    #[inline]
-    pub(crate) fn take_to_start(&self) -> bool {
-        self.to_start.replace(false)
-    }
-
-    /// Whether the driver is of this process. A child has a copy of everything here, and starts none of it.
-    #[inline]
-    pub(crate) fn is_here(&self) -> bool {
-        self.made_by.is_this()
-    }
-
-    /// Whether anybody starts what is marked.
-    fn takes_marks(&self) -> bool {
-        !self.closed.get() && self.is_here()
-    }
-
-    fn mark(&self, mark: Mark) {
-        if self.takes_marks() {
-            self.marks.borrow_mut().push(mark);
-            self.start_soon();
-        }
-    }
-
-    /// Marks a receive to start with the next submission.
-    pub(crate) fn mark_receive(&self, key: Key) {
-        self.mark(Mark::Receive(key));
-    }
-
-    /// Marks an rx queue: the next submission publishes what was given back to it.
-    pub(crate) fn mark_refill(&self, queue: Rc<RxShared>) {
-        self.mark(Mark::Refill(queue));
-    }
-
-    /// Marks a slot: the next submission clears it, unless a lend takes the slot and clears it.
-    pub(crate) fn mark_clear(&self, getbuf: &Rc<GetBufShared>, slot: u16) {
-        if self.takes_marks() {
-            self.to_clear.borrow_mut().push((Rc::clone(getbuf), slot));
-            self.start_soon();
-        }
-    }
-
-    /// Marks the result of a block request for the next submission.
-    pub(crate) fn mark_answer(&self, queue: &Rc<QueueShared>, tag: u16, result: i32) {
-        if self.takes_marks() {
-            self.answers.borrow_mut().push((Rc::clone(queue), tag, result));
-            self.start_soon();
-        }
-    }
-
-    /// Takes what is marked, and starts each by `start`, which may mark more.
-    pub(crate) fn start_marks(&self, mut start: impl FnMut(Mark)) {
-        while !self.marks.borrow().is_empty() {
-            // The two lists alternate, so that steady use allocates nothing.
-            let mut marks = self.marks.replace(self.spare_marks.take());
-            marks.drain(..).for_each(&mut start);
-            self.spare_marks.replace(marks);
-        }
-    }
-
-    /// Nobody turns the driver any more.
-    pub(crate) fn leave(&self) {
-        self.gone.set(true);
+impl Wakes {
+    /// Operations under way end: from now on wakers wait for [`finish`](Self::finish).
+    pub(super) fn begin_end(&self) {
         self.ending.set(true);
     }
 
@@ -141,20 +35,6 @@ impl Due {
     pub(crate) fn finish(&self) {
         self.ending.set(false);
         self.wake_all();
-    }
-
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.get()
-    }
-
-    /// Nothing is noted any more.
-    pub(crate) fn close(&self) {
-        self.leave();
-        self.closed.set(true);
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.get()
     }
 
     /// Tells a foreign runtime that there is something to submit.
@@ -195,7 +75,7 @@ impl Due {
     /// The same for any number.
     #[inline]
     pub(crate) fn wake_many(&self, wakers: impl IntoIterator<Item = Waker>) {
-        self.wakes.borrow_mut().extend(wakers);
+        self.queue.borrow_mut().extend(wakers);
         if !self.telling.get() && !self.waking.get() && !self.ending.get() {
             self.wake_all();
         }
@@ -208,11 +88,11 @@ impl Due {
         let_go: impl FnOnce(&mut dyn FnMut(Waker)),
         wakers: impl IntoIterator<Item = Waker>,
     ) {
-        let before = self.wakes.borrow().len();
-        let_go(&mut |waker| self.wakes.borrow_mut().push_back(waker));
-        self.wakes.borrow_mut().extend(wakers);
+        let before = self.queue.borrow().len();
+        let_go(&mut |waker| self.queue.borrow_mut().push_back(waker));
+        self.queue.borrow_mut().extend(wakers);
         // Earlier wakers wait for a turn.
-        if self.wakes.borrow().len() > before {
+        if self.queue.borrow().len() > before {
             self.wake_many([]);
         }
     }
@@ -239,7 +119,7 @@ impl Due {
 
     /// While it lives, others only note whom to wake.
     fn waking(&self) -> Waking<'_> {
-        Waking { due: self, before: self.waking.replace(true) }
+        Waking { wakes: self, before: self.waking.replace(true) }
     }
 
     /// Defers wakers while the returned guard lives.
@@ -258,12 +138,12 @@ impl Due {
     }
 
     pub(crate) fn has_wakes(&self) -> bool {
-        !self.wakes.borrow().is_empty()
+        !self.queue.borrow().is_empty()
     }
 
     /// Calls these with the others.
     pub(crate) fn wake_with_others(&self, wakers: impl Iterator<Item = Waker>) {
-        self.wakes.borrow_mut().extend(wakers);
+        self.queue.borrow_mut().extend(wakers);
     }
 
     /// Calls all deferred wakers. If one panics, the others are woken all the same.
@@ -298,24 +178,24 @@ impl Due {
     }
 
     fn next_to_wake(&self) -> Option<Waker> {
-        self.wakes.borrow_mut().pop_front()
+        self.queue.borrow_mut().pop_front()
     }
 }
 
 /// Also ends when what runs meanwhile panics.
 struct Waking<'a> {
-    due: &'a Due,
+    wakes: &'a Wakes,
     before: bool,
 }
 
 impl Drop for Waking<'_> {
     fn drop(&mut self) {
-        self.due.waking.set(self.before);
+        self.wakes.waking.set(self.before);
     }
 }
 
 /// While it lives, wakers are deferred.
-pub(crate) struct Telling<'a>(&'a Due);
+pub(crate) struct Telling<'a>(&'a Wakes);
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {

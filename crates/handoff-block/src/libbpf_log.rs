@@ -11,8 +11,8 @@ use std::slice;
 use crate::error::worded;
 
 unsafe extern "C" {
-    /// Makes libbpf report all its messages to `said`.
-    fn handoff_blk_listen(said: unsafe extern "C" fn(c_int, *const c_char, usize));
+    /// Makes libbpf report all its messages to `log`.
+    fn handoff_blk_listen(log: unsafe extern "C" fn(c_int, *const c_char, usize));
 }
 
 /// The last level of `enum libbpf_print_level`.
@@ -20,19 +20,19 @@ const DEBUG: c_int = 2;
 
 thread_local! {
     /// Messages of libbpf since a load began.
-    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Collects messages of libbpf from here on.
 pub(crate) fn listen() {
     // SAFETY: the function may be called by any thread at any time.
-    unsafe { handoff_blk_listen(said) };
-    SAID.take();
+    unsafe { handoff_blk_listen(log) };
+    MESSAGES.take();
 }
 
 /// An error with libbpf's messages about it.
 pub(crate) fn explained(error: &libbpf_rs::Error) -> io::Error {
-    let said = SAID.take();
+    let messages = MESSAGES.take();
     let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
     // It has no kind for descriptors, and gives the number only in words: the last ones. Earlier text may come from
     // the object.
@@ -40,14 +40,17 @@ pub(crate) fn explained(error: &libbpf_rs::Error) -> io::Error {
         .iter()
         .any(|number| text.ends_with(&format!("(os error {number})")));
     let is_lack = error.kind() == libbpf_rs::ErrorKind::OutOfMemory || no_descriptors;
-    worded(complaint(&said).map_or_else(|| text.clone(), |said| format!("{text}: {said}")), is_lack)
+    worded(
+        complaint(&messages).map_or_else(|| text.clone(), |line| format!("{text}: {line}")),
+        is_lack,
+    )
 }
 
 /// The line that says what was wrong: the last line of the verifier's log before its sums, else libbpf's
 /// first.
-fn complaint(said: &[String]) -> Option<String> {
+fn complaint(messages: &[String]) -> Option<String> {
     let state = |line: &&str| line.starts_with("cur state:") || line.starts_with("old state:");
-    let lines = said.iter().flat_map(|text| text.lines());
+    let lines = messages.iter().flat_map(|text| text.lines());
     let lines: Vec<&str> = lines.filter(|line| !state(line)).collect();
     let sums = lines.iter().position(|line| line.starts_with("processed "));
     let line = match sums {
@@ -65,7 +68,7 @@ pub(crate) fn shown(line: &str) -> String {
 /// # Safety
 ///
 /// `text` must have `len` bytes.
-unsafe extern "C" fn said(level: c_int, text: *const c_char, len: usize) {
+unsafe extern "C" fn log(level: c_int, text: *const c_char, len: usize) {
     // SAFETY: by the contract of this function.
     let bytes = unsafe { slice::from_raw_parts(text.cast::<u8>(), len) };
     let text = String::from_utf8_lossy(bytes);
@@ -76,7 +79,7 @@ unsafe extern "C" fn said(level: c_int, text: *const c_char, len: usize) {
     }
     tracing::debug!("libbpf: {text}");
     // Messages of a thread that is about to end do not matter.
-    let _ = SAID.try_with(|said| said.borrow_mut().push(text.to_owned()));
+    let _ = MESSAGES.try_with(|messages| messages.borrow_mut().push(text.to_owned()));
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //!   ends if no order comes;
 //! - a thread runs on the processors from which the driver sends it requests;
 //! - each thread reports its end, also when it panics;
-//! - the crew's descriptor is readable when a thread has something to report ([`Crew::heard`]).
+//! - their descriptor is readable when a thread has something to report ([`Threads::heard`]).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,7 +46,7 @@ pub(crate) struct Order {
 
 /// All threads of a server.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Threads {
     threads: Vec<JoinHandle<()>>,
     thread_ids: Vec<i32>,
     /// By queue.
@@ -56,7 +56,7 @@ pub(crate) struct Crew {
     bell: Arc<OwnedFd>,
 }
 
-impl Crew {
+impl Threads {
     /// Starts a thread for each queue; returns when all are gathered. [`Order`] may bring another program.
     pub(crate) fn gather(
         queues: u16,
@@ -68,7 +68,7 @@ impl Crew {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(Error::doing("the threads cannot be listened to"))?;
         let bell = Arc::new(bell);
-        let mut crew = Self {
+        let mut all = Self {
             threads: Vec::new(),
             thread_ids: Vec::new(),
             orders: Vec::new(),
@@ -80,15 +80,15 @@ impl Crew {
             let (sender, program, cpus) = (sender.clone(), Arc::clone(program), cpus(queue));
             let bell = Arc::clone(&bell);
             let thread = Thread { queue, shape, program, cpus, orders, sender, bell };
-            crew.threads.push(thread.spawn()?);
-            crew.orders.push(order);
+            all.threads.push(thread.spawn()?);
+            all.orders.push(order);
         }
         for _ in 0..queues {
-            if let Step::Gathered(id) = crew.step()? {
-                crew.thread_ids.push(id);
+            if let Step::Gathered(id) = all.step()? {
+                all.thread_ids.push(id);
             }
         }
-        Ok(crew)
+        Ok(all)
     }
 
     /// The next step of a thread; none may end.
@@ -147,7 +147,7 @@ impl Crew {
     }
 }
 
-impl AsFd for Crew {
+impl AsFd for Threads {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

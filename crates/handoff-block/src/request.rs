@@ -249,12 +249,12 @@ impl Entries {
 ///
 /// The region must be a live [`Mapping`](crate::state::Mapping) of the size that the configuration says,
 /// and nobody else may write to it during a call, except the word of failed legs.
-pub(crate) struct Life {
+pub(crate) struct Requests {
     config: Config,
     region: *mut u8,
 }
 
-impl Life {
+impl Requests {
     /// # Safety
     ///
     /// `region` must be a `struct blk_region` with room for `config.tag_mask + 1` requests, stay mapped as
@@ -352,7 +352,7 @@ mod tests {
     /// A queue of one request of a mirror.
     struct Queue {
         // Dropped before the memory that it works in.
-        life: Life,
+        requests: Requests,
         region: Mapping,
     }
 
@@ -372,8 +372,8 @@ mod tests {
                 let region = state.map(queue).expect("mapped");
                 let config = Config { depth: 1, ..Config::default() };
                 // SAFETY: the region has room for one request, and stays while this lives.
-                let life = unsafe { Life::new(config, region.as_ptr()) };
-                Self { life, region }
+                let requests = unsafe { Requests::new(config, region.as_ptr()) };
+                Self { requests, region }
             };
             (0..queues).map(queue).collect()
         }
@@ -406,7 +406,7 @@ mod tests {
                 Descriptor { op_flags: op, sectors: 8, start_sector: 16, ..Descriptor::default() };
             let mut entries = Entries::new();
             let mut waiting = std::collections::VecDeque::new();
-            let mut end = self.life.arrived(0, &descriptor, 7, &mut entries);
+            let mut end = self.requests.arrived(0, &descriptor, 7, &mut entries);
             loop {
                 if let Some(result) = end {
                     return result;
@@ -425,7 +425,7 @@ mod tests {
                         .push_back((slot, if results[file] == 0 { whole } else { results[file] }));
                 }
                 let (slot, result) = waiting.pop_front().expect("something is under way");
-                end = self.life.moved((0, slot), result, 9, &mut entries);
+                end = self.requests.moved((0, slot), result, 9, &mut entries);
             }
         }
     }
@@ -568,14 +568,15 @@ mod tests {
                     let write = Descriptor { op_flags: WRITE, sectors: 8, ..Descriptor::default() };
                     let mut entries = Entries::new();
                     for round in 0..ROUNDS {
-                        assert_eq!(queue.life.arrived(0, &write, 7, &mut entries), None);
+                        assert_eq!(queue.requests.arrived(0, &write, 7, &mut entries), None);
                         meeting.meet(3 * round);
                         // Each has a write to another leg only.
-                        queue.life.moved((0, leg as u32), -libc::EIO, 9, &mut entries);
+                        queue.requests.moved((0, leg as u32), -libc::EIO, 9, &mut entries);
                         meeting.meet(3 * round + 1);
                         let out = queue.failed();
                         assert_ne!(out, 0b11, "round {round}: no leg is left");
-                        let result = queue.life.moved((0, 1 - leg as u32), 4096, 9, &mut entries);
+                        let result =
+                            queue.requests.moved((0, 1 - leg as u32), 4096, 9, &mut entries);
                         let is_last = out >> leg & 1 == 0;
                         assert_eq!(result, Some(if is_last { -libc::EIO } else { 4096 }));
                         assert_eq!(queue.state().failures[leg].when != 0, !is_last, "noted");
