@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn report(directory: &TempDir, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_handoff-workshop"))
@@ -140,7 +140,7 @@ fn a_signal_leaves_nothing_behind() {
         !status.contains("Threads:\t1\n")
     };
     while !works() {
-        assert!(begin.elapsed() < PATIENCE, "it does not begin");
+        assert!(begin.elapsed() < TIMEOUT, "it does not begin");
         thread::sleep(Duration::from_millis(5));
     }
     kill_process(Pid::from_child(&child), Signal::TERM).expect("it is there");
@@ -149,7 +149,7 @@ fn a_signal_leaves_nothing_behind() {
         if let Some(ended) = child.try_wait().expect("it is ours") {
             break ended;
         }
-        assert!(begin.elapsed() < PATIENCE, "it does not end");
+        assert!(begin.elapsed() < TIMEOUT, "it does not end");
         thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(ended.code(), Some(143));

@@ -63,8 +63,8 @@ fn wait(command: &mut Command, limit: Duration, stop: &StopFlag) -> Result<Optio
         if stopped || begin.elapsed() > limit + kept_waiting.total().min(3 * limit) {
             // A group that is gone already is fine.
             let _ = kill_process_group(group, Signal::TERM);
-            let patience = Instant::now() + GRACE;
-            while Instant::now() < patience && child.try_wait().trying(&what)?.is_none() {
+            let deadline = Instant::now() + GRACE;
+            while Instant::now() < deadline && child.try_wait().trying(&what)?.is_none() {
                 thread::sleep(LOOK);
             }
             let _ = kill_process_group(group, Signal::KILL);

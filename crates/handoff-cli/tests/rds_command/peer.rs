@@ -13,7 +13,7 @@ use handoff_rds::own::{Engine, Socket};
 use handoff_rds::protocol::{Event, Limits};
 use handoff_testbed::PairEnd;
 
-use handoff_testbed::running::PATIENCE;
+use handoff_testbed::running::TIMEOUT;
 
 /// The port that copies are received at.
 pub(crate) const PORT: u16 = 4000;
@@ -36,7 +36,7 @@ pub(crate) fn play<T: Send + 'static>(
         let socket = engine.bind(PORT).expect("free");
         let serving = engine.run();
         let peer = Peer { engine, socket };
-        let part = driver.timeout(PATIENCE, part(&peer));
+        let part = driver.timeout(TIMEOUT, part(&peer));
         let played = Executor::new(&driver).run(async {
             match select(pin!(part), pin!(serving)).await {
                 Either::Left((played, _)) => played.expect("in time"),

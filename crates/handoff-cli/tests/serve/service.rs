@@ -10,7 +10,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::session::Server;
 use crate::session::{content, directory};
-use handoff_testbed::running::PATIENCE;
+use handoff_testbed::running::TIMEOUT;
 
 /// The server as systemd starts it, with these sockets.
 fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {
@@ -33,7 +33,7 @@ fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {
 fn a_socket_of_systemd_is_served_by_all_threads_and_readiness_is_told() {
     let files = directory(&[("a", 100_000)]);
     let told = UnixDatagram::bind(files.path().join(".told")).expect("binds");
-    told.set_read_timeout(Some(PATIENCE)).expect("can wait");
+    told.set_read_timeout(Some(TIMEOUT)).expect("can wait");
     let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = listener.local_addr().expect("is bound");
     let mut command = started_by_systemd(files.path(), &[&listener]);

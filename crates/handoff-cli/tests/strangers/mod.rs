@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{SockFilter, SockRef};
 
-use handoff_testbed::running::PATIENCE;
+use handoff_testbed::running::TIMEOUT;
 
 /// Strangers of one kind.
 pub(crate) const CROWD: usize = 200;
@@ -135,7 +135,7 @@ impl Crowd {
     pub(crate) fn all_end(self) {
         for mut stream in self.streams {
             stream.set_nonblocking(false).expect("sets");
-            stream.set_read_timeout(Some(PATIENCE)).expect("sets");
+            stream.set_read_timeout(Some(TIMEOUT)).expect("sets");
             // Ended or reset.
             if let Err(error) = std::io::copy(&mut stream, &mut std::io::sink()) {
                 assert_ne!(error.kind(), ErrorKind::WouldBlock, "a stranger stays");
@@ -204,7 +204,7 @@ impl Visited {
             if now <= self.descriptors + others {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "{now} descriptors, after {}", self.descriptors);
+            assert!(begin.elapsed() < TIMEOUT, "{now} descriptors, after {}", self.descriptors);
             crowd.iter_mut().for_each(|crowd| crowd.go_on());
             thread::sleep(LOOK);
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long what is awaited may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const ROWS: u16 = 20;
 pub(crate) const COLUMNS: u16 = 90;
@@ -82,7 +82,7 @@ impl Terminal {
             if below.is_some_and(|line| line.contains(" B/s")) {
                 return written;
             }
-            assert!(begin.elapsed() < PATIENCE, "no progress line below '{said}': {lines:?}");
+            assert!(begin.elapsed() < TIMEOUT, "no progress line below '{said}': {lines:?}");
         }
     }
 
@@ -96,7 +96,7 @@ impl Terminal {
             if let Some(line) = lines.iter().find(|line| is_like(line)) {
                 return line.clone();
             }
-            assert!(begin.elapsed() < PATIENCE, "{what} is not shown: {lines:?}");
+            assert!(begin.elapsed() < TIMEOUT, "{what} is not shown: {lines:?}");
         }
     }
 

@@ -17,7 +17,7 @@ use crate::network::{End, Tcp};
 /// Until when the applications send and faults happen, in microseconds.
 pub(crate) const FAULTS: u64 = 100_000;
 /// By when everything must be settled.
-const PATIENCE: u64 = 120_000_000;
+const TIMEOUT: u64 = 120_000_000;
 
 /// What happened, to be sure that the simulation shows something.
 #[derive(Clone, Copy, Debug, Default)]
@@ -207,7 +207,7 @@ impl World {
             if self.now > FAULTS && self.ledger.settled(&self.lives()) && self.all_done() {
                 break;
             }
-            assert!(self.now < PATIENCE, "not settled after two minutes");
+            assert!(self.now < TIMEOUT, "not settled after two minutes");
             self.happen(what);
         }
         self.ledger.audit(&self.lives(), !self.plain);

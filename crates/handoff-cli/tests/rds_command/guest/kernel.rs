@@ -11,7 +11,7 @@ use crate::session::{
     stress,
 };
 use crate::strangers::Visited;
-use handoff_testbed::running::{PATIENCE, Running};
+use handoff_testbed::running::{Running, TIMEOUT};
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
@@ -113,10 +113,10 @@ fn more_are_answered_than_there_are_descriptors_for() {
         })
         .collect();
     for asking in asking {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while asking.receive().expect("is there").is_none() {
             assert!(Instant::now() < deadline, "{} gets no answer", asking.local_addr());
-            asking.wait_readable(PATIENCE).expect("waits");
+            asking.wait_readable(TIMEOUT).expect("waits");
         }
     }
     assert_eq!(answering.stop().0, Some(130));

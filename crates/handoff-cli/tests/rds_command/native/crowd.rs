@@ -19,7 +19,7 @@ use crate::hosts::{hosts, ip, stranger_at};
 use crate::peer::{self, play, sends};
 use crate::session::{Answering, command, rds, request};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
-use handoff_testbed::running::{PATIENCE, Running};
+use handoff_testbed::running::{Running, TIMEOUT};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
 const KIB_OF_A_STRANGER: u64 = 8;
@@ -152,7 +152,7 @@ fn a_stranger_that_says_hello_again_and_again_hears_so_many_answers() {
         }
         answers
     });
-    told.recv_timeout(PATIENCE).expect("the stranger is answered");
+    told.recv_timeout(TIMEOUT).expect("the stranger is answered");
     input.write_all(rest).expect("is read");
     drop(input);
     let (sent, received) = (sender.end(), receiver.end());
@@ -171,7 +171,7 @@ fn takes_another(pair: &Pair) -> bool {
     let stranger = connect(&pair.left, SocketAddrV4::new(other, 0), pair.right.v4());
     // The first thing that an engine says is which of its ports are congested.
     let heard = stranger.and_then(|mut stranger| {
-        stranger.set_read_timeout(Some(PATIENCE))?;
+        stranger.set_read_timeout(Some(TIMEOUT))?;
         stranger.read(&mut [0])
     });
     match heard.map_err(|error| error.kind()) {
@@ -219,8 +219,8 @@ fn pings_are_answered_among_strangers() {
         let mut crowd = strangers(kind, &pair.left, to, |_| {});
         let own = pair.left.v4().to_string();
         let asks = ["ping", &own, &to.to_string(), "-c", "3", "--engine", "own", "--json"];
-        let patient = ["--timeout", "60"];
-        let ping = || rds(&pair.left, &[&asks[..], &patient].concat());
+        let timeout = ["--timeout", "60"];
+        let ping = || rds(&pair.left, &[&asks[..], &timeout].concat());
         let answers = crowd.go_on_beside(ping).report();
         assert_eq!(answers["lost"], 0, "{kind:?}: {answers}");
         let answers = if kind == Kind::NeverReads { KIB_OF_ANSWERS } else { 0 };
@@ -293,7 +293,7 @@ fn a_connection_that_there_is_no_room_for_is_taken_later() {
         connect(&pair.left, SocketAddrV4::new(pair.left.v4(), 40_000), to).expect("connects");
     answering.line("connections are not taken");
     visited.leave_descriptors(100);
-    peer.set_read_timeout(Some(PATIENCE)).expect("can wait");
+    peer.set_read_timeout(Some(TIMEOUT)).expect("can wait");
     // What the peer has sent meanwhile is read as well.
     assert!(peer.read(&mut [0; 48]).expect("is not reset") > 0, "it has ended");
 }
@@ -323,9 +323,9 @@ fn only_those_who_are_named_may_connect() {
     let answering = Running::start(&mut answering);
     let said = answering.lines("answering").concat();
     assert!(said.contains("rds-own") && !said.contains("anyone who reaches"), "{said}");
-    for (from, patience, code) in [(&other, "1", 1), (&own, "60", 0)] {
+    for (from, timeout, code) in [(&other, "1", 1), (&own, "60", 0)] {
         let asks = ["ping", from, &to.to_string(), "-c", "2", "--engine", "own"];
-        let asked = rds(&pair.left, &[&asks[..], &["--timeout", patience]].concat());
+        let asked = rds(&pair.left, &[&asks[..], &["--timeout", timeout]].concat());
         assert_eq!(asked.code, Some(code), "{asked:?}");
         assert!(!asked.stderr.contains("anyone who reaches"), "it talks to one only: {asked:?}");
     }
