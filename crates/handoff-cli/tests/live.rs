@@ -129,17 +129,17 @@ mod guest {
             .spawn()
             .expect("it starts");
         let since = Instant::now();
-        let said = || fs::read_to_string(file.path()).expect("a file");
-        while said().lines().count() < 2 && child.try_wait().expect("ours").is_none() {
-            assert!(since.elapsed() < TIMEOUT, "nothing is said: {:?}", said());
+        let output = || fs::read_to_string(file.path()).expect("a file");
+        while output().lines().count() < 2 && child.try_wait().expect("ours").is_none() {
+            assert!(since.elapsed() < TIMEOUT, "nothing is said: {:?}", output());
             thread::sleep(Duration::from_millis(20));
         }
         if child.try_wait().expect("ours").is_none() {
             signal(&child, Signal::TERM);
         }
-        let Some(status) = ended(&mut child) else { handoff_testbed::skip!("{}", said().trim()) };
+        let Some(status) = ended(&mut child) else { handoff_testbed::skip!("{}", output().trim()) };
         assert!(status.success(), "{status}");
-        for line in said().lines() {
+        for line in output().lines() {
             assert!(line.starts_with("copied ") && line.contains("MB/s moved"), "{line}");
             assert!(!line.contains('\x1b'), "{line:?}");
         }

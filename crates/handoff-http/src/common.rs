@@ -11,7 +11,7 @@ use crate::answered::Observer;
 use crate::date::Dates;
 use crate::limits::Limits;
 use crate::seats::Seats;
-use crate::served::Book;
+use crate::served::Counters;
 
 /// Operations of the driver that each connection may always have: a receive, and a send.
 const SHARE: usize = 2;
@@ -20,7 +20,7 @@ pub(crate) struct Common {
     pub(crate) driver: Driver,
     pub(crate) limits: Limits,
     pub(crate) dates: Dates,
-    pub(crate) book: Rc<Book>,
+    pub(crate) counters: Rc<Counters>,
     /// How many connections each client has.
     pub(crate) clients: RefCell<HashMap<IpAddr, usize>>,
     /// Their places.
@@ -52,7 +52,7 @@ impl Common {
             spare: limit.saturating_sub(most * SHARE),
             limits,
             dates: Dates::new(),
-            book: Rc::default(),
+            counters: Rc::default(),
             clients: RefCell::default(),
             seats: Rc::default(),
             observer: OnceCell::new(),

@@ -240,7 +240,7 @@ pub(crate) async fn serve<S, B>(
                 tracing::warn!(%peer, %cut, "an answer was cut short");
             }
         }
-        common.book.write(|served| served.cut_short += 1);
+        common.counters.write(|served| served.cut_short += 1);
     }
 }
 
@@ -262,7 +262,7 @@ impl Connection<'_> {
                 },
                 Next::Refused(refusal) => {
                     tracing::debug!(peer = %self.peer, %refusal, "a request was refused");
-                    self.common.book.write(|served| served.refused += 1);
+                    self.common.counters.write(|served| served.refused += 1);
                     let terms = Terms::of_none(self.common, self.stopping);
                     let _answering = Answering::new(self.common);
                     let watched = Watched::new(self.common, self.peer, &terms, None, &self.output);
@@ -357,7 +357,7 @@ impl Connection<'_> {
         B::Error: Display,
     {
         let common = self.common;
-        common.book.write(|served| served.requests += 1);
+        common.counters.write(|served| served.requests += 1);
         let terms = Terms::new(common, self.stopping, &head);
         let (body, feeder) = RequestBody::new(head.framing);
         let observed = common.observer.get().map(|_| head.request.clone());
@@ -375,7 +375,7 @@ impl Connection<'_> {
         };
         let answering = Answering::new(common);
         let exchanged =
-            exchange(service, request, feeding, &mut self.output, &terms, &common.book).await;
+            exchange(service, request, feeding, &mut self.output, &terms, &common.counters).await;
         watched.ends(&exchanged);
         exchanged?;
         drop(answering);

@@ -43,9 +43,9 @@ pub(crate) fn section(findings: &Findings) -> Markup {
 
 /// Says where the report and the copy meter disagree, or that they agree.
 fn agreement(run: &Run) -> Markup {
-    let said = run.report.as_ref().map(disagreement::lines).unwrap_or_default();
+    let disagreements = run.report.as_ref().map(disagreement::lines).unwrap_or_default();
     html! {
-        @if let Some((first, rows)) = said.split_first() {
+        @if let Some((first, rows)) = disagreements.split_first() {
             p { code { (run.origin) } " " (marked(run.place)) ": " (first) @if rows.is_empty() { "." } }
             @if !rows.is_empty() { ul { @for row in rows { li { (row) } } } }
         }

@@ -144,9 +144,9 @@ fn run(place: Place, words: &[String], stop: &Stop) -> Result<Run, Failure> {
     if stop.requested() {
         return Err(stop.failure());
     }
-    let said = String::from_utf8_lossy(&err).into_owned();
+    let stderr = String::from_utf8_lossy(&err).into_owned();
     let reason = || {
-        let line = said.lines().rev().find_map(|line| line.strip_prefix("handoff: "));
+        let line = stderr.lines().rev().find_map(|line| line.strip_prefix("handoff: "));
         line.map_or_else(|| format!("the bench ended with {status}"), str::to_owned)
     };
     Ok(Run {

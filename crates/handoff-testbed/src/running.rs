@@ -126,12 +126,12 @@ impl Running {
     /// The same, with the lines before it.
     #[track_caller]
     pub fn lines(&self, words: &str) -> Vec<String> {
-        let mut said: Vec<String> = Vec::new();
-        while said.last().is_none_or(|line| !line.contains(words)) {
+        let mut seen: Vec<String> = Vec::new();
+        while seen.last().is_none_or(|line| !line.contains(words)) {
             let line = self.lines.recv_timeout(TIMEOUT);
-            said.push(line.unwrap_or_else(|_| panic!("it does not say {words:?}: {said:?}")));
+            seen.push(line.unwrap_or_else(|_| panic!("it does not say {words:?}: {seen:?}")));
         }
-        said
+        seen
     }
 
     /// Waits until it has set up what a signal does.

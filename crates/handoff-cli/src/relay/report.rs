@@ -8,7 +8,7 @@ use handoff_command::clock::Clock;
 use handoff_command::output;
 use serde::Serialize;
 
-use super::ledger::Told;
+use super::counters::Told;
 use handoff_net::arrived::Arrived;
 
 /// What is counted while it runs.

@@ -139,7 +139,7 @@ pub(crate) fn receives_only_from_those_named(pair: &Pair, engine: &[&str]) {
             receiver.signal(Signal::TERM);
         }
         let received = receiver.end();
-        let said = [&warning, &refusal].map(|line| received.stderr.contains(line));
-        assert_eq!(said, [named.is_none(), !lets_in], "{received:?}");
+        let reported = [&warning, &refusal].map(|line| received.stderr.contains(line));
+        assert_eq!(reported, [named.is_none(), !lets_in], "{received:?}");
     }
 }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use futures_lite::future::or;
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor};
-use handoff_cp::wire::{Decoder, Event as Said, Frame, HELLO_LEN, Hello};
+use handoff_cp::wire::{Decoder, Event as WireEvent, Frame, HELLO_LEN, Hello};
 use handoff_rds::Received;
 use handoff_rds::own::{Engine, Socket};
 use handoff_rds::protocol::{Event, Limits};
@@ -95,7 +95,7 @@ impl Peer {
     pub(crate) async fn ending(&self) -> Frame {
         loop {
             let received = self.hear().await.expect("says how it ended");
-            if let Ok((_, Some(Said::Frame(frame)))) = Decoder::new().next(&received.payload)
+            if let Ok((_, Some(WireEvent::Frame(frame)))) = Decoder::new().next(&received.payload)
                 && matches!(frame, Frame::Answer { .. } | Frame::Abort { .. })
             {
                 return frame;

@@ -373,7 +373,7 @@ impl<B, R> Host<B, R> {
         for peer in peers {
             // One lane, so that an older map cannot overtake a newer one.
             if let Some(connection) = self.peers.get_mut(&peer).expect("listed").lane[0].up() {
-                connection.map_due = true;
+                connection.map_pending = true;
             }
             self.signal(peer);
         }

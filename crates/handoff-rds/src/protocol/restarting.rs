@@ -151,7 +151,7 @@ impl<B, R> Host<B, R> {
             && !extended
             && connection.probe == Probe::No
         {
-            connection.probe = Probe::Due;
+            connection.probe = Probe::Pending;
         }
     }
 }

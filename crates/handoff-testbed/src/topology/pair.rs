@@ -220,8 +220,8 @@ impl PairEnd {
         let output = self.namespace.attach(shell.args(["--mount", "sh", "-euc", &whole])).output();
         let output = output.map_err(|error| format!("unshare(1) cannot be run: {error}"))?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-            return Err(format!("{script}: {said}"));
+            let stderr = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+            return Err(format!("{script}: {stderr}"));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }

@@ -22,7 +22,7 @@ use super::log::Ended;
 use super::report::Counts;
 use handoff_net::arrived::Arrived;
 
-/// What the ledgers of all threads share.
+/// What the counters of all threads share.
 #[derive(Clone)]
 pub(super) struct Shared(Arc<All>);
 
@@ -73,9 +73,9 @@ impl Shared {
 
 /// The counts of a thread. Clones are of the same.
 #[derive(Clone)]
-pub(super) struct Ledger(Rc<Book>);
+pub(super) struct Counters(Rc<Inner>);
 
-struct Book {
+struct Inner {
     all: Shared,
     open: Cell<u64>,
     /// How many of them each client has.
@@ -85,9 +85,9 @@ struct Book {
     waiting: RefCell<Vec<Waker>>,
 }
 
-impl Ledger {
+impl Counters {
     pub(super) fn new(all: Shared) -> Self {
-        Self(Rc::new(Book {
+        Self(Rc::new(Inner {
             all,
             open: Cell::new(0),
             clients: RefCell::default(),
@@ -111,7 +111,7 @@ impl Ledger {
         counts.connections += 1;
         counts.most_open = counts.most_open.max(open);
         Some(Counted {
-            ledger: self.clone(),
+            counters: self.clone(),
             client,
             target: None,
             began: SystemTime::now(),
@@ -186,7 +186,7 @@ impl Ledger {
 
 /// A connection that is counted, until it is dropped.
 pub(super) struct Counted {
-    ledger: Ledger,
+    counters: Counters,
     client: SocketAddr,
     /// The address of the target that it reached.
     target: Option<SocketAddr>,
@@ -228,12 +228,12 @@ impl Counted {
     /// Shows how far it is.
     pub(super) fn tell(&self) {
         let moved = self.moved();
-        self.ledger.0.all.0.progress.inc(moved - self.told.replace(moved));
+        self.counters.0.all.0.progress.inc(moved - self.told.replace(moved));
     }
 
     /// A direction has ended, well or not; whether it came by a NIC's queue.
     pub(super) fn carried(&self, route: &Route, by_queue: bool) {
-        let mut counts = self.ledger.0.counts.borrow_mut();
+        let mut counts = self.counters.0.counts.borrow_mut();
         *counts.engines.entry(route.engine().name()).or_default() += 1;
         match by_queue {
             true => counts.taken_by_queue += route.taken(),
@@ -245,7 +245,7 @@ impl Counted {
     /// Takes it out of the count of those that came: it is not served.
     pub(super) fn uncount(mut self) {
         self.end = End::None;
-        self.ledger.0.counts.borrow_mut().connections -= 1;
+        self.counters.0.counts.borrow_mut().connections -= 1;
     }
 
     pub(super) fn ended_well(mut self) {
@@ -260,9 +260,9 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.tell();
-        let book = &self.ledger.0;
+        let inner = &self.counters.0;
         {
-            let mut counts = book.counts.borrow_mut();
+            let mut counts = inner.counts.borrow_mut();
             counts.up += self.up.get();
             counts.down += self.down.get();
             let failure = match &self.end {
@@ -274,7 +274,7 @@ impl Drop for Counted {
                 counts.failed += 1;
                 *counts.failures.entry(failure.to_owned()).or_default() += 1;
             }
-            if let Some(log) = book.all.0.log.as_ref().filter(|_| !matches!(self.end, End::None)) {
+            if let Some(log) = inner.all.0.log.as_ref().filter(|_| !matches!(self.end, End::None)) {
                 log.write(&Ended {
                     began: self.began,
                     client: self.client,
@@ -286,14 +286,14 @@ impl Drop for Counted {
                 });
             }
         }
-        book.open.set(book.open.get() - 1);
-        book.all.0.open.fetch_sub(1, Relaxed);
-        if let Entry::Occupied(mut own) = book.clients.borrow_mut().entry(self.client.ip()) {
+        inner.open.set(inner.open.get() - 1);
+        inner.all.0.open.fetch_sub(1, Relaxed);
+        if let Entry::Occupied(mut own) = inner.clients.borrow_mut().entry(self.client.ip()) {
             *own.get_mut() -= 1;
             if *own.get() == 0 {
                 own.remove();
             }
         }
-        book.waiting.take().into_iter().for_each(Waker::wake);
+        inner.waiting.take().into_iter().for_each(Waker::wake);
     }
 }

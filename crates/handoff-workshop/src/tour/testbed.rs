@@ -40,7 +40,7 @@ impl Joint {
 }
 
 /// Everything that is set up for a tour. It is removed when this value is dropped.
-pub(super) struct Bed {
+pub(super) struct Testbed {
     pub(super) near: Place,
     pub(super) far: Place,
     pub(super) pair: Pair,
@@ -70,7 +70,7 @@ impl Counts {
     }
 }
 
-impl Bed {
+impl Testbed {
     /// Makes the testbed. `parts` are two for each device; without any, files are made in `directory`.
     /// Deviations from a complete tour go into `notes`.
     pub(super) fn new(
@@ -119,9 +119,9 @@ impl Bed {
             }
             Err(error) => return Err(not_made(error)),
         };
-        let bed = Self { near, far, pair, joint, _directory: made };
-        bed.fill(bytes, stop)?;
-        Ok(bed)
+        let testbed = Self { near, far, pair, joint, _directory: made };
+        testbed.fill(bytes, stop)?;
+        Ok(testbed)
     }
 
     /// The counts since everything was set up.
