@@ -10,7 +10,7 @@ use handoff::Driver;
 use crate::answered::Observer;
 use crate::date::Dates;
 use crate::limits::Limits;
-use crate::seats::Seats;
+use crate::registry::Registry;
 use crate::served::Counters;
 
 /// Operations of the driver that each connection may always have: a receive, and a send.
@@ -24,7 +24,7 @@ pub(crate) struct Common {
     /// How many connections each client has.
     pub(crate) clients: RefCell<HashMap<IpAddr, usize>>,
     /// Their places.
-    pub(crate) seats: Rc<Seats>,
+    pub(crate) registry: Rc<Registry>,
     /// Who hears of answers.
     pub(crate) observer: OnceCell<Observer>,
     /// Why files cannot be lent from the page cache, if so: then splice is tried first.
@@ -54,7 +54,7 @@ impl Common {
             dates: Dates::new(),
             counters: Rc::default(),
             clients: RefCell::default(),
-            seats: Rc::default(),
+            registry: Rc::default(),
             observer: OnceCell::new(),
             #[cfg(feature = "getbuf")]
             unlent: getbuf.as_ref().err().cloned(),

@@ -24,8 +24,8 @@ use crate::idle::Idle;
 use crate::input::Input;
 use crate::limits::Limits;
 use crate::output::{Loans, Output};
+use crate::registry::Registration;
 use crate::request_body::RequestBody;
-use crate::seats::Place;
 use crate::wire::{Head, LONG_TARGET, Lines, Piece, Refusal};
 
 /// The most unwanted bytes of a body that are received to keep the connection.
@@ -182,7 +182,7 @@ struct Connection<'a> {
     socket: Socket,
     peer: SocketAddr,
     idle: Idle,
-    place: Place,
+    registration: Registration,
     input: Input,
     output: Output,
 }
@@ -204,7 +204,7 @@ pub(crate) async fn serve<S, B>(
     let stopping = Cell::new(false);
     let mut connection = Connection {
         idle: Idle::new(driver, common.limits.idle),
-        place: common.seats.take(peer),
+        registration: common.registry.register(peer),
         input: Input::new(driver, &socket),
         output: Output::new(&common, &socket),
         common: &common,
@@ -298,8 +298,8 @@ impl Connection<'_> {
             self.input.received.advance(2);
         }
         if self.input.received.is_empty() {
-            self.place.mark_idle(self.idle.wind_up());
-            let Self { input, idle, stopping, place, .. } = self;
+            self.registration.mark_idle(self.idle.wind_up());
+            let Self { input, idle, stopping, registration, .. } = self;
             let mut first = pin!(input.more());
             let has_more = poll_fn(|context| {
                 // Whoever polls the connection sets it.
@@ -308,13 +308,15 @@ impl Connection<'_> {
                 }
                 match first.as_mut().poll(context) {
                     Poll::Ready(more) => Poll::Ready(matches!(more, Ok(true))),
-                    Poll::Pending if place.poll_ended(context).is_ready() => Poll::Ready(false),
+                    Poll::Pending if registration.poll_ended(context).is_ready() => {
+                        Poll::Ready(false)
+                    }
                     Poll::Pending => idle.poll_over(context).map(|_| false),
                 }
             });
             let has_more = has_more.await;
-            place.mark_busy();
-            if place.is_ended() {
+            registration.mark_busy();
+            if registration.is_ended() {
                 return Next::Displaced;
             }
             // Otherwise it has left, or was silent for too long.

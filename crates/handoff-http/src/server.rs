@@ -133,10 +133,10 @@ impl Server {
             tracing::info!(%error, "small answers may wait for earlier ones");
         }
         limit_stalls(&listener, limits.stall);
-        let seats = &self.common.seats;
+        let registry = &self.common.registry;
         'serving: loop {
             // Somebody leaves, or has waited for long enough to leave for the next.
-            while open.len() >= most && !seats.has_ripe() {
+            while open.len() >= most && !registry.has_ripe() {
                 listener.pause();
                 let (room, moment) = (pin!(open.until_below(most)), pin!(driver.sleep(AGAIN)));
                 if let Either::Left(_) = select(&mut stop, select(room, moment)).await {
@@ -155,7 +155,7 @@ impl Server {
                         continue;
                     }
                     if open.len() >= most {
-                        if let Some(idle) = seats.end_longest() {
+                        if let Some(idle) = registry.end_longest() {
                             self.common.counters.write(|served| served.displaced += 1);
                             tell(
                                 "all places are taken: the longest idle connection is ended",

@@ -82,10 +82,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::lanes::run;
     use crate::may_skip::MaySkip;
     use crate::report::{Report, TestResult, Verdict};
     use crate::selection::Part;
+    use crate::workers::run;
     use handoff_lab::Machine;
 
     /// The ways in which a test ends.

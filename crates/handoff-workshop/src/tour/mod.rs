@@ -23,10 +23,10 @@ use handoff_lab::{Disk, DiskContent, Machine, command, command::Carried};
 use handoff_sys::companion::WORKSHOP;
 
 mod chain;
-mod place;
 mod report;
 mod running;
 mod testbed;
+mod volume;
 mod witness;
 
 use chain::Carrier;

@@ -1,4 +1,4 @@
-//! The testbed of a tour: two hosts, a place with a file on one, an empty place on the other.
+//! The testbed of a tour: two hosts, a volume with a file on one, an empty volume on the other.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use handoff_testbed::{self, Pair, TopologyError};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use super::place::{self, Joined, Place};
+use super::volume::{self, Joined, Volume};
 
 /// The name of the file that is sent.
 pub(super) const FILE: &str = "file";
@@ -41,8 +41,8 @@ impl Joint {
 
 /// Everything that is set up for a tour. It is removed when this value is dropped.
 pub(super) struct Testbed {
-    pub(super) near: Place,
-    pub(super) far: Place,
+    pub(super) near: Volume,
+    pub(super) far: Volume,
     pub(super) pair: Pair,
     pub(super) joint: Joint,
     /// The directory is dropped after what lies in it.
@@ -87,7 +87,10 @@ impl Testbed {
             // A part has room for the file and for the file system's own needs.
             _ => {
                 let part = bytes + (32 << 20);
-                (place::parts(made.path(), "near", part)?, place::parts(made.path(), "far", part)?)
+                (
+                    volume::parts(made.path(), "near", part)?,
+                    volume::parts(made.path(), "far", part)?,
+                )
             }
         };
         // Nobody else sees the mounts, which go with this process and those that it starts.
@@ -98,10 +101,10 @@ impl Testbed {
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change("/", private).failed("making mounts private")?;
 
-        let place =
-            |name: &str, joined, parts| Place::new(made.path().join(name), joined, parts, stop);
-        let near = place("near-host", Joined::Linear, &near)?;
-        let far = place("far-host", Joined::Stripe, &far)?;
+        let volume =
+            |name: &str, joined, parts| Volume::new(made.path().join(name), joined, parts, stop);
+        let near = volume("near-host", Joined::Linear, &near)?;
+        let far = volume("far-host", Joined::Stripe, &far)?;
         if let Err(reason) = near.device() {
             notes.push(format!("no block devices of ours, the files lie in a directory: {reason}"));
         }
