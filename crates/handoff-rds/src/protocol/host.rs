@@ -111,7 +111,7 @@ pub(super) struct Record<B> {
 }
 
 impl<B, R> Host<B, R> {
-    /// A host at `address`. `generation` names this life of it: a random number other than 0.
+    /// A host at `address`. `generation` names this incarnation of it: a random number other than 0.
     pub fn new(address: IpAddr, generation: u32, limits: Limits) -> Self {
         Self {
             address,

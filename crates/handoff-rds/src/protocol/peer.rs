@@ -93,7 +93,7 @@ pub(super) struct Connection {
     /// A frame with a number has arrived.
     pub(super) numbered: bool,
     /// It had brought numbers before saying whose, when the peer's restart was noticed elsewhere. What it
-    /// still carries is of the former life, and its numbers say nothing about the lane's in this one.
+    /// still carries is of the former incarnation, and its numbers say nothing about the lane's in this one.
     pub(super) former: bool,
     /// A map must be written, also at the beginning.
     pub(super) map_pending: bool,

@@ -197,12 +197,12 @@ impl<B, R> Host<B, R> {
     /// first.
     fn wait_for_first_lane(&mut self, address: IpAddr, lane: u8) -> bool {
         let peer = self.peers.get_mut(&address).expect("has connections");
-        // Frames of the peer's former life come before all of this one.
+        // Frames of the peer's former incarnation come before all of this one.
         if peer.fan_out == FanOut::Over || peer.lane[usize::from(lane)].is_former() {
             return false;
         }
         let (next, asked) = match (peer.fan_out, &peer.lane[0].link) {
-            // It reports a new life, which waits until all of this one is read. Lane 0 was, before it.
+            // It reports a new incarnation, which waits until all of this one is read. Lane 0 was, before it.
             (_, Link::Up(connection)) if connection.tells() => (FanOut::Over, None),
             (FanOut::Accepts, _) => return true,
             // Also if there is one, which another may follow.

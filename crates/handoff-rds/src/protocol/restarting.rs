@@ -35,12 +35,13 @@ impl Told {
 }
 
 impl<B, R> Host<B, R> {
-    /// Returns whether to act on the report, and drains what stands against it. A new life may not begin while there are connections to the one
-    /// before: what it had sent by them was delivered as far as it knew, and is read first.
+    /// Returns whether to act on the report, and drains what stands against it. A new incarnation may not begin while
+    /// there are connections to the one before: what it had sent by them was delivered as far as it knew, and is read
+    /// first.
     ///
     /// # Errors
     ///
-    /// Here the connection is to a life before the known one, since it is older.
+    /// Here the connection is to an incarnation before the known one, since it is older.
     pub(super) fn judge_report(
         &mut self,
         address: IpAddr,
@@ -96,7 +97,7 @@ impl<B, R> Host<B, R> {
         }
     }
 
-    /// Gives up what the peer's former life had not acknowledged, and counts anew.
+    /// Gives up what the peer's former incarnation had not acknowledged, and counts anew.
     fn restart(&mut self, address: IpAddr, generation: u32, noticed_by: ConnectionId) {
         let peer = self.peers.get_mut(&address).expect("known");
         let (mut lost, mut unsent) = (Vec::new(), Vec::new());
@@ -105,7 +106,7 @@ impl<B, R> Host<B, R> {
             unsent.extend(mem::take(&mut lane.queue));
             (lane.next_tx, lane.next_rx) = (1, 0);
             let Some(connection) = lane.up() else { continue };
-            // A header that waits has a number, too. Connections made later belong to the new life.
+            // A header that waits has a number, too. Connections made later belong to the new incarnation.
             let waits = matches!(connection.reading, Reading::Paused(_));
             let is_numbered = connection.numbered || waits && connection.id < noticed_by;
             connection.former =
@@ -128,7 +129,7 @@ impl<B, R> Host<B, R> {
         lost.into_iter().for_each(|id: MessageId| self.finish(id, End::PeerRestarted));
     }
 
-    /// Spreads over its lanes what waits for a peer. Done once for each of its lives.
+    /// Spreads over its lanes what waits for a peer. Done once for each of its incarnations.
     pub(super) fn lanes_known(&mut self, address: IpAddr, lanes: u8) {
         let peer = self.peers.get_mut(&address).expect("known");
         if peer.lanes.is_some() {

@@ -105,7 +105,7 @@ impl<B, R> Host<B, R> {
             Next::Again(message) | Next::New(message) => {
                 let record = self.messages.get_mut(&message).expect("queued until it ends");
                 match record.sequence {
-                    // Numbers start anew with each life of the peer, so only frames written to this one
+                    // Numbers start anew with each incarnation of the peer, so only frames written to this one
                     // have one.
                     Some(sequence) => {
                         place.retransmit.pop_front();

@@ -17,7 +17,7 @@ use crate::peer::{Peer, SOCKET};
 
 const LONG: usize = 900_000;
 
-/// The kernel wakes the engine for 256 KiB of a long message, and more than that may take longer than its patience.
+/// The kernel wakes the engine for 256 KiB of a long message, and more than that may take longer than its time-out.
 #[test]
 fn who_is_slow_but_goes_on_is_not_hung_up_on() {
     // Again where the machine was too slow to go on.
