@@ -29,7 +29,7 @@ pub(super) struct Shared(Arc<All>);
 struct All {
     progress: ProgressBar,
     open: AtomicU64,
-    told: Mutex<Told>,
+    totals: Mutex<Totals>,
     /// It was said that the target can't be reached, and no connection has reached it since.
     down: AtomicBool,
     unreached: RateLimit,
@@ -38,7 +38,7 @@ struct All {
 
 /// What is for the report.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Totals {
     pub(super) notes: Vec<String>,
     /// Of threads that have ended, by their number.
     pub(super) counts: BTreeMap<usize, Counts>,
@@ -50,7 +50,7 @@ impl Shared {
         Self(Arc::new(All {
             progress: progress::bytes(None, quiet),
             open: AtomicU64::new(0),
-            told: Mutex::default(),
+            totals: Mutex::default(),
             down: AtomicBool::new(false),
             unreached: RateLimit::new(
                 |count| format!("{count} more connections did not reach the target"),
@@ -61,13 +61,13 @@ impl Shared {
     }
 
     /// The progress line goes; what is for the report.
-    pub(super) fn close(&self) -> Told {
+    pub(super) fn close(&self) -> Totals {
         self.0.progress.finish_and_clear();
-        std::mem::take(&mut self.told())
+        std::mem::take(&mut self.totals())
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.0.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.0.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -118,7 +118,7 @@ impl Counters {
             clock: Instant::now(),
             up: Rc::default(),
             down: Rc::default(),
-            told: Cell::new(0),
+            shown: Cell::new(0),
             end: End::WithRelay,
         })
     }
@@ -168,19 +168,19 @@ impl Counters {
 
     /// Says what goes otherwise than asked, now and in the report.
     pub(super) fn note(&self, note: String) {
-        let mut told = self.0.all.told();
-        if !told.notes.contains(&note) {
+        let mut totals = self.0.all.totals();
+        if !totals.notes.contains(&note) {
             output::say(format_args!("note: {note}"));
-            told.notes.push(note);
+            totals.notes.push(note);
         }
     }
 
     /// The thread of this number ends; it received from this queue, if from any.
     pub(super) fn close(&self, number: usize, queue: Option<&RxQueue>) {
-        let mut told = self.0.all.told();
-        told.counts.insert(number, self.0.counts.take());
+        let mut totals = self.0.all.totals();
+        totals.counts.insert(number, self.0.counts.take());
         // Who ends last knows all, so each looks when it is its turn.
-        told.nic = queue.map(Arrived::by).or(told.nic.take());
+        totals.nic = queue.map(Arrived::by).or(totals.nic.take());
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) struct Counted {
     up: Rc<Cell<u64>>,
     down: Rc<Cell<u64>>,
     /// Bytes that the progress knows of.
-    told: Cell<u64>,
+    shown: Cell<u64>,
     end: End,
 }
 
@@ -228,7 +228,7 @@ impl Counted {
     /// Shows how far it is.
     pub(super) fn tell(&self) {
         let moved = self.moved();
-        self.counters.0.all.0.progress.inc(moved - self.told.replace(moved));
+        self.counters.0.all.0.progress.inc(moved - self.shown.replace(moved));
     }
 
     /// A direction has ended, well or not; whether it came by a NIC's queue.

@@ -274,10 +274,10 @@ fn relay(
     // Of several failures the first is told.
     let ended: Result<(), Failure> = on_threads(&quit, tasks).into_iter().collect();
     log.into_iter().for_each(AccessLog::close);
-    let told = shared.close();
+    let totals = shared.close();
     // Some have let clients in.
-    if !told.counts.is_empty() {
-        let report = Report::new(&clock, told);
+    if !totals.counts.is_empty() {
+        let report = Report::new(&clock, totals);
         if context.json { output::json(&report)? } else { output::text(&report.text())? }
     }
     ended?;

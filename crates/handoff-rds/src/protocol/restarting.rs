@@ -13,24 +13,24 @@ use crate::wire::{Extension, Extensions, Truncated};
 
 /// A header's extensions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Announced {
     pub(super) generation: Option<u32>,
     pub(super) paths: Option<u16>,
 }
 
-impl Told {
+impl Announced {
     pub(super) fn by(extensions: &Extensions) -> Result<Self, Truncated> {
-        let mut told = Self::default();
+        let mut announced = Self::default();
         for extension in extensions.iter() {
             match extension? {
                 Extension::Generation(generation) if generation != 0 => {
-                    told.generation = Some(generation);
+                    announced.generation = Some(generation);
                 }
-                Extension::Paths(paths) => told.paths = Some(paths),
+                Extension::Paths(paths) => announced.paths = Some(paths),
                 _ => {}
             }
         }
-        Ok(told)
+        Ok(announced)
     }
 }
 
@@ -46,16 +46,16 @@ impl<B, R> Host<B, R> {
         &mut self,
         address: IpAddr,
         noticed_by: ConnectionId,
-        told: Told,
+        announced: Announced,
     ) -> Result<bool, Reason> {
         let peer = self.peers.get_mut(&address).expect("known");
-        let (Some(new), Some((old, told_by))) = (told.generation, peer.generation) else {
+        let (Some(new), Some((old, announced_by))) = (announced.generation, peer.generation) else {
             return Ok(true);
         };
         if new == old {
             return Ok(true);
         }
-        if noticed_by <= told_by {
+        if noticed_by <= announced_by {
             return Err(Reason::FormerLife);
         }
         let (mut may, mut drains) = (true, false);
@@ -78,11 +78,11 @@ impl<B, R> Host<B, R> {
     }
 
     /// Acts on what a peer reported on a connection.
-    pub(super) fn learn(&mut self, address: IpAddr, id: ConnectionId, told: Told) {
-        if let Some(generation) = told.generation {
+    pub(super) fn learn(&mut self, address: IpAddr, id: ConnectionId, announced: Announced) {
+        if let Some(generation) = announced.generation {
             let peer = self.peers.get_mut(&address).expect("known");
             let before = peer.generation;
-            let latest = before.map_or(id, |(_, told_by)| told_by.max(id));
+            let latest = before.map_or(id, |(_, announced_by)| announced_by.max(id));
             peer.generation = Some((generation, latest));
             if before.is_some_and(|(before, _)| before != generation) {
                 self.restart(address, generation, id);
@@ -92,7 +92,7 @@ impl<B, R> Host<B, R> {
                 connection.former = false;
             }
         }
-        if let Some(paths) = told.paths {
+        if let Some(paths) = announced.paths {
             self.lanes_known(address, self.limits.common_lanes(paths));
         }
     }
