@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use handoff_rds::kernel::{Mode, Socket};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const COOKIE: u32 = 42;
 const BYTES: usize = 32 << 10;
 
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let (mut received, mut returned) = (None, Vec::new());
     while received.is_none() || (asked.is_some() && returned.is_empty()) {
-        if !socket.wait_readable(PATIENCE)? {
+        if !socket.wait_readable(TIMEOUT)? {
             return Err("nothing came".into());
         }
         received = received.or(socket.receive()?);
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             socket
                 .send(message.from, message.payload, 0, Mode::Copy)
                 .map_err(|refused| refused.error)?;
-            if socket.close(PATIENCE)?.unacknowledged > 0 {
+            if socket.close(TIMEOUT)?.unacknowledged > 0 {
                 return Err("the answer did not reach the peer".into());
             }
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use handoff::{Driver, Region, Socket};
 
 const LONGEST: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).ok_or("usage: framed-messages ADDRESS:PORT")?;
@@ -44,7 +44,7 @@ async fn serve(driver: &Driver, socket: &Socket) -> Result<u64, Box<dyn Error>> 
             return Err(format!("a message of {len} bytes is too long").into());
         }
         payload.set_len(len);
-        let received = driver.cancel_after(PATIENCE, socket.receive_exact(payload)?).await?;
+        let received = driver.cancel_after(TIMEOUT, socket.receive_exact(payload)?).await?;
         received.result?;
         let sent = socket.message(received.buffer).header(&header).send()?.await?;
         sent.sent?;

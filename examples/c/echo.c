@@ -38,7 +38,7 @@ static int must(int result, const char *what)
 	return result;
 }
 
-static int datagrams, ipv6, patience = 5;
+static int datagrams, ipv6, timeout = 5;
 
 static time_t now(void)
 {
@@ -92,7 +92,7 @@ static void end(struct connection *it)
 static void reset_stalled(void)
 {
 	for (struct connection *it = connections; it < connections + CONNECTIONS; it++) {
-		if (!it->socket || !it->out || now() - it->since <= patience)
+		if (!it->socket || !it->out || now() - it->since <= timeout)
 			continue;
 		handoff_abort(it->socket);
 		it->since = now();
@@ -157,7 +157,7 @@ int main(int argc, char **argv)
 		datagrams |= option == 'u';
 		ipv6 |= option == '6';
 		if (option == 'p')
-			patience = atoi(optarg);
+			timeout = atoi(optarg);
 		if (option == '?')
 			exit(2);
 	}

@@ -27,10 +27,10 @@ mod wire;
 use agent::Leftovers;
 
 /// How long disks and the host's port may take to appear; slow only on an overloaded machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long systemd may take to start everything.
-const PATIENCE_FOR_SERVICES: Duration = Duration::from_secs(150);
+const SERVICES_TIMEOUT: Duration = Duration::from_secs(150);
 
 type Outcome<T> = Result<T, String>;
 
@@ -145,7 +145,7 @@ fn serve() -> Outcome<()> {
 
 /// Waits until it has started everything, well or not.
 fn wait_for_systemd() -> Outcome<()> {
-    let deadline = Instant::now() + PATIENCE_FOR_SERVICES;
+    let deadline = Instant::now() + SERVICES_TIMEOUT;
     loop {
         let asked =
             Command::new("/usr/bin/systemctl").args(["is-system-running", "--wait"]).output();
@@ -166,7 +166,7 @@ fn mount(source: &str, target: &str, kind: &str, data: &str) -> Outcome<()> {
 }
 
 fn mount_disk(serial: &str, target: &str, mode: &str) -> Outcome<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let device = loop {
         let virtio = format!("virtio-{serial}");
         if let Some((_, name)) = disks()?.into_iter().find(|(found, _)| *found == virtio) {
@@ -208,7 +208,7 @@ fn name_disks() -> Outcome<()> {
 }
 
 fn open_port() -> Outcome<File> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(path) = find_port() {
             return File::options().read(true).write(true).open(&path).trying("host's port");

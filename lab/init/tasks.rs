@@ -16,7 +16,7 @@ use crate::proc::{Stat, describe};
 use crate::wire;
 
 /// How long `/proc` may take; shorter than the host waits for the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the text may be; the rest of a message is for the command's number and the last line.
 const ROOM: usize = wire::LONGEST - 128;
 
@@ -27,7 +27,7 @@ pub(crate) fn tell() -> String {
     if let Err(error) = thread::Builder::new().spawn(move || look(&sender)) {
         return format!("no thread could be started to look at the tasks: {error}\n");
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut text = String::new();
     let cut = loop {
         match found.recv_timeout(deadline.saturating_duration_since(Instant::now())) {

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to remove what nobody uses any more.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Directories whose entries are devices and names that a command has to remove again.
@@ -73,7 +73,7 @@ impl Tracks {
 
     /// What exists now and did not exist then, one thing a line; empty if there is nothing.
     pub(crate) fn left(&self) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let now = Self::look();
             let left: Vec<&str> = now.0.difference(&self.0).map(String::as_str).collect();

@@ -28,7 +28,7 @@ const PORT: u16 = 7070;
 const MTU: u32 = 9000;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a command may take to start, or to clean up after a signal.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Arguments of `cargo xtask demo`.
 #[derive(Debug, clap::Args)]
@@ -179,7 +179,7 @@ impl Running {
         stop: &AtomicBool,
     ) -> Result<(), String> {
         let table = format!("/proc/{}/net/tcp", self.child.id());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             stopped(stop)?;
             if let Some(status) = self.poll()? {
@@ -204,7 +204,7 @@ impl Drop for Running {
                 // We have not waited for it yet, so the id is still its own.
                 let _ = kill_process(pid, signal);
             }
-            let deadline = Instant::now() + if signal.is_none() { PATIENCE / 15 } else { PATIENCE };
+            let deadline = Instant::now() + if signal.is_none() { TIMEOUT / 15 } else { TIMEOUT };
             while Instant::now() < deadline {
                 if !matches!(self.child.try_wait(), Ok(None)) {
                     return;

@@ -1,6 +1,6 @@
 //! `cargo xtask published`: what others build on: licences, known faults and sources of the dependencies, the
 //! oldest compiler, and the API beside that of an earlier revision. Other people's programs do it; one that is not
-//! there is named with how to get it, and nothing is said to have passed that did not run.
+//! there is named with how to get it, and nothing is message to have passed that did not run.
 
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode, Stdio};
@@ -148,9 +148,9 @@ fn needs_no_newer(metadata: &Value, oldest: &str) -> End {
     let Some((version, package)) = needs.max_by_key(|(version, _)| key(version)) else {
         return End::Failed("no package says what it needs".to_owned());
     };
-    let said =
+    let message =
         format!("{} needs {version}, we say {oldest}", package["name"].as_str().unwrap_or("?"));
-    if key(version) > key(oldest) { End::Failed(said) } else { End::Passed(said) }
+    if key(version) > key(oldest) { End::Failed(message) } else { End::Passed(message) }
 }
 
 #[cfg(test)]

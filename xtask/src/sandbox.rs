@@ -111,9 +111,9 @@ fn outside(args: &Args) -> Result<ExitStatus, String> {
 
 /// Runs the command as the first process of a PID namespace, whose orphans come to us.
 fn inside(command: &[OsString]) -> Result<ExitStatus, String> {
-    let place = Place::new().map_err(|error| format!("sandbox: {error}"))?;
-    let before = place.tracks();
-    let child = words(command).env("TMPDIR", &place.temporary).spawn();
+    let directories = Directories::new().map_err(|error| format!("sandbox: {error}"))?;
+    let before = directories.tracks();
+    let child = words(command).env("TMPDIR", &directories.temporary).spawn();
     let child = child.map_err(|error| format!("{}: {error}", command[0].display()))?;
     let status = loop {
         match wait(WaitOptions::empty()) {
@@ -122,7 +122,7 @@ fn inside(command: &[OsString]) -> Result<ExitStatus, String> {
             Err(error) => return Err(format!("sandbox: {error}")),
         }
     };
-    for track in place.tracks().difference(&before) {
+    for track in directories.tracks().difference(&before) {
         println!("{LEFT}{track}");
     }
     Ok(exit_status(status))
@@ -147,13 +147,13 @@ fn clear() -> Result<(), String> {
 }
 
 /// The directories that only the command sees.
-struct Place {
+struct Directories {
     empty: Vec<PathBuf>,
     /// Where temporary files go; not `/tmp` if the tree itself is in there, so that it stays as it is.
     temporary: PathBuf,
 }
 
-impl Place {
+impl Directories {
     fn new() -> io::Result<Self> {
         let tree = env::current_dir()?;
         // Later mounts are seen only here.
@@ -175,25 +175,25 @@ impl Place {
             fs::write(path, text)?;
         }
         let empty = vec!["/run".into(), "/dev/shm".into()];
-        let mut place = Self { empty, temporary: "/tmp".into() };
+        let mut directories = Self { empty, temporary: "/tmp".into() };
         for directory in ["/tmp", "/var/tmp"] {
             let own = tree.join(SCRATCH).join(&directory[1..]);
             fs::create_dir_all(&own)?;
             // Everybody may write there, as in the real ones.
             fs::set_permissions(&own, Permissions::from_mode(0o1777))?;
             if tree.starts_with(directory) {
-                place.temporary = own.clone();
-                place.empty.push(own);
+                directories.temporary = own.clone();
+                directories.empty.push(own);
             } else {
                 mount_bind(&own, directory)?;
-                place.empty.push(directory.into());
+                directories.empty.push(directory.into());
             }
         }
         for (path, directory) in needed {
             fs::create_dir_all(&path)?;
             mount_bind(format!("/proc/self/fd/{}", directory.as_raw_fd()), &path)?;
         }
-        Ok(place)
+        Ok(directories)
     }
 
     /// Everything that a command could leave.

@@ -13,7 +13,7 @@ mod native {
     use rustix::process::{Pid, Signal, kill_process, kill_process_group};
     use rustix::thread::{CapabilitySet, capabilities};
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
     const LOOK: Duration = Duration::from_millis(5);
 
     macro_rules! need_namespaces {
@@ -100,7 +100,7 @@ mod native {
         send(pid, signal).expect("it runs");
         let status = child.wait().expect("it ends");
         assert!(!status.success(), "{status:?}");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while let Some(track) = is_left(mark) {
             assert!(Instant::now() < deadline, "{track} of {mark}");
             thread::sleep(LOOK);

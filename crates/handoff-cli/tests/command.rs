@@ -110,9 +110,9 @@ fn a_failure_is_an_object_with_json() {
         (&["no-such-command"], 2),
     ] {
         let output = handoff(&[args, &["--json"]].concat());
-        let said = if args.last() == Some(&"-") { &output.stderr } else { &output.stdout };
-        let said = String::from_utf8_lossy(said);
-        let object = said.find('{').map(|begin| &said[begin..]).unwrap_or_default();
+        let text = if args.last() == Some(&"-") { &output.stderr } else { &output.stdout };
+        let text = String::from_utf8_lossy(text);
+        let object = text.find('{').map(|begin| &text[begin..]).unwrap_or_default();
         let object: serde_json::Value = serde_json::from_str(object)
             .unwrap_or_else(|error| panic!("{args:?}: {error}: {output:?}"));
         assert_eq!(object["exit_code"], code(&output), "{args:?}: {object}");
@@ -204,9 +204,9 @@ fn a_reader_that_leaves_is_no_error() {
         .spawn()
         .expect("handoff starts");
     drop(child.stdout.take());
-    let mut said = String::new();
-    child.stderr.take().expect("piped").read_to_string(&mut said).expect("UTF-8");
-    assert_eq!(said, "");
+    let mut stderr = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("UTF-8");
+    assert_eq!(stderr, "");
     assert_eq!(child.wait().expect("ends").code(), Some(141));
 }
 

@@ -18,7 +18,7 @@ mod guest {
     use crate::terminal::{COLUMNS, ROWS, Terminal, shown};
 
     /// How long anything may take to appear.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const TIMEOUT: Duration = Duration::from_secs(120);
 
     /// Copies in the kernel while it lives.
     fn copying<T>(work: impl FnOnce() -> T) -> T {
@@ -53,7 +53,7 @@ mod guest {
         loop {
             match child.try_wait().expect("ours") {
                 Some(status) => return (status.code() != Some(3)).then_some(status),
-                None if since.elapsed() > PATIENCE => {
+                None if since.elapsed() > TIMEOUT => {
                     child.kill().expect("ours");
                     panic!("it does not end");
                 }
@@ -92,7 +92,7 @@ mod guest {
                 if shown.iter().any(drawn) && once || child.try_wait().expect("ours").is_some() {
                     break shown;
                 }
-                assert!(since.elapsed() < PATIENCE, "not drawn, or wrong: {shown:#?}");
+                assert!(since.elapsed() < TIMEOUT, "not drawn, or wrong: {shown:#?}");
             }
         });
         if child.try_wait().expect("ours").is_none() {
@@ -129,17 +129,17 @@ mod guest {
             .spawn()
             .expect("it starts");
         let since = Instant::now();
-        let said = || fs::read_to_string(file.path()).expect("a file");
-        while said().lines().count() < 2 && child.try_wait().expect("ours").is_none() {
-            assert!(since.elapsed() < PATIENCE, "nothing is said: {:?}", said());
+        let output = || fs::read_to_string(file.path()).expect("a file");
+        while output().lines().count() < 2 && child.try_wait().expect("ours").is_none() {
+            assert!(since.elapsed() < TIMEOUT, "nothing is said: {:?}", output());
             thread::sleep(Duration::from_millis(20));
         }
         if child.try_wait().expect("ours").is_none() {
             signal(&child, Signal::TERM);
         }
-        let Some(status) = ended(&mut child) else { handoff_testbed::skip!("{}", said().trim()) };
+        let Some(status) = ended(&mut child) else { handoff_testbed::skip!("{}", output().trim()) };
         assert!(status.success(), "{status}");
-        for line in said().lines() {
+        for line in output().lines() {
             assert!(line.starts_with("copied ") && line.contains("MB/s moved"), "{line}");
             assert!(!line.contains('\x1b'), "{line:?}");
         }

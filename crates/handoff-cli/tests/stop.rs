@@ -49,11 +49,11 @@ fn a_terminal_that_is_gone_is_survived() {
     drop(command);
     // It has its handlers once it says so.
     let mut terminal = ours;
-    let mut said = Vec::new();
-    while !said.ends_with(b"ready\r\n") {
+    let mut output = Vec::new();
+    while !output.ends_with(b"ready\r\n") {
         let mut byte = [0];
         terminal.read_exact(&mut byte).expect("it lives");
-        said.push(byte[0]);
+        output.push(byte[0]);
     }
     drop(terminal);
     let ended = child.wait().expect("ends");

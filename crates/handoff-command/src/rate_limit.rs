@@ -17,24 +17,24 @@ struct Lines {
     /// The line about so many that were left out.
     more: fn(u64) -> String,
     say: fn(String),
-    said: Mutex<Said>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct State {
     last: Option<Instant>,
-    unsaid: u64,
+    suppressed: u64,
 }
 
 impl RateLimit {
     /// `more` makes the line about those that were left out, and `say` prints it.
     pub fn new(more: fn(u64) -> String, say: fn(String)) -> Self {
-        Self(Arc::new(Lines { more, say, said: Mutex::default() }))
+        Self(Arc::new(Lines { more, say, state: Mutex::default() }))
     }
 
     /// The line to print now, with the number left out before it; `None` if it is too early for one.
     pub fn now(&self, line: impl FnOnce() -> String) -> Option<String> {
-        Some(match self.0.said().others_before(Instant::now())? {
+        Some(match self.0.state().others_before(Instant::now())? {
             0 => line(),
             others => format!("{}; and {others} others before", line()),
         })
@@ -42,28 +42,28 @@ impl RateLimit {
 }
 
 impl Lines {
-    fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Said {
+impl State {
     /// Counts one more. Returns how many were left out before it, if its line is printed.
     fn others_before(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.duration_since(last) < QUIET) {
-            self.unsaid += 1;
+            self.suppressed += 1;
             return None;
         }
         self.last = Some(now);
-        Some(std::mem::take(&mut self.unsaid))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        let unsaid = self.said().unsaid;
-        if unsaid > 0 {
-            (self.say)((self.more)(unsaid));
+        let suppressed = self.state().suppressed;
+        if suppressed > 0 {
+            (self.say)((self.more)(suppressed));
         }
     }
 }
@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn a_flood_is_a_line_a_second() {
-        let (mut said, begin) = (Said::default(), Instant::now());
+        let (mut state, begin) = (State::default(), Instant::now());
         let lines: Vec<_> = (0..2_500)
-            .filter_map(|millis| said.others_before(begin + Duration::from_millis(millis)))
+            .filter_map(|millis| state.others_before(begin + Duration::from_millis(millis)))
             .collect();
-        assert_eq!((lines, said.unsaid), (vec![0, 999, 999], 499));
+        assert_eq!((lines, state.suppressed), (vec![0, 999, 999], 499));
     }
 }

@@ -5,8 +5,8 @@
 //!   returns [`Failure::Stopped`], so that drops put back what was set up;
 //! - the second SIGINT or SIGTERM ends the process at once with 128 + signal, in case clean-up hangs.
 //!   SIGHUP is not counted: at the end of a session several come, from the kernel and the shell;
-//! - a process whose end may have to wait for others ([`Stop::be_patient`]) goes on after the second signal, and
-//!   sees that its end is insisted on;
+//! - a process whose end may have to wait for others ([`Stop::catch_second_signal`]) goes on after the second
+//!   signal, and sees that its end is insisted on;
 //! - a process started to outlive its session (nohup, a device's supervisor) ignores SIGHUP. With the
 //!   terminal gone, its output goes nowhere and nothing fails for it;
 //! - handlers are installed with SA_RESTART, so a blocking call does not return by itself: wait with a
@@ -34,7 +34,7 @@ pub struct Stop {
     requested: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
     /// Whether a second signal only sets the next flag.
-    patient: Arc<AtomicBool>,
+    catches_second: Arc<AtomicBool>,
     insisted: Arc<AtomicBool>,
     wake: Arc<UnixStream>,
 }
@@ -47,7 +47,7 @@ impl Stop {
     /// Refusals of `sigaction(2)` or `socketpair(2)`.
     pub fn on_signals() -> io::Result<Self> {
         let (stop, waker) = Self::made()?;
-        let Self { requested, signal, patient, insisted, .. } = &stop;
+        let Self { requested, signal, catches_second, insisted, .. } = &stop;
         let waker = Arc::new(waker);
         let asked = Arc::new(AtomicBool::new(false));
         let heard =
@@ -55,13 +55,13 @@ impl Stop {
         for &number in heard {
             let (requested, signal) = (Arc::clone(requested), Arc::clone(signal));
             let (waker, asked) = (Arc::clone(&waker), Arc::clone(&asked));
-            let (patient, insisted) = (Arc::clone(patient), Arc::clone(insisted));
+            let (catches_second, insisted) = (Arc::clone(catches_second), Arc::clone(insisted));
             // One action does everything: between several, a signal would be half handled.
             let action = move || {
                 if number == SIGHUP {
                     hangup::fall_silent();
                 } else if asked.swap(true, Ordering::AcqRel) {
-                    if !patient.load(Ordering::Acquire) {
+                    if !catches_second.load(Ordering::Acquire) {
                         low_level::exit(128 + number);
                     }
                     insisted.store(true, Ordering::Release);
@@ -96,7 +96,7 @@ impl Stop {
         let stop = Self {
             requested: Arc::default(),
             signal: Arc::default(),
-            patient: Arc::default(),
+            catches_second: Arc::default(),
             insisted: Arc::default(),
             wake: Arc::new(wake),
         };
@@ -104,11 +104,11 @@ impl Stop {
     }
 
     /// From here on a second SIGINT or SIGTERM does not end the process: [`insisted`](Self::insisted) tells of it.
-    pub fn be_patient(&self) {
-        self.patient.store(true, Ordering::Release);
+    pub fn catch_second_signal(&self) {
+        self.catches_second.store(true, Ordering::Release);
     }
 
-    /// Whether a second signal has come to a process that is patient.
+    /// Whether a second signal has come to a process that catches it.
     pub fn insisted(&self) -> bool {
         self.insisted.load(Ordering::Acquire)
     }

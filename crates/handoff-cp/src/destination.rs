@@ -50,11 +50,11 @@ pub(crate) struct Destination {
     /// Its path, also where it has none yet.
     path: PathBuf,
     file: File,
-    place: Place,
+    method: Method,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Method {
     /// A new file.
     New {
         force: bool,
@@ -145,8 +145,8 @@ fn new(path: &Path, force: bool, source: Option<Source>) -> Result<Destination, 
     let (file, temporary) = unnamed(path, mode)?;
     let kept = Mode::of(&file).map_err(|error| failed("looking at", path, error));
     let mode = dropping(temporary.as_deref(), kept)?;
-    let place = Place::New { force, mode, temporary };
-    Ok(Destination { path: path.to_owned(), file, place })
+    let method = Method::New { force, mode, temporary };
+    Ok(Destination { path: path.to_owned(), file, method })
 }
 
 /// What takes the place of the file at `path`, or that file.
@@ -155,7 +155,7 @@ fn replacing(path: PathBuf, there: &Metadata) -> Result<Destination, Failure> {
         let is_device = there.file_type().is_block_device();
         let file = open_in_place(&path, is_device);
         let file = file.map_err(|error| failed("opening", &path, error))?;
-        Ok(Destination { path: path.clone(), file, place: Place::InPlace { is_device, why } })
+        Ok(Destination { path: path.clone(), file, method: Method::InPlace { is_device, why } })
     };
     if there.file_type().is_block_device() {
         return in_place("it is a block device".to_owned());
@@ -174,8 +174,8 @@ fn replacing(path: PathBuf, there: &Metadata) -> Result<Destination, Failure> {
     let given = Legacy::of(&path).and_then(|legacy| legacy.give_to(&file));
     match dropping(temporary.as_deref(), given) {
         Ok(mode) => {
-            let place = Place::New { force: true, mode, temporary };
-            Ok(Destination { path, file, place })
+            let method = Method::New { force: true, mode, temporary };
+            Ok(Destination { path, file, method })
         }
         Err(error) => in_place(format!("a new file cannot get its owner and ACL: {error}")),
     }
@@ -224,9 +224,9 @@ impl Destination {
 
     /// Why it is written in place, so that a copy that fails leaves a part; `None` if a new file takes the name.
     pub(crate) fn in_place(&self) -> Option<&str> {
-        match &self.place {
-            Place::InPlace { why, .. } => Some(why),
-            Place::New { .. } => None,
+        match &self.method {
+            Method::InPlace { why, .. } => Some(why),
+            Method::New { .. } => None,
         }
     }
 
@@ -237,7 +237,7 @@ impl Destination {
 
     /// Whether bytes that are not written are 0.
     pub(crate) fn has_holes(&self) -> bool {
-        !matches!(self.place, Place::InPlace { is_device: true, .. })
+        !matches!(self.method, Method::InPlace { is_device: true, .. })
     }
 
     /// The same file opened again, for writing past the page cache.
@@ -260,7 +260,7 @@ impl Destination {
     /// A disk without enough room.
     pub(crate) fn check_room(&self, len: u64) -> Result<(), Failure> {
         let mut reused = 0;
-        if let Place::InPlace { is_device, .. } = self.place {
+        if let Method::InPlace { is_device, .. } = self.method {
             let looking = |error| failed("looking at", &self.path, error);
             if is_device {
                 let size = (&self.file).seek(SeekFrom::End(0)).map_err(looking)?;
@@ -294,8 +294,8 @@ impl Destination {
     ///
     /// The file system's error.
     pub(crate) fn begin(&self) -> Result<(), Failure> {
-        match self.place {
-            Place::InPlace { is_device: false, .. } => {
+        match self.method {
+            Method::InPlace { is_device: false, .. } => {
                 self.file.set_len(0).map_err(|error| failed("emptying", &self.path, error))
             }
             _ => Ok(()),
@@ -328,21 +328,21 @@ impl Destination {
         sync: bool,
     ) -> Result<(), Failure> {
         self.end(bytes)?;
-        let given = match (&preserved, &self.place) {
+        let given = match (&preserved, &self.method) {
             (Some(preserved), _) => preserved.give_to(&self.file),
-            (None, Place::New { mode, .. }) => mode.give_to(&self.file),
-            (None, Place::InPlace { .. }) => Ok(()),
+            (None, Method::New { mode, .. }) => mode.give_to(&self.file),
+            (None, Method::InPlace { .. }) => Ok(()),
         };
         given.map_err(|error| failed("setting mode, time and attributes of", &self.path, error))?;
         if sync {
             self.file.sync_all().map_err(|error| failed("syncing", &self.path, error))?;
         }
-        let Place::New { force, temporary, .. } = &self.place else { return Ok(()) };
+        let Method::New { force, temporary, .. } = &self.method else { return Ok(()) };
         match temporary {
             Some(temporary) => self.name_from(temporary, *force)?,
             None => self.name_unnamed(*force)?,
         }
-        if let Place::New { temporary, .. } = &mut self.place {
+        if let Method::New { temporary, .. } = &mut self.method {
             // It has another name: nothing is left for the drop.
             *temporary = None;
         }
@@ -405,7 +405,7 @@ impl Destination {
 
 impl Drop for Destination {
     fn drop(&mut self) {
-        if let Place::New { temporary: Some(temporary), .. } = &self.place
+        if let Method::New { temporary: Some(temporary), .. } = &self.method
             && let Err(error) = fs::remove_file(temporary)
         {
             tracing::warn!(%error, path = %temporary.display(), "an unfinished file is left behind");
@@ -421,7 +421,7 @@ mod tests {
 
     fn destination(path: &Path, force: bool, named: bool) -> Destination {
         let Ok(Target::File(mut destination)) = open(path, force, None) else { panic!("a file") };
-        if let (true, Place::New { temporary, .. }) = (named, &mut destination.place) {
+        if let (true, Method::New { temporary, .. }) = (named, &mut destination.method) {
             let mut options = OpenOptions::new();
             (destination.file, *temporary) =
                 unfinished::make_named(path, options.read(true).write(true)).unwrap();

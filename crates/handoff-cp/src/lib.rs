@@ -9,11 +9,11 @@
 //! The way down: [`run`] takes [`Args`], which `sides` compares with the addresses, and makes an `order` of them. Then
 //! one of four carries it out:
 //!
-//! - `receive`: the threads of a receiver. `reach` waits for the sender or connects to it, and `greet` says hello;
+//! - `receive`: the threads of a receiver. `reach` waits for the sender or connects to it, and `handshake` says hello;
 //!   `queues` gives each thread a queue of the NIC. A thread has a `share` of the connections; each `connection` brings
 //!   its bytes (by `gathering`, past the page cache) to the thread's `sink`. All have one `intake` and one `ending`;
-//! - `send`: `reach` again; `carry` brings pieces from the `inlet` to the `outlet`, and `answer` is the receiver's;
-//! - `local`: `in_kernel`, or `carry` to a file;
+//! - `send`: `reach` again; `copier` brings pieces from the `inlet` to the `outlet`, and `answer` is the receiver's;
+//! - `local`: `in_kernel`, or `copier` to a file;
 //! - `messages`: both sides by reliable datagrams.
 //!
 //! All of it stands on a `job`, which is the order on a thread, on `origin` and `destination`, and on `wire`, the protocol.
@@ -23,15 +23,15 @@
 
 mod answer;
 mod args;
-mod carry;
 pub mod checksum;
 mod connection;
+mod copier;
 pub mod coverage;
 mod destination;
 mod ending;
 mod extents;
 mod gathering;
-mod greet;
+mod handshake;
 mod in_kernel;
 mod inlet;
 mod intake;

@@ -7,8 +7,8 @@ use handoff_command::Failure;
 use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
 
-use crate::carry::Carriage;
 use crate::checksum::{PieceSum, hexadecimal};
+use crate::copier::Copier;
 use crate::destination::{self, Destination, Target};
 use crate::in_kernel;
 use crate::inlet::Inlet;
@@ -108,8 +108,8 @@ fn copy(
     }
     let memory = job.memory(1)?;
     let verify = job.order.args.verify;
-    let carriage = Carriage::new(inlet, outlet, job.order.args.buffer, verify, &job.order.progress);
-    let (bytes, checksum) = job.until_stopped(carriage.run(memory.buffers))?;
+    let copier = Copier::new(inlet, outlet, job.order.args.buffer, verify, &job.order.progress);
+    let (bytes, checksum) = job.until_stopped(copier.run(memory.buffers))?;
     let verified = match (&destination, checksum) {
         (_, None) => None,
         (None, Some(_)) => Some("compare it yourself: what was written can't be read back"),
@@ -133,9 +133,8 @@ fn copy(
     if let Some((destination, preserved)) = destination {
         destination.commit(bytes, preserved, job.order.args.sync)?;
     }
-    let hops =
-        vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
-    let holes = carriage.holes();
+    let hops = vec![copier.hop_in(job, memory.registered), copier.hop_out(job, memory.registered)];
+    let holes = copier.holes();
     let done = Transferred { bytes, holes, streams: 0, checksum, verified, hops };
     Ok(Report::new(job.order, &clock, done))
 }

@@ -58,9 +58,9 @@ pub(crate) fn turns(
     }
     let of = |stream| number_of(thread_of(stream, threads), queues);
     let binds = others.into_iter().enumerate().map(|(number, others)| {
-        let led = (0..streams).filter(|stream| of(*stream) == number).count();
+        let steered = (0..streams).filter(|stream| of(*stream) == number).count();
         // So many if queues cannot be shared.
-        let connections = led.max(streams.div_ceil(queues));
+        let connections = steered.max(streams.div_ceil(queues));
         Turn::Binds { card, number, connections, others }
     });
     binds.chain(shares).collect()
@@ -108,9 +108,9 @@ fn shared(job: &Job<'_>, queue: &RxQueue) -> Result<Option<ExportedRxQueue>, Fai
     }
 }
 
-/// The ways from the card to the threads.
-pub(crate) struct Ways<'a> {
-    /// The way to the greeting thread: first words may come by it.
+/// How connections are steered from the card to the threads.
+pub(crate) struct Steering<'a> {
+    /// The queue of the thread that does the handshake: first words may arrive there.
     pub(crate) queue: RxQueue,
     pub(crate) rules: Rules<'a>,
     /// Threads that receive, and their queues.
@@ -118,15 +118,15 @@ pub(crate) struct Ways<'a> {
     pub(crate) queues: usize,
 }
 
-impl Ways<'_> {
+impl Steering<'_> {
     /// Steers a connection to the queue of the thread that receives from it.
     ///
     /// # Errors
     ///
-    /// As [`Rules::lead`].
-    pub(crate) fn lead(&self, connection: &Socket, stream: u16) -> Result<(), Failure> {
+    /// As [`Rules::steer`].
+    pub(crate) fn steer(&self, connection: &Socket, stream: u16) -> Result<(), Failure> {
         let thread = thread_of(usize::from(stream), self.threads);
-        self.rules.lead(connection, number_of(thread, self.queues))
+        self.rules.steer(connection, number_of(thread, self.queues))
     }
 }
 

@@ -8,9 +8,9 @@ use handoff_net::reach::{self, Listener};
 
 use crate::args::Args;
 use crate::job::Job;
-use crate::queues::Ways;
+use crate::queues::Steering;
 use crate::wire::Hello;
-use crate::{greet, random};
+use crate::{handshake, random};
 
 /// What this side's hello says of the transfer.
 pub(crate) struct Offer {
@@ -20,7 +20,7 @@ pub(crate) struct Offer {
 }
 
 /// Connections, and the peer's hello; `None` with `--raw`.
-type Greeted = (Vec<Socket>, Option<Hello>);
+type Reached = (Vec<Socket>, Option<Hello>);
 
 impl Offer {
     /// The hello on one of so many streams.
@@ -67,13 +67,13 @@ pub(crate) fn reach(
     job: &Job<'_>,
     endpoint: &Endpoint,
     offer: &Offer,
-    ways: Option<&Ways<'_>>,
-) -> Result<Greeted, Failure> {
+    steering: Option<&Steering<'_>>,
+) -> Result<Reached, Failure> {
     let args = job.order.args;
     let own = if offer.sends { &job.order.destination } else { &job.order.source };
     let (connections, peer) = match own {
-        Address::Listen(_) => wait_for(job, endpoint, offer, ways)?,
-        _ => connect(job, endpoint, offer, ways)?,
+        Address::Listen(_) => wait_for(job, endpoint, offer, steering)?,
+        _ => connect(job, endpoint, offer, steering)?,
     };
     if peer.is_some_and(|peer| peer.sends == offer.sends) {
         return Err(Failure::usage(offer.same_side()));
@@ -90,16 +90,16 @@ pub(crate) fn reach(
 }
 
 /// Steers a connection to its queue, if there are queues.
-fn lead(ways: Option<&Ways<'_>>, socket: &Socket, stream: u16) -> Result<(), Failure> {
-    ways.map_or(Ok(()), |ways| ways.lead(socket, stream))
+fn steer(steering: Option<&Steering<'_>>, socket: &Socket, stream: u16) -> Result<(), Failure> {
+    steering.map_or(Ok(()), |steering| steering.steer(socket, stream))
 }
 
 fn wait_for(
     job: &Job<'_>,
     endpoint: &Endpoint,
     offer: &Offer,
-    ways: Option<&Ways<'_>>,
-) -> Result<Greeted, Failure> {
+    steering: Option<&Steering<'_>>,
+) -> Result<Reached, Failure> {
     let args = job.order.args;
     let (family, from) = (args.addresses.family(), args.addresses.from());
     let deadline = Deadline::new(job.order.stop, Some(args.reach_timeout()));
@@ -107,8 +107,8 @@ fn wait_for(
     let address = listener.address()?;
     // Without words between us a peer sends as soon as it is connected, and bytes that come before the
     // rule exists are copied.
-    if let Some(ways) = ways.filter(|_| args.raw) {
-        ways.rules.lead_arriving(address)?;
+    if let Some(steering) = steering.filter(|_| args.raw) {
+        steering.rules.steer_arriving(address)?;
     }
     output::say(format_args!("listening on tcp://{address}"));
     allow_list::warn(address, from, if offer.sends { "take the file" } else { "send" });
@@ -120,22 +120,22 @@ fn wait_for(
         let ours = offer.hello(args, peer.streams, peer.stream, peer.transfer, peer.hears_work);
         if peer.sends == offer.sends {
             let why = offer.same_side();
-            greet::refuse(socket, &ours, &why);
+            handshake::refuse(socket, &ours, &why);
             return Err(why);
         }
         if let Some(why) = offer.too_long(args, peer) {
-            greet::refuse(socket, &ours, &why);
+            handshake::refuse(socket, &ours, &why);
             return Err(why);
         }
-        let led = lead(ways, socket, peer.stream);
-        led.map_err(|failure| failure.line().unwrap_or_default())?;
+        let steered = steer(steering, socket, peer.stream);
+        steered.map_err(|failure| failure.line().unwrap_or_default())?;
         Ok(ours)
     };
-    let queue = ways.map(|ways| &ways.queue);
+    let queue = steering.map(|steering| &steering.queue);
     let deadline = Deadline::new(job.order.stop, None);
     let (sockets, peer) = deadline.block_on(&job.driver, async |_| {
         let (first, rest) = (args.connect_timeout, args.reach_timeout());
-        greet::gather(&job.driver, queue, listener, answer, first, rest).await
+        handshake::gather(&job.driver, queue, listener, answer, first, rest).await
     })??;
     Ok((sockets, Some(peer)))
 }
@@ -144,22 +144,22 @@ fn connect(
     job: &Job<'_>,
     endpoint: &Endpoint,
     offer: &Offer,
-    ways: Option<&Ways<'_>>,
-) -> Result<Greeted, Failure> {
+    steering: Option<&Steering<'_>>,
+) -> Result<Reached, Failure> {
     let args = job.order.args;
     let deadline = Deadline::new(job.order.stop, Some(args.reach_timeout()));
     let family = args.addresses.family();
     let sockets = reach::connect(&job.driver, endpoint, family, args.streams, deadline)?;
     if args.raw {
-        sockets.iter().try_for_each(|socket| lead(ways, socket, 0))?;
+        sockets.iter().try_for_each(|socket| steer(steering, socket, 0))?;
         return Ok((sockets, None));
     }
     let transfer = random::bits();
     let hello = |number| offer.hello(args, args.streams, number, transfer, true);
-    let lead = |socket: &Socket, number| lead(ways, socket, number);
-    let queue = ways.map(|ways| &ways.queue);
+    let steer = |socket: &Socket, number| steer(steering, socket, number);
+    let queue = steering.map(|steering| &steering.queue);
     let peer = deadline.block_on(&job.driver, async |left| {
-        greet::call(&job.driver, queue, &sockets, hello, lead, left).await
+        handshake::call(&job.driver, queue, &sockets, hello, steer, left).await
     })??;
     Ok((sockets, peer))
 }

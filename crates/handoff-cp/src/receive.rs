@@ -32,10 +32,10 @@ use crate::intake::{Intake, Part};
 use crate::job::Job;
 use crate::kept::Preserved;
 use crate::order::Order;
-use crate::queues::{self, Source, Turn, Ways};
+use crate::queues::{self, Source, Steering, Turn};
 use crate::reach::{Offer, reach};
 use crate::report::{Hop, Report, Transferred};
-use crate::share::{LINGER, Share, Taking, hear_out};
+use crate::share::{LINGER, Share, ShareReceiver, hear_out};
 use crate::sink::{Output, Sink};
 use crate::tell::tell;
 use crate::wire::Frame;
@@ -146,17 +146,17 @@ impl Helper<'_> {
         let _ = self.is_ready.send(true);
         // There may be nothing for it to receive.
         let Ok((share, intake)) = self.given.recv() else { return Ok(()) };
-        let taking = Taking::begin(&job, &intake, share, queue);
-        let mut taking = taking.map_err(|failure| self.ending.fail(failure))?;
-        let ended = taking.run(self.ending);
+        let receiving = ShareReceiver::begin(&job, &intake, share, queue);
+        let mut receiving = receiving.map_err(|failure| self.ending.fail(failure))?;
+        let ended = receiving.run(self.ending);
         if ended.is_err() && !job.order.args.raw {
-            let _ = job.for_at_most(LINGER, hear_out(&mut taking.receivers));
+            let _ = job.for_at_most(LINGER, hear_out(&mut receiving.receivers));
         }
         ended
     }
 }
 
-/// The greeting thread.
+/// The thread that does the handshake.
 struct First<'a> {
     order: &'a Order<'a>,
     endpoint: &'a Endpoint,
@@ -178,14 +178,14 @@ impl First<'_> {
         };
         let Some(gives) = those_ready(others) else { return Ok(None) };
         let threads = 1 + gives.len();
-        let ways = queue.clone().zip(spread.card).map(|(queue, card)| Ways {
+        let steering = queue.clone().zip(spread.card).map(|(queue, card)| Steering {
             queue,
             rules: Rules::of(card),
             threads,
             queues: spread.queues,
         });
         let offer = Offer { sends: false, length: None, sparse: false };
-        let (sockets, peer) = reach(job, endpoint, &offer, ways.as_ref())?;
+        let (sockets, peer) = reach(job, endpoint, &offer, steering.as_ref())?;
         let length = peer.and_then(|peer| peer.length);
         job.order.set_length(length);
         let output = Output::open(order, target)?;
@@ -219,9 +219,9 @@ impl First<'_> {
             // A thread that is gone has failed.
             let _ = give.send((share, Arc::clone(&intake)));
         }
-        let taking = Taking::begin(job, &intake, own, queue);
-        let mut taking = taking.map_err(|failure| ending.fail(failure))?;
-        let received = taking.run(ending).and_then(|()| intake.check());
+        let receiving = ShareReceiver::begin(job, &intake, own, queue);
+        let mut receiving = receiving.map_err(|failure| ending.fail(failure))?;
+        let received = receiving.run(ending).and_then(|()| intake.check());
         let (holes, attributes) = (intake.holes(), intake.attributes());
         let ended = received.and_then(|(bytes, checksum)| {
             if let Output::File(destination) = output {
@@ -241,7 +241,7 @@ impl First<'_> {
             Ok(ended) => ended,
             Err(failure) => {
                 if !order.args.raw {
-                    refuse(job, &sockets, &mut taking, &failure);
+                    refuse(job, &sockets, &mut receiving, &failure);
                 }
                 return Err(failure);
             }
@@ -261,7 +261,7 @@ impl First<'_> {
             false => "the same on both sides, of what was sent and what arrived in memory",
         });
         let (parts, nic) = intake.take_parts();
-        let hops = hops(&parts, nic.as_ref(), &taking.sink);
+        let hops = hops(&parts, nic.as_ref(), &receiving.sink);
         let threads = parts.iter().map(|part| part.connections).collect();
         let done = Transferred { bytes, holes, streams, checksum, verified, hops };
         Ok(Some(Report { threads, nic, ..Report::new(order, &clock, done) }))
@@ -300,7 +300,7 @@ fn saying<T: Send>(
 }
 
 /// Tells the sender why it failed, and reads from it for a moment.
-fn refuse(job: &Job<'_>, sockets: &[Socket], taking: &mut Taking<'_>, failure: &Failure) {
+fn refuse(job: &Job<'_>, sockets: &[Socket], receiving: &mut ShareReceiver<'_>, failure: &Failure) {
     let reason = failure.line().unwrap_or_else(|| "what it writes to was closed".to_owned());
     let answer = Frame::Answer { bytes: 0, outcome: Err(reason) };
     // The sender may be gone, and then nobody is left to tell.
@@ -309,7 +309,7 @@ fn refuse(job: &Job<'_>, sockets: &[Socket], taking: &mut Taking<'_>, failure: &
         for socket in sockets {
             SockRef::from(&socket.as_fd()).shutdown(Shutdown::Write).map_err(Failure::failed)?;
         }
-        hear_out(&mut taking.receivers).await;
+        hear_out(&mut receiving.receivers).await;
         Ok::<_, Failure>(())
     });
 }

@@ -22,7 +22,7 @@ use socket2::SockRef;
 
 use crate::answer::{self, Answer};
 use crate::args::Lend;
-use crate::carry::{Carriage, SENDING};
+use crate::copier::{Copier, SENDING};
 use crate::inlet::Inlet;
 use crate::job::Job;
 use crate::kept::Preserved;
@@ -100,10 +100,10 @@ fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failu
     }
     let memory = job.memory(streams.len())?;
     let outlet = Outlet::Sockets { streams, raw };
-    let carriage =
-        Carriage::new(inlet, outlet, job.order.args.buffer, agreed.verify, &job.order.progress);
+    let copier =
+        Copier::new(inlet, outlet, job.order.args.buffer, agreed.verify, &job.order.progress);
 
-    let sockets: Vec<_> = carriage.sockets().collect();
+    let sockets: Vec<_> = copier.sockets().collect();
     let ended = job.until_cut_off(&sockets, async {
         let answered = pin!(async {
             // A connection closed with an unread answer is reset, which a relay in between takes for a
@@ -116,14 +116,14 @@ fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failu
             confirmed.ok_or_else(|| Failure::failed("no connection to hear the receiver on"))
         });
         let sent = pin!(async {
-            let (bytes, checksum) = carriage.run(memory.buffers).await?;
+            let (bytes, checksum) = copier.run(memory.buffers).await?;
             if let Some(attributes) = agreed.attributes {
                 let frame = Frame::Attributes(attributes);
-                tell(carriage.sockets().take(1), &frame, SENDING).await?;
+                tell(copier.sockets().take(1), &frame, SENDING).await?;
             }
             if !raw {
                 let end = Frame::End { bytes, checksum };
-                tell(carriage.sockets(), &end, SENDING).await?;
+                tell(copier.sockets(), &end, SENDING).await?;
             }
             Ok::<_, Failure>((bytes, checksum))
         });
@@ -140,24 +140,23 @@ fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failu
         Err(failure) => {
             if raw {
                 // Nothing else tells the receiver that bytes are missing.
-                carriage.sockets().for_each(Socket::abort);
+                copier.sockets().for_each(Socket::abort);
                 return Err(failure);
             }
             let failure = last_words(job, &mut receivers, failure);
-            give_up(job, &carriage, &failure);
+            give_up(job, &copier, &failure);
             return Err(failure);
         }
     };
     if raw {
-        see_off(job, carriage.streams())?;
+        see_off(job, copier.streams())?;
     }
     let verified = match answer {
         None => checksum.map(|_| "compare it yourself: --raw tells the receiver nothing"),
         Some(answer) => answer::check(bytes, checksum, answer)?.then_some("the same on both sides"),
     };
-    let hops =
-        vec![carriage.hop_in(job, memory.registered), carriage.hop_out(job, memory.registered)];
-    let (streams, holes) = (carriage.streams().len(), carriage.holes());
+    let hops = vec![copier.hop_in(job, memory.registered), copier.hop_out(job, memory.registered)];
+    let (streams, holes) = (copier.streams().len(), copier.holes());
     Ok(Report::new(
         job.order,
         &clock,
@@ -215,11 +214,10 @@ fn last_words(job: &Job<'_>, receivers: &mut [Receiver], failure: Failure) -> Fa
 }
 
 /// Tells the receiver why it gets no more.
-fn give_up(job: &Job<'_>, carriage: &Carriage<'_>, failure: &Failure) {
+fn give_up(job: &Job<'_>, copier: &Copier<'_>, failure: &Failure) {
     let Some(reason) = failure.line() else { return };
     // A receiver that does not read it sees the connection end without an end of the transfer.
-    let _ =
-        job.for_at_most(LAST_WORDS, tell(carriage.sockets(), &Frame::Abort { reason }, SENDING));
+    let _ = job.for_at_most(LAST_WORDS, tell(copier.sockets(), &Frame::Abort { reason }, SENDING));
 }
 
 /// Ends bare streams, and waits until their bytes have arrived.

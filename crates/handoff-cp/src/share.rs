@@ -44,7 +44,7 @@ pub(crate) struct Share {
 }
 
 /// A share that a thread receives.
-pub(crate) struct Taking<'a> {
+pub(crate) struct ShareReceiver<'a> {
     pub(crate) sink: Sink<'a>,
     pub(crate) receivers: Vec<Receiver>,
     /// Those of the receivers.
@@ -54,7 +54,7 @@ pub(crate) struct Taking<'a> {
     registered: bool,
 }
 
-impl<'a> Taking<'a> {
+impl<'a> ShareReceiver<'a> {
     /// Begins to receive, from the queue if there is one.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl<'a> Taking<'a> {
         let connections = self.sockets.iter().zip(&mut self.receivers);
         let sockets: Vec<_> = self.sockets.iter().collect();
         sink.job.until_cut_off(&sockets, async {
-            let taking = async {
+            let receiving = async {
                 let mut all: FuturesUnordered<_> = connections
                     .map(async |(socket, receiver)| {
                         Connection::new(sink, socket, receiver)?.take().await
@@ -120,7 +120,7 @@ impl<'a> Taking<'a> {
                 }
                 Ok(staged)
             };
-            match select(pin!(taking), pin!(ending.wait(&sink.job.driver))).await {
+            match select(pin!(receiving), pin!(ending.wait(&sink.job.driver))).await {
                 Either::Left((taken, _)) => taken,
                 // It does not come before this thread is through, unless one has failed.
                 Either::Right((over, _)) => over.map(|()| 0),

@@ -162,18 +162,18 @@ fn may_have_body(status: StatusCode) -> bool {
 }
 
 fn ends<B: Body>(parts: &Parts, lent: Option<&LentBody>, body: &B, terms: &Terms<'_>) -> Ends {
-    let said = parts.headers.get(CONTENT_LENGTH);
-    let said = said.and_then(|len| len.to_str().ok()).and_then(|len| len.parse().ok());
+    let declared = parts.headers.get(CONTENT_LENGTH);
+    let declared = declared.and_then(|len| len.to_str().ok()).and_then(|len| len.parse().ok());
     let exact = lent.map(LentBody::len).or_else(|| body.size_hint().exact());
     if !may_have_body(parts.status) {
         return Ends::Without;
     }
     if terms.head_only {
         // The length that a request for the whole would get. An empty body does not tell it.
-        let len = lent.map(LentBody::len).or(said).or(exact.filter(|len| *len > 0));
+        let len = lent.map(LentBody::len).or(declared).or(exact.filter(|len| *len > 0));
         return len.map_or(Ends::Without, Ends::After);
     }
-    match exact.or(said) {
+    match exact.or(declared) {
         Some(len) => Ends::After(len),
         None if terms.version == Version::HTTP_11 => Ends::ByChunk,
         None => Ends::WithConnection,

@@ -10,8 +10,8 @@ use handoff::Driver;
 use crate::answered::Observer;
 use crate::date::Dates;
 use crate::limits::Limits;
-use crate::seats::Seats;
-use crate::served::Book;
+use crate::registry::Registry;
+use crate::served::Counters;
 
 /// Operations of the driver that each connection may always have: a receive, and a send.
 const SHARE: usize = 2;
@@ -20,11 +20,11 @@ pub(crate) struct Common {
     pub(crate) driver: Driver,
     pub(crate) limits: Limits,
     pub(crate) dates: Dates,
-    pub(crate) book: Rc<Book>,
+    pub(crate) counters: Rc<Counters>,
     /// How many connections each client has.
     pub(crate) clients: RefCell<HashMap<IpAddr, usize>>,
     /// Their places.
-    pub(crate) seats: Rc<Seats>,
+    pub(crate) registry: Rc<Registry>,
     /// Who hears of answers.
     pub(crate) observer: OnceCell<Observer>,
     /// Why files cannot be lent from the page cache, if so: then splice is tried first.
@@ -52,9 +52,9 @@ impl Common {
             spare: limit.saturating_sub(most * SHARE),
             limits,
             dates: Dates::new(),
-            book: Rc::default(),
+            counters: Rc::default(),
             clients: RefCell::default(),
-            seats: Rc::default(),
+            registry: Rc::default(),
             observer: OnceCell::new(),
             #[cfg(feature = "getbuf")]
             unlent: getbuf.as_ref().err().cloned(),

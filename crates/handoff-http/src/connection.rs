@@ -24,8 +24,8 @@ use crate::idle::Idle;
 use crate::input::Input;
 use crate::limits::Limits;
 use crate::output::{Loans, Output};
+use crate::registry::Registration;
 use crate::request_body::RequestBody;
-use crate::seats::Place;
 use crate::wire::{Head, LONG_TARGET, Lines, Piece, Refusal};
 
 /// The most unwanted bytes of a body that are received to keep the connection.
@@ -182,7 +182,7 @@ struct Connection<'a> {
     socket: Socket,
     peer: SocketAddr,
     idle: Idle,
-    place: Place,
+    registration: Registration,
     input: Input,
     output: Output,
 }
@@ -204,7 +204,7 @@ pub(crate) async fn serve<S, B>(
     let stopping = Cell::new(false);
     let mut connection = Connection {
         idle: Idle::new(driver, common.limits.idle),
-        place: common.seats.take(peer),
+        registration: common.registry.register(peer),
         input: Input::new(driver, &socket),
         output: Output::new(&common, &socket),
         common: &common,
@@ -240,7 +240,7 @@ pub(crate) async fn serve<S, B>(
                 tracing::warn!(%peer, %cut, "an answer was cut short");
             }
         }
-        common.book.write(|served| served.cut_short += 1);
+        common.counters.write(|served| served.cut_short += 1);
     }
 }
 
@@ -262,7 +262,7 @@ impl Connection<'_> {
                 },
                 Next::Refused(refusal) => {
                     tracing::debug!(peer = %self.peer, %refusal, "a request was refused");
-                    self.common.book.write(|served| served.refused += 1);
+                    self.common.counters.write(|served| served.refused += 1);
                     let terms = Terms::of_none(self.common, self.stopping);
                     let _answering = Answering::new(self.common);
                     let watched = Watched::new(self.common, self.peer, &terms, None, &self.output);
@@ -298,8 +298,8 @@ impl Connection<'_> {
             self.input.received.advance(2);
         }
         if self.input.received.is_empty() {
-            self.place.mark_idle(self.idle.wind_up());
-            let Self { input, idle, stopping, place, .. } = self;
+            self.registration.mark_idle(self.idle.wind_up());
+            let Self { input, idle, stopping, registration, .. } = self;
             let mut first = pin!(input.more());
             let has_more = poll_fn(|context| {
                 // Whoever polls the connection sets it.
@@ -308,13 +308,15 @@ impl Connection<'_> {
                 }
                 match first.as_mut().poll(context) {
                     Poll::Ready(more) => Poll::Ready(matches!(more, Ok(true))),
-                    Poll::Pending if place.poll_ended(context).is_ready() => Poll::Ready(false),
+                    Poll::Pending if registration.poll_ended(context).is_ready() => {
+                        Poll::Ready(false)
+                    }
                     Poll::Pending => idle.poll_over(context).map(|_| false),
                 }
             });
             let has_more = has_more.await;
-            place.mark_busy();
-            if place.is_ended() {
+            registration.mark_busy();
+            if registration.is_ended() {
                 return Next::Displaced;
             }
             // Otherwise it has left, or was silent for too long.
@@ -357,7 +359,7 @@ impl Connection<'_> {
         B::Error: Display,
     {
         let common = self.common;
-        common.book.write(|served| served.requests += 1);
+        common.counters.write(|served| served.requests += 1);
         let terms = Terms::new(common, self.stopping, &head);
         let (body, feeder) = RequestBody::new(head.framing);
         let observed = common.observer.get().map(|_| head.request.clone());
@@ -375,7 +377,7 @@ impl Connection<'_> {
         };
         let answering = Answering::new(common);
         let exchanged =
-            exchange(service, request, feeding, &mut self.output, &terms, &common.book).await;
+            exchange(service, request, feeding, &mut self.output, &terms, &common.counters).await;
         watched.ends(&exchanged);
         exchanged?;
         drop(answering);

@@ -26,7 +26,7 @@ use crate::limits::Limits;
 use crate::output::Output;
 use crate::request_body::{BodyError, Feeder, RequestBody};
 use crate::room;
-use crate::served::Book;
+use crate::served::Counters;
 use crate::wire::{Chunked, Framing, Piece, Refusal};
 
 const TOO_SLOW: Refusal =
@@ -176,7 +176,7 @@ pub(crate) async fn exchange<S, B>(
     feeding: Feeding<'_>,
     output: &mut Output,
     terms: &Terms<'_>,
-    book: &Book,
+    counters: &Counters,
 ) -> Result<(), Cut>
 where
     S: Service<Request<RequestBody>, Response = Response<B>>,
@@ -185,7 +185,7 @@ where
     B::Error: Display,
 {
     let unfed = {
-        let mut answering = pin!(serve(service, request, &mut *output, terms, book));
+        let mut answering = pin!(serve(service, request, &mut *output, terms, counters));
         // Made when needed: an immediate answer ends the exchange.
         let mut feeding = pin!(async { Box::pin(feeding.feed(terms)).await });
         let both = poll_fn(|context| {
@@ -206,7 +206,7 @@ where
         Unfed::Cut(cut) => Err(cut),
         Unfed::Refused(refusal) if terms.begun.get() => Err(Cut::Refused(refusal)),
         Unfed::Refused(refusal) => {
-            book.write(|served| served.refused += 1);
+            counters.write(|served| served.refused += 1);
             Box::pin(answer::refuse(refusal, output, terms)).await
         }
     }
@@ -217,7 +217,7 @@ async fn serve<S, B>(
     request: Request<RequestBody>,
     output: &mut Output,
     terms: &Terms<'_>,
-    book: &Book,
+    counters: &Counters,
 ) -> Result<(), Cut>
 where
     S: Service<Request<RequestBody>, Response = Response<B>>,
@@ -238,7 +238,7 @@ where
         Err(Panicked) => "it panicked".to_owned(),
     };
     tracing::error!(%why, "a service failed");
-    book.write(|served| served.failed += 1);
+    counters.write(|served| served.failed += 1);
     Box::pin(answer::refuse(FAILED, output, terms)).await
 }
 

@@ -29,7 +29,7 @@ use rustix::net::sockopt::set_socket_linger;
 use crate::common::Common;
 use crate::cut::Cut;
 use crate::room;
-use crate::served::Book;
+use crate::served::Counters;
 
 /// A piece of this size or more is lent; smaller ones are copied, several together.
 pub(crate) const LENT_FROM: usize = 16 << 10;
@@ -57,7 +57,7 @@ pub(crate) struct Loans {
     routing: Cell<bool>,
     /// Bytes of the current answer's body that were given to the kernel.
     pub(crate) body: Cell<u64>,
-    book: Rc<Book>,
+    counters: Rc<Counters>,
 }
 
 enum Loan {
@@ -97,7 +97,7 @@ impl Loans {
         });
         self.on_loan.borrow_mut().retain_mut(|loan| match loan.poll(context) {
             Poll::Ready(Ok(receipt)) => {
-                self.book.write(|served| served.sent += loan.tally(&receipt));
+                self.counters.write(|served| served.sent += loan.tally(&receipt));
                 false
             }
             Poll::Ready(Err(error)) => {
@@ -169,7 +169,7 @@ impl Output {
             on_loan: RefCell::default(),
             routing: Cell::default(),
             body: Cell::default(),
-            book: Rc::clone(&common.book),
+            counters: Rc::clone(&common.counters),
         };
         Self {
             common: Rc::clone(common),
@@ -298,7 +298,7 @@ impl Output {
 
     /// Sends bytes read from a file, behind the gathered ones.
     async fn put_read(&mut self, buffer: Buffer) -> Result<(), Cut> {
-        self.loans.book.write(|served| served.read.copied += buffer.len() as u64);
+        self.loans.counters.write(|served| served.read.copied += buffer.len() as u64);
         let head = Buffer::from(std::mem::take(&mut self.gathered));
         let len = buffer.len();
         self.send(vec![head, buffer]).await?;
@@ -434,7 +434,7 @@ struct Routed {
 impl Drop for Routed {
     fn drop(&mut self) {
         self.loans.body.update(|body| body + self.route.progress().get());
-        self.loans.book.write(|served| {
+        self.loans.counters.write(|served| {
             served.sent += self.route.given();
             served.read += self.route.taken();
         });

@@ -53,9 +53,9 @@ impl Served {
 
 /// The counts, which all connections of a server update.
 #[derive(Default)]
-pub(crate) struct Book(RefCell<Served>);
+pub(crate) struct Counters(RefCell<Served>);
 
-impl Book {
+impl Counters {
     pub(crate) fn read(&self) -> Served {
         *self.0.borrow()
     }

@@ -91,7 +91,7 @@ impl Server {
 
     /// The counts so far.
     pub fn served(&self) -> Served {
-        self.common.book.read()
+        self.common.counters.read()
     }
 
     /// Why ranges of files are not lent from the page cache (`handoff::GetBuf`, feature `getbuf`), if so: they are
@@ -133,10 +133,10 @@ impl Server {
             tracing::info!(%error, "small answers may wait for earlier ones");
         }
         limit_stalls(&listener, limits.stall);
-        let seats = &self.common.seats;
+        let registry = &self.common.registry;
         'serving: loop {
             // Somebody leaves, or has waited for long enough to leave for the next.
-            while open.len() >= most && !seats.has_ripe() {
+            while open.len() >= most && !registry.has_ripe() {
                 listener.pause();
                 let (room, moment) = (pin!(open.until_below(most)), pin!(driver.sleep(AGAIN)));
                 if let Either::Left(_) = select(&mut stop, select(room, moment)).await {
@@ -147,7 +147,7 @@ impl Server {
             match open.beside(accepting).await {
                 Either::Left(_) => break,
                 Either::Right((Ok((_, peer)), _)) if !(self.admits)(peer) => {
-                    self.common.book.write(|served| served.turned_away += 1);
+                    self.common.counters.write(|served| served.turned_away += 1);
                 }
                 Either::Right((Ok((socket, peer)), _)) => {
                     if !Open::may_enter(&self.common, peer, limits.per_client) {
@@ -155,8 +155,8 @@ impl Server {
                         continue;
                     }
                     if open.len() >= most {
-                        if let Some(idle) = seats.end_longest() {
-                            self.common.book.write(|served| served.displaced += 1);
+                        if let Some(idle) = registry.end_longest() {
+                            self.common.counters.write(|served| served.displaced += 1);
                             tell(
                                 "all places are taken: the longest idle connection is ended",
                                 &idle,
@@ -187,7 +187,7 @@ impl Server {
             // Others only wait for their client's end.
             let left = self.common.answering.get().min(open.len() as u64);
             tracing::warn!(left, "answers were under way when the time to end was over");
-            self.common.book.write(|served| served.cut_short += left);
+            self.common.counters.write(|served| served.cut_short += left);
         }
     }
 
@@ -214,8 +214,8 @@ impl Server {
         set_tcp_nodelay(&socket, true)
             .map_err(|_| Error::Invalid("HTTP is served on a TCP connection"))?;
         limit_stalls(&socket, self.common.limits.stall);
-        if self.common.book.read().open >= self.common.most as u64 {
-            self.common.book.write(|served| served.turned_away += 1);
+        if self.common.counters.read().open >= self.common.most as u64 {
+            self.common.counters.write(|served| served.turned_away += 1);
             return Err(Error::Busy { limit: self.common.driver.in_flight_limit() });
         }
         let counted = Open::enter(&self.common, peer);
@@ -239,11 +239,11 @@ impl Server {
     {
         let common = Rc::clone(&self.common);
         async move {
-            let book = Rc::clone(&common.book);
+            let counters = Rc::clone(&common.counters);
             let served = connection::serve(common, socket, peer, service, stop);
             if caught(served).await.is_err() {
                 tracing::error!(%peer, "an answer's body panicked");
-                book.write(|served| served.cut_short += 1);
+                counters.write(|served| served.cut_short += 1);
             }
             drop(counted);
         }
@@ -293,7 +293,7 @@ impl Open {
         let client = peer.ip().to_canonical();
         let may = common.clients.borrow().get(&client).copied().unwrap_or(0) < most;
         if !may {
-            common.book.write(|served| served.turned_away += 1);
+            common.counters.write(|served| served.turned_away += 1);
         }
         may
     }
@@ -302,7 +302,7 @@ impl Open {
     fn enter(common: &Rc<Common>, peer: SocketAddr) -> Self {
         let client = peer.ip().to_canonical();
         *common.clients.borrow_mut().entry(client).or_default() += 1;
-        common.book.write(|served| {
+        common.counters.write(|served| {
             served.connections += 1;
             served.open += 1;
             served.most_open = served.most_open.max(served.open);
@@ -313,7 +313,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.common.book.write(|served| served.open -= 1);
+        self.common.counters.write(|served| served.open -= 1);
         if let Entry::Occupied(mut own) = self.common.clients.borrow_mut().entry(self.client) {
             *own.get_mut() -= 1;
             if *own.get() == 0 {

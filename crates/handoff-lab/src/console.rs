@@ -110,13 +110,13 @@ impl Console {
     }
 
     /// Waits for everything that was written before the end of command `number`.
-    pub(crate) fn wait_for_mark(&self, number: u32, patience: Duration) {
-        self.wait(patience, |state| state.mark >= number);
+    pub(crate) fn wait_for_mark(&self, number: u32, timeout: Duration) {
+        self.wait(timeout, |state| state.mark >= number);
     }
 
     /// Waits until the guest writes no more.
-    pub(crate) fn wait_for_close(&self, patience: Duration) {
-        self.wait(patience, |_| false);
+    pub(crate) fn wait_for_close(&self, timeout: Duration) {
+        self.wait(timeout, |_| false);
     }
 
     /// Returns the first report since the last call, and forgets it.
@@ -143,8 +143,8 @@ impl Console {
         lines.iter().cloned().collect()
     }
 
-    fn wait(&self, patience: Duration, done: impl Fn(&State) -> bool) {
-        let deadline = Instant::now() + patience;
+    fn wait(&self, timeout: Duration, done: impl Fn(&State) -> bool) {
+        let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         while !done(&state) && !state.closed {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else { return };

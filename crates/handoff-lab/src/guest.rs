@@ -31,7 +31,7 @@ use crate::tool::StopFlag;
 /// How often a wait checks the stop flag and the guest's state.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the console may lag behind the control channel.
-const CONSOLE_PATIENCE: Duration = Duration::from_secs(5);
+const CONSOLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running guest.
 ///

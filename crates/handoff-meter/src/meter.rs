@@ -243,13 +243,13 @@ impl Meter {
 
 /// Attaches to the C library's copying functions, in all processes that use it.
 fn attach_to_libc(program: &ProgramMut<'_>) -> Result<Vec<Link>, String> {
-    let attach = |place: user_copies::Place| {
-        let user_copies::Place { library, offset } = place;
+    let attach = |point: user_copies::ProbePoint| {
+        let user_copies::ProbePoint { library, offset } = point;
         program
             .attach_uprobe(false, -1, &library, offset)
             .map_err(|error| format!("attaching to {}: {error:#}", library.display()))
     };
-    user_copies::places()?.into_iter().map(attach).collect()
+    user_copies::probe_points()?.into_iter().map(attach).collect()
 }
 
 fn refused(step: &str, error: &libbpf_rs::Error) -> Unavailable {

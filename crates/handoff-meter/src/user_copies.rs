@@ -14,7 +14,7 @@ const FUNCTIONS: [&CStr; 3] = [c"memcpy", c"memmove", c"mempcpy"];
 
 /// A place in a library's file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ProbePoint {
     pub(crate) library: PathBuf,
     /// Counted from the beginning of the file.
     pub(crate) offset: usize,
@@ -25,20 +25,20 @@ pub(crate) struct Place {
 /// # Errors
 ///
 /// The cause in one line, if this program shares no C library with others.
-pub(crate) fn places() -> Result<BTreeSet<Place>, String> {
+pub(crate) fn probe_points() -> Result<BTreeSet<ProbePoint>, String> {
     let maps = fs::read_to_string("/proc/self/maps")
         .map_err(|error| format!("/proc/self/maps cannot be read: {error}"))?;
-    let place = |name: &&CStr| {
+    let point = |name: &&CStr| {
         // SAFETY: the name is a string that ends in 0, and the address is only looked up.
         let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        let place = in_maps(&maps, address).filter(|_| !address.is_null());
-        place.ok_or_else(|| format!("this program has no shared {}", name.to_string_lossy()))
+        let point = in_maps(&maps, address).filter(|_| !address.is_null());
+        point.ok_or_else(|| format!("this program has no shared {}", name.to_string_lossy()))
     };
-    FUNCTIONS.iter().map(place).collect()
+    FUNCTIONS.iter().map(point).collect()
 }
 
 /// The file mapped at an address, and the offset in it.
-fn in_maps(maps: &str, address: *mut c_void) -> Option<Place> {
+fn in_maps(maps: &str, address: *mut c_void) -> Option<ProbePoint> {
     let address = address.addr();
     maps.lines().find_map(|line| {
         // from-to permissions offset device inode path
@@ -49,7 +49,7 @@ fn in_maps(maps: &str, address: *mut c_void) -> Option<Place> {
         let offset = number(fields.nth(1)?)?;
         let library = fields.nth(2)?;
         let inside = (from..to).contains(&address) && library.starts_with('/');
-        inside.then(|| Place { library: library.into(), offset: address - from + offset })
+        inside.then(|| ProbePoint { library: library.into(), offset: address - from + offset })
     })
 }
 
@@ -67,15 +67,15 @@ mod tests {
     fn an_address_is_found_in_its_file() {
         let at = |address: usize| in_maps(MAPS, std::ptr::without_provenance_mut(address));
         let library = PathBuf::from("/usr/lib/a b/libc.so.6");
-        assert_eq!(at(0x7f2a_1002_8010), Some(Place { library, offset: 0x28010 }));
+        assert_eq!(at(0x7f2a_1002_8010), Some(ProbePoint { library, offset: 0x28010 }));
         assert_eq!(at(0x7ffc_3a1d_0000), None, "no file");
         assert_eq!(at(0), None);
     }
 
     #[test]
     fn ours_are_in_one_library() {
-        let places = places().expect("a shared C library");
-        let libraries: BTreeSet<_> = places.iter().map(|place| &place.library).collect();
-        assert_eq!(libraries.len(), 1, "{places:?}");
+        let probe_points = probe_points().expect("a shared C library");
+        let libraries: BTreeSet<_> = probe_points.iter().map(|point| &point.library).collect();
+        assert_eq!(libraries.len(), 1, "{probe_points:?}");
     }
 }

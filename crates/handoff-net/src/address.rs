@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn mistakes_name_themselves() {
-        for (text, said) in [
+        for (text, expected) in [
             ("", "empty"),
             ("udp://h:1", "unknown scheme"),
             ("TCP://h:1", "unknown scheme"),
@@ -241,7 +241,7 @@ mod tests {
             ("tcp-listen://h:x", "a number"),
         ] {
             let error = parse(text).expect_err(text);
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
             assert_eq!(error.lines().count(), 1);
         }
         let not_text = OsString::from_vec(b"tcp://\xff:1".to_vec());

@@ -160,7 +160,7 @@ impl<'a> Rules<'a> {
     /// # Errors
     ///
     /// When the NIC has no room for the rule, or another rule steers it elsewhere.
-    pub fn lead(&self, connection: &Socket, number: usize) -> Result<(), Failure> {
+    pub fn steer(&self, connection: &Socket, number: usize) -> Result<(), Failure> {
         const FINDING: &str = "finding the addresses of a connection";
         let connection = SockRef::from(connection);
         let internet = |address: SockAddr| {
@@ -168,19 +168,19 @@ impl<'a> Rules<'a> {
         };
         let ours = connection.local_addr().and_then(internet).failed(FINDING)?;
         let theirs = connection.peer_addr().and_then(internet).failed(FINDING)?;
-        self.steer(Flow::connection(ours, theirs).map_err(failure)?, number)
+        self.steer_flow(Flow::connection(ours, theirs).map_err(failure)?, number)
     }
 
     /// Steers everything that a listener accepts to the first queue, from its first packet on.
     ///
     /// # Errors
     ///
-    /// As [`lead`](Self::lead).
-    pub fn lead_arriving(&self, at: SocketAddr) -> Result<(), Failure> {
-        arriving_at(at).into_iter().try_for_each(|flow| self.steer(flow, 0))
+    /// As [`steer`](Self::steer).
+    pub fn steer_arriving(&self, at: SocketAddr) -> Result<(), Failure> {
+        arriving_at(at).into_iter().try_for_each(|flow| self.steer_flow(flow, 0))
     }
 
-    fn steer(&self, flow: Flow, number: usize) -> Result<(), Failure> {
+    fn steer_flow(&self, flow: Flow, number: usize) -> Result<(), Failure> {
         if let Card::Prepared(prepared) = self.card {
             let steered = prepared.steer(flow, prepared.queues()[number]).map_err(failure)?;
             self.steered.borrow_mut().push(steered);

@@ -67,7 +67,7 @@ impl Serving {
             (self.listen_port.is_some(), "--listen-port", "listens on its own port"),
             (!self.allowed.from.is_empty(), "--from", "lets all peers connect"),
         ];
-        match own.iter().find(|(said, ..)| *said) {
+        match own.iter().find(|(given, ..)| *given) {
             Some((_, option, why)) if self.engine == EngineName::Kernel => Err(Failure::usage(
                 format!("the kernel's RDS {why}: {option} goes with --engine own"),
             )),

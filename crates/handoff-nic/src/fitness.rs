@@ -229,12 +229,12 @@ mod tests {
             (|nic| nic.ntuple = Default::default(), "cannot be switched on"),
             (|nic| nic.queues = None, "does not tell who"),
         ];
-        for (spoil, said) in cases {
+        for (spoil, expected) in cases {
             let mut nic = card(4, 8);
             spoil(&mut nic);
             let causes = blocks(&nic);
             assert_eq!(causes.len(), 1, "{causes:?}");
-            assert!(causes[0].contains(said), "{causes:?}");
+            assert!(causes[0].contains(expected), "{causes:?}");
         }
     }
 

@@ -104,10 +104,10 @@ impl Flow {
         let layout = Self::layout(self.ip);
         let (mut value, mut mask) = (FlowFields::NONE, FlowFields::NONE);
         for (from, ends, bytes) in layout.fields() {
-            let end = if ends == Whose::Remote { &self.remote } else { &self.local };
+            let end = if ends == Side::Remote { &self.remote } else { &self.local };
             let wanted = match bytes {
-                What::Address => end.address.map(octets),
-                What::Port => end.port.map(|port| port.to_be_bytes().to_vec()),
+                FieldKind::Address => end.address.map(octets),
+                FieldKind::Port => end.port.map(|port| port.to_be_bytes().to_vec()),
             };
             if let Some(wanted) = wanted {
                 value.fields[from..][..wanted.len()].copy_from_slice(&wanted);
@@ -125,8 +125,8 @@ impl Flow {
         let layout = Self::layout(ip);
         let mut flow = Self { ip, local: End::default(), remote: End::default() };
         let mut rest = rule.mask;
-        for (from, whose, what) in layout.fields() {
-            let length = if what == What::Port { 2 } else { layout.address };
+        for (from, side, kind) in layout.fields() {
+            let length = if kind == FieldKind::Port { 2 } else { layout.address };
             let mask = &mut rest.fields[from..][..length];
             let wanted = match mask.iter().all(|byte| *byte == 0xff) {
                 true => &rule.value.fields[from..][..length],
@@ -134,10 +134,10 @@ impl Flow {
                 false => return None,
             };
             mask.fill(0);
-            let end = if whose == Whose::Remote { &mut flow.remote } else { &mut flow.local };
-            match what {
-                What::Address => end.address = Some(address(wanted)?),
-                What::Port => end.port = Some(u16::from_be_bytes(wanted.try_into().ok()?)),
+            let end = if side == Side::Remote { &mut flow.remote } else { &mut flow.local };
+            match kind {
+                FieldKind::Address => end.address = Some(address(wanted)?),
+                FieldKind::Port => end.port = Some(u16::from_be_bytes(wanted.try_into().ok()?)),
             }
         }
         (rest == FlowFields::NONE).then_some(flow)
@@ -152,25 +152,25 @@ struct Layout {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
+enum Side {
     Remote,
     Local,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+enum FieldKind {
     Address,
     Port,
 }
 
 impl Layout {
-    fn fields(&self) -> [(usize, Whose, What); 4] {
+    fn fields(&self) -> [(usize, Side, FieldKind); 4] {
         let ports = 2 * self.address;
         [
-            (0, Whose::Remote, What::Address),
-            (self.address, Whose::Local, What::Address),
-            (ports, Whose::Remote, What::Port),
-            (ports + 2, Whose::Local, What::Port),
+            (0, Side::Remote, FieldKind::Address),
+            (self.address, Side::Local, FieldKind::Address),
+            (ports, Side::Remote, FieldKind::Port),
+            (ports + 2, Side::Local, FieldKind::Port),
         ]
     }
 }

@@ -292,7 +292,7 @@ pub(crate) mod tests {
         let target = Target::Context { context: 2, first: 1 };
         rules.push(Rule { location: 9, flow, target });
         nic.tables.push(Table { context: 2, entries: vec![3, 4] });
-        for (queue, said) in [
+        for (queue, expected) in [
             (7, "bound to io_uring"),
             (6, "rule 5"),
             (5, "rule 9"),
@@ -300,7 +300,7 @@ pub(crate) mod tests {
             (3, "context 2"),
         ] {
             let why = nic.use_of(queue).expect("taken");
-            assert!(why.contains(said), "{queue}: {why}");
+            assert!(why.contains(expected), "{queue}: {why}");
         }
         assert_eq!(nic.use_of(2), None);
     }

@@ -354,14 +354,14 @@ mod tests {
     fn what_is_broken_or_of_another_version_is_told() {
         let place = tempfile::tempdir().expect("a directory");
         let directory = Directory::at(place.path());
-        for (text, said) in [
+        for (text, expected) in [
             ("{", "cannot be read"),
             ("{\"version\": 1}", "another version"),
             ("{\"version\": 2}", "missing field"),
         ] {
             fs::write(directory.record_path(KEY), text).expect("writes");
             let error = directory.read(KEY).expect_err("wrong").to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         assert!(Directory::at("/nowhere/at/all").records().expect("none").is_empty());
     }

@@ -14,7 +14,7 @@ use crate::state::{Journal, Record};
 use crate::{Change, Error};
 
 /// How long the kernel may take to free the queues of a closed ring.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What happened to the changes of an interface.
@@ -139,7 +139,7 @@ fn has_rules(kernel: &Kernel, index: u32) -> Result<bool, Refusal> {
 }
 
 fn wait_until_unbound(kernel: &Kernel, record: &Record, name: &str) -> Result<(), Error> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let is_last = Instant::now() > deadline;
         let queues = kernel

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::answer::{Answer, Finding};
 use super::kernel_module;
 use super::ring;
-use super::ring::PATIENCE;
+use super::ring::TIMEOUT;
 
 const CONTROL: &str = "/dev/ublk-control";
 
@@ -86,7 +86,7 @@ fn features(control: &OwnedFd) -> std::io::Result<Result<u64, Errno>> {
         .build();
     // SAFETY: the command writes 8 bytes to `features`, which is freed only after it completed.
     unsafe { ring.submission().push(&entry) }.expect("an empty submission queue has room");
-    let wait = types::SubmitArgs::new().timespec(&PATIENCE);
+    let wait = types::SubmitArgs::new().timespec(&TIMEOUT);
     ring.submitter().submit_with_args(1, &wait)?;
     let Some(done) = ring.completion().next() else {
         return Err(std::io::ErrorKind::TimedOut.into());

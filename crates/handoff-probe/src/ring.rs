@@ -12,7 +12,7 @@ use super::answer::{Answer, Finding};
 use super::memory::{Scratch, lock_limit, without_memory};
 
 /// How long a probe waits for a result that takes microseconds where it works.
-pub(super) const PATIENCE: types::Timespec = types::Timespec::new().sec(2);
+pub(super) const TIMEOUT: types::Timespec = types::Timespec::new().sec(2);
 
 const ENTRIES: u32 = 8;
 
@@ -77,13 +77,13 @@ pub(super) unsafe fn push(ring: &mut IoUring, entry: &squeue::Entry) {
 ///
 /// # Errors
 ///
-/// `ETIME` after [`PATIENCE`], and the errors of `io_uring_enter(2)`.
+/// `ETIME` after [`TIMEOUT`], and the errors of `io_uring_enter(2)`.
 pub(super) fn next(ring: &mut IoUring) -> io::Result<cqueue::Entry> {
     loop {
         if let Some(completion) = ring.completion().next() {
             return Ok(completion);
         }
-        let wait = types::SubmitArgs::new().timespec(&PATIENCE);
+        let wait = types::SubmitArgs::new().timespec(&TIMEOUT);
         match ring.submitter().submit_with_args(1, &wait) {
             Ok(_) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}

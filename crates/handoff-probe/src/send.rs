@@ -145,9 +145,9 @@ fn msg_zerocopy(socket: &(impl AsFd + AsRawFd)) -> Finding {
         rustix::io::Errno::NOBUFS => no_buffers(),
         error => Answer::no(format!("MSG_ZEROCOPY is refused: {error}")),
     })?;
-    let patience = Timespec { tv_sec: 2, tv_nsec: 0 };
+    let timeout = Timespec { tv_sec: 2, tv_nsec: 0 };
     let mut waiting = [PollFd::new(socket, PollFlags::ERR)];
-    match retry_on_intr(|| poll(&mut waiting, Some(&patience))) {
+    match retry_on_intr(|| poll(&mut waiting, Some(&timeout))) {
         Ok(1..) => {}
         Ok(0) => return Err(Answer::unknown("no completion on the error queue within 2 s")),
         Err(error) => return Err(Answer::unknown(format!("poll fails: {error}"))),

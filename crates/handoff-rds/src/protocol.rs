@@ -12,7 +12,7 @@
 //! | [`Host::advance`] | [`Host::deadline`] |
 //!
 //! Contracts:
-//! - a message is delivered at most once to each life of the receiver, and in order among those that one
+//! - a message is delivered at most once to each incarnation of the receiver, and in order among those that one
 //!   port sent to one peer. It is lost only if a peer restarts, or if it is cancelled, and then its
 //!   completion says so;
 //! - a payload comes back by exactly one completion, once the message's fate is known and
@@ -25,7 +25,7 @@
 //! generation and the number of lanes as extension headers. A map is the first frame of every connection,
 //! so a peer's restart is known before anything is sent to it again. Kernels report theirs only by ping,
 //! which must stand behind what is retransmitted. So with a kernel, as between kernels, unacknowledged
-//! messages may go twice when it restarted, once to each life; and messages that it resent may be delivered
+//! messages may go twice when it restarted, once to each incarnation; and messages that it resent may be delivered
 //! again, if we learn of its restart before we read them.
 
 mod arriving;

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use crate::findings::{Availability, Findings};
 
-/// The section with the answers of each place.
+/// The section with the answers of each environment.
 pub(crate) fn section(findings: &Findings) -> Markup {
     html! {
         section id="available" {
@@ -16,7 +16,7 @@ pub(crate) fn section(findings: &Findings) -> Markup {
             @if findings.availability.is_empty() {
                 p.missing { "The results that this page is drawn from say nothing of it." }
             }
-            @for of_place in &findings.availability { (table(of_place)) }
+            @for of_environment in &findings.availability { (table(of_environment)) }
         }
     }
 }
@@ -25,7 +25,7 @@ fn table(found: &Availability) -> Markup {
     let count = |state: &str| found.mechanisms.iter().filter(|one| one.state == state).count();
     let caption = format!(
         "{}: {} available, {} not, {} unknown",
-        found.place.word(),
+        found.environment.word(),
         count("yes"),
         count("no"),
         count("unknown"),

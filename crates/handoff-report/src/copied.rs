@@ -6,7 +6,7 @@ use handoff_bench::{disagreement, report::Row, statistics::Spread};
 use maud::{Markup, html};
 
 use crate::{
-    findings::{Findings, Place, Run},
+    findings::{Environment, Findings, Run},
     seed_table::{NONE, marked},
 };
 
@@ -23,7 +23,7 @@ struct Shares {
     rows: usize,
 }
 
-/// The section with the engines of all benches, by place.
+/// The section with the engines of all benches, by environment.
 pub(crate) fn section(findings: &Findings) -> Markup {
     html! {
         section id="copied" {
@@ -35,7 +35,7 @@ pub(crate) fn section(findings: &Findings) -> Markup {
                 "rows. Smaller is better: the full bar is what the mechanism reports, the outlined one "
                 "what the meter saw, the line in the middle the whole payload once."
             }
-            @for place in Place::ALL { (of_place(findings, place)) }
+            @for environment in Environment::ALL { (of_environment(findings, environment)) }
             @for run in &findings.runs { (agreement(run)) }
         }
     }
@@ -43,31 +43,34 @@ pub(crate) fn section(findings: &Findings) -> Markup {
 
 /// Says where the report and the copy meter disagree, or that they agree.
 fn agreement(run: &Run) -> Markup {
-    let said = run.report.as_ref().map(disagreement::lines).unwrap_or_default();
+    let disagreements = run.report.as_ref().map(disagreement::lines).unwrap_or_default();
     html! {
-        @if let Some((first, rows)) = said.split_first() {
-            p { code { (run.origin) } " " (marked(run.place)) ": " (first) @if rows.is_empty() { "." } }
+        @if let Some((first, rows)) = disagreements.split_first() {
+            p { code { (run.origin) } " " (marked(run.environment)) ": " (first) @if rows.is_empty() { "." } }
             @if !rows.is_empty() { ul { @for row in rows { li { (row) } } } }
         }
     }
 }
 
-fn of_place(findings: &Findings, place: Place) -> Markup {
+fn of_environment(findings: &Findings, environment: Environment) -> Markup {
     let mut engines: BTreeMap<(&str, &str), Shares> = BTreeMap::new();
-    for report in
-        findings.runs.iter().filter(|run| run.place == place).filter_map(|run| run.report.as_ref())
+    for report in findings
+        .runs
+        .iter()
+        .filter(|run| run.environment == environment)
+        .filter_map(|run| run.report.as_ref())
     {
         for row in report.rows.iter().filter(|row| row.skipped.is_none()) {
             engines.entry((&report.bench, &row.engine)).or_default().add(row);
         }
     }
     if engines.is_empty() {
-        return html! { p.missing { (place.word()) ": nothing was measured." } };
+        return html! { p.missing { (environment.word()) ": nothing was measured." } };
     }
     html! {
-        div.scroll tabindex="0" role="region" aria-label=(format!("Copied shares, {}", place.word())) {
+        div.scroll tabindex="0" role="region" aria-label=(format!("Copied shares, {}", environment.word())) {
             table {
-                caption { (marked(place)) }
+                caption { (marked(environment)) }
                 thead {
                     tr {
                         th scope="col" { "bench" }

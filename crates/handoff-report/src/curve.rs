@@ -10,7 +10,7 @@ use handoff_command::quantity::format_size;
 use maud::{Markup, html};
 
 use crate::{
-    findings::{Findings, Place},
+    findings::{Environment, Findings},
     plot::{Plot, Point, Series},
     seeds,
 };
@@ -82,7 +82,7 @@ const CURVES: [Curve; 4] = [
     },
 ];
 
-/// The section with all curves that the findings draw, by place, and the published ones.
+/// The section with all curves that the findings draw, by environment, and the published ones.
 pub(crate) fn section(findings: &Findings) -> Markup {
     html! {
         section id="curves" {
@@ -103,7 +103,8 @@ pub(crate) fn section(findings: &Findings) -> Markup {
 }
 
 fn plots(curve: &Curve, findings: &Findings) -> Markup {
-    let mut drawn = Place::ALL.map(|place| (place, curve.longest(findings, place)));
+    let mut drawn =
+        Environment::ALL.map(|environment| (environment, curve.longest(findings, environment)));
     let names: BTreeSet<String> =
         drawn.iter().flat_map(|(_, it)| it).map(|it| it.name.clone()).collect();
     for line in drawn.iter_mut().flat_map(|(_, series)| series) {
@@ -111,32 +112,37 @@ fn plots(curve: &Curve, findings: &Findings) -> Markup {
     }
     html! {
         div.plots {
-            @for (place, series) in drawn { (of_place(curve, findings, place, series)) }
+            @for (environment, series) in drawn { (of_environment(curve, findings, environment, series)) }
             (published(curve))
         }
     }
 }
 
-fn of_place(curve: &Curve, findings: &Findings, place: Place, series: Vec<Series>) -> Markup {
+fn of_environment(
+    curve: &Curve,
+    findings: &Findings,
+    environment: Environment,
+    series: Vec<Series>,
+) -> Markup {
     if series.is_empty() {
-        let lacking = match findings.reports(curve.bench, place).next() {
+        let lacking = match findings.reports(curve.bench, environment).next() {
             None => "It was not run.",
             Some(_) => {
                 "No run has rows for more than one point of it; what keeps rows from running stands \
                  with the tables."
             }
         };
-        let why = findings.problem(curve.bench, place).unwrap_or(lacking);
-        return html! { p.missing { (place.word()) ": not drawn. " (why) } };
+        let why = findings.problem(curve.bench, environment).unwrap_or(lacking);
+        return html! { p.missing { (environment.word()) ": not drawn. " (why) } };
     }
     let pays = curve.reference.map(|_| crossings(curve, &series));
-    let counted = findings.reports(curve.bench, place).any(Report::counts_instructions);
-    let whose = match (place, counted) {
-        (Place::Native, _) => "Native, in time",
-        (Place::Emulated, true) => "Emulated, in instructions",
-        (Place::Emulated, false) => "Emulated",
+    let counted = findings.reports(curve.bench, environment).any(Report::counts_instructions);
+    let whose = match (environment, counted) {
+        (Environment::Native, _) => "Native, in time",
+        (Environment::Emulated, true) => "Emulated, in instructions",
+        (Environment::Emulated, false) => "Emulated",
     };
-    let plot = curve.plot(&format!("{}-{}", curve.bench, place.word()), whose, series);
+    let plot = curve.plot(&format!("{}-{}", curve.bench, environment.word()), whose, series);
     html! { (plot.draw(pays.as_deref())) }
 }
 
@@ -176,9 +182,9 @@ impl Curve {
     }
 
     /// The lines of the report with the most points; empty if they are too short.
-    fn longest(&self, findings: &Findings, place: Place) -> Vec<Series> {
+    fn longest(&self, findings: &Findings, environment: Environment) -> Vec<Series> {
         let longest = |series: &Vec<Series>| series.iter().map(|it| it.points.len()).max();
-        let drawn = findings.reports(self.bench, place).map(|report| self.series(report));
+        let drawn = findings.reports(self.bench, environment).map(|report| self.series(report));
         let drawn = drawn.max_by_key(longest).filter(|series| longest(series) >= Some(POINTS));
         drawn.unwrap_or_default()
     }
@@ -227,8 +233,8 @@ impl Curve {
     /// A row's name without its place on the curve.
     fn line(&self, row: &Row, x: u64) -> String {
         let size = format_size(x);
-        let of_place = [format!("depth={x}"), format!("chunk={size}"), size];
-        let words = row.name.split(' ').filter(|word| !of_place.iter().any(|it| it == word));
+        let of_point = [format!("depth={x}"), format!("chunk={size}"), size];
+        let words = row.name.split(' ').filter(|word| !of_point.iter().any(|it| it == word));
         words.collect::<Vec<_>>().join(" ")
     }
 }

@@ -11,7 +11,7 @@ use handoff_command::Failure;
 use handoff_bench::report::Report;
 
 use crate::{
-    findings::{Findings, Place, Run},
+    findings::{Environment, Findings, Run},
     page::EMBEDDED,
 };
 
@@ -63,7 +63,7 @@ fn add(findings: &mut Findings, path: &Path, text: &str) -> Result<(), String> {
     let json = embedded(text).unwrap_or(text);
     if let Ok(report) = serde_json::from_str::<Report>(json) {
         findings.runs.push(Run {
-            place: if report.emulated { Place::Emulated } else { Place::Native },
+            environment: if report.emulated { Environment::Emulated } else { Environment::Native },
             bench: report.bench.clone(),
             origin: path.display().to_string(),
             report: Some(report),
@@ -76,8 +76,8 @@ fn add(findings: &mut Findings, path: &Path, text: &str) -> Result<(), String> {
         format!("neither the JSON of `handoff bench` nor that of a page of this version: {error}")
     })?;
     for found in earlier.availability {
-        // The page has one column for each place, so the first answers of a place stand.
-        if findings.availability.iter().all(|other| other.place != found.place) {
+        // The page has one column for each environment, so the first answers of an environment stand.
+        if findings.availability.iter().all(|other| other.environment != found.environment) {
             findings.availability.push(found);
         }
     }

@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 /// Where a finding comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum Environment {
     /// The finding comes from the machine itself.
     Native,
     /// The finding comes from a guest whose processor is emulated.
     Emulated,
 }
 
-impl Place {
-    /// Both places, in the order of the page.
+impl Environment {
+    /// Both environments, in the order of the page.
     pub(crate) const ALL: [Self; 2] = [Self::Native, Self::Emulated];
 
-    /// The place's name wherever a figure is shown.
+    /// The environment's name wherever a figure is shown.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -34,17 +34,18 @@ pub struct Findings {
     pub version: String,
     /// When the data was gathered: RFC 3339, UTC.
     pub date: String,
-    /// What is available, by place.
+    /// What is available, by environment.
     pub availability: Vec<Availability>,
     /// The benches, in the order in which they ran.
     pub runs: Vec<Run>,
 }
 
-/// The answers of `handoff doctor` in one place.
+/// The answers of `handoff doctor` in one environment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Availability {
-    /// The place.
-    pub place: Place,
+    /// The environment.
+    #[serde(rename = "place")]
+    pub environment: Environment,
     /// The answers.
     pub mechanisms: Vec<Mechanism>,
 }
@@ -53,7 +54,8 @@ pub struct Availability {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Where the bench ran, or should have run.
-    pub place: Place,
+    #[serde(rename = "place")]
+    pub environment: Environment,
     /// The bench's name.
     pub bench: String,
     /// The command, or the file that the run comes from.
@@ -70,19 +72,19 @@ pub struct Run {
 }
 
 impl Findings {
-    /// The reports of a bench in one place.
+    /// The reports of a bench in one environment.
     pub(crate) fn reports<'a>(
         &'a self,
         bench: &'a str,
-        place: Place,
+        environment: Environment,
     ) -> impl Iterator<Item = &'a Report> {
-        let of_bench = move |run: &&Run| run.bench == bench && run.place == place;
+        let of_bench = move |run: &&Run| run.bench == bench && run.environment == environment;
         self.runs.iter().filter(of_bench).filter_map(|run| run.report.as_ref())
     }
 
-    /// Why a bench has no report in one place; `None` if no run says so.
-    pub(crate) fn problem(&self, bench: &str, place: Place) -> Option<&str> {
-        let of_bench = |run: &&Run| run.bench == bench && run.place == place;
+    /// Why a bench has no report in one environment; `None` if no run says so.
+    pub(crate) fn problem(&self, bench: &str, environment: Environment) -> Option<&str> {
+        let of_bench = |run: &&Run| run.bench == bench && run.environment == environment;
         self.runs.iter().filter(of_bench).find_map(|run| run.problem.as_deref())
     }
 

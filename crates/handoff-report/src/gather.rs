@@ -23,7 +23,7 @@ use handoff_probe::Mechanism;
 use handoff_sys::companion::PRODUCT;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::findings::{Availability, Findings, Place, Run};
+use crate::findings::{Availability, Environment, Findings, Run};
 
 /// The exit code of a bench that cannot run on this machine.
 const NOT_POSSIBLE: i32 = 3;
@@ -75,17 +75,18 @@ pub(crate) fn gather(wanted: &Wanted<'_>, stop: &Stop) -> Result<Findings, Failu
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let lines = command_lines(wanted);
     let asked = handoff_probe::all().iter().map(Mechanism::from).collect();
-    let mut availability = vec![Availability { place: Place::Native, mechanisms: asked }];
+    let mut availability =
+        vec![Availability { environment: Environment::Native, mechanisms: asked }];
     if wanted.lab {
         tell("handoff doctor, in the lab");
         if let Some(mechanisms) = ask_guest(stop)? {
-            availability.push(Availability { place: Place::Emulated, mechanisms });
+            availability.push(Availability { environment: Environment::Emulated, mechanisms });
         }
     }
     let mut runs = Vec::with_capacity(lines.len());
-    for (number, (place, words)) in lines.iter().enumerate() {
+    for (number, (environment, words)) in lines.iter().enumerate() {
         tell(&format!("{} of {}: handoff {}", number + 1, lines.len(), words.join(" ")));
-        runs.push(run(*place, words, stop)?);
+        runs.push(run(*environment, words, stop)?);
     }
     Ok(Findings { version: env!("CARGO_PKG_VERSION").to_owned(), date, availability, runs })
 }
@@ -98,28 +99,30 @@ fn tell(step: &str) {
 }
 
 /// The arguments of `handoff` for each run.
-fn command_lines(wanted: &Wanted<'_>) -> Vec<(Place, Vec<String>)> {
-    let places = Place::ALL.into_iter().filter(|&place| place == Place::Native || wanted.lab);
+fn command_lines(wanted: &Wanted<'_>) -> Vec<(Environment, Vec<String>)> {
+    let environments = Environment::ALL
+        .into_iter()
+        .filter(|&environment| environment == Environment::Native || wanted.lab);
     let asked = |name: &str| wanted.only.is_empty() || wanted.only.iter().any(|one| one == name);
-    let of_place = |place| {
+    let of_environment = |environment| {
         let benches = BENCHES.into_iter().filter(|(name, ..)| asked(name));
         let line = move |name: &str, options: &[&str]| {
             let quick = wanted.quick.then_some("--quick");
-            let beside = match place {
-                Place::Emulated => Some("--lab"),
-                Place::Native => wanted.meter.then_some("--meter"),
+            let beside = match environment {
+                Environment::Emulated => Some("--lab"),
+                Environment::Native => wanted.meter.then_some("--meter"),
             };
             let words = ["bench", name].into_iter().chain(beside).chain(quick);
-            (place, words.chain(options.iter().copied()).map(str::to_owned).collect())
+            (environment, words.chain(options.iter().copied()).map(str::to_owned).collect())
         };
         benches.flat_map(move |(name, _, runs)| runs.iter().map(move |options| line(name, options)))
     };
-    places.flat_map(of_place).collect()
+    environments.flat_map(of_environment).collect()
 }
 
 /// Runs one bench in a process of its own: for users other than root it enters a user namespace, which
 /// nothing else should be in.
-fn run(place: Place, words: &[String], stop: &Stop) -> Result<Run, Failure> {
+fn run(environment: Environment, words: &[String], stop: &Stop) -> Result<Run, Failure> {
     let not_run = |error: io::Error| {
         Failure::Failed(format!("handoff {} cannot be run: {error}", words.join(" ")))
     };
@@ -144,13 +147,13 @@ fn run(place: Place, words: &[String], stop: &Stop) -> Result<Run, Failure> {
     if stop.requested() {
         return Err(stop.failure());
     }
-    let said = String::from_utf8_lossy(&err).into_owned();
+    let stderr = String::from_utf8_lossy(&err).into_owned();
     let reason = || {
-        let line = said.lines().rev().find_map(|line| line.strip_prefix("handoff: "));
+        let line = stderr.lines().rev().find_map(|line| line.strip_prefix("handoff: "));
         line.map_or_else(|| format!("the bench ended with {status}"), str::to_owned)
     };
     Ok(Run {
-        place,
+        environment,
         bench: words[1].clone(),
         origin: format!("handoff {}", words.join(" ")),
         // A bench that failed in some rows has printed the others.
@@ -216,12 +219,15 @@ mod tests {
                 lines.len(),
                 2 * BENCHES.iter().map(|(_, _, runs)| runs.len()).sum::<usize>()
             );
-            for (place, words) in lines {
+            for (environment, words) in lines {
                 let line = Line::try_parse_from(&words).unwrap_or_else(|error| panic!("{error}"));
                 let debug = format!("{:?}", line.args);
-                assert!(debug.contains(&format!("lab: {}", place == Place::Emulated)), "{debug}");
+                assert!(
+                    debug.contains(&format!("lab: {}", environment == Environment::Emulated)),
+                    "{debug}"
+                );
                 assert!(debug.contains(&format!("quick: {quick}")), "{debug}");
-                let meter = quick && place == Place::Native;
+                let meter = quick && environment == Environment::Native;
                 assert!(debug.contains(&format!("meter: {meter}")), "{debug}");
             }
         }
@@ -241,7 +247,7 @@ mod tests {
         let lines = command_lines(&Wanted { only: &only, quick: true, lab: false, meter: false });
         assert_eq!(
             lines,
-            [(Place::Native, vec!["bench".into(), "block".into(), "--quick".into()])]
+            [(Environment::Native, vec!["bench".into(), "block".into(), "--quick".into()])]
         );
     }
 }

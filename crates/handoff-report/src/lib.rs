@@ -23,5 +23,5 @@ mod seed_table;
 mod seeds;
 
 pub use command::{ReportArgs, run};
-pub use findings::{Availability, Findings, Place, Run};
+pub use findings::{Availability, Environment, Findings, Run};
 pub use page::page;

@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::{
     availability, copied, curve,
-    findings::{Findings, Place},
+    findings::{Environment, Findings},
     rows,
     seed_table::{self, marked},
 };
@@ -73,13 +73,13 @@ fn inert(json: &str) -> String {
     json.replace('<', r"\u003c").replace('>', r"\u003e").replace('&', r"\u0026")
 }
 
-/// Each machine once, with the place and the days of its runs.
-fn machines(findings: &Findings) -> BTreeMap<(Place, String), Vec<&str>> {
+/// Each machine once, with the environment and the days of its runs.
+fn machines(findings: &Findings) -> BTreeMap<(Environment, String), Vec<&str>> {
     let mut machines: BTreeMap<_, Vec<&str>> = BTreeMap::new();
     for run in &findings.runs {
         let Some(report) = &run.report else { continue };
         let day = report.date.split('T').next().unwrap_or_default();
-        let days = machines.entry((run.place, report.machine.to_string())).or_default();
+        let days = machines.entry((run.environment, report.machine.to_string())).or_default();
         if !days.contains(&day) {
             days.push(day);
         }
@@ -105,8 +105,8 @@ fn header(findings: &Findings) -> Markup {
             h1 { "Handoff report" }
             p { "Zero-copy I/O, as measured by the benches of handoff " (findings.version) "; " (findings.date) "." }
             ul.machines {
-                @for ((place, machine), days) in machines(findings) {
-                    li { (marked(place)) " " (machine) " – " (days.join(", ")) }
+                @for ((environment, machine), days) in machines(findings) {
+                    li { (marked(environment)) " " (machine) " – " (days.join(", ")) }
                 }
             }
             nav aria-label="Parts of this page" {
@@ -127,8 +127,8 @@ fn reading() -> Markup {
                     "better. Figures of different runs and machines do not compare."
                 }
                 li {
-                    (marked(Place::Native)) " figures are of time on this machine. "
-                    (marked(Place::Emulated)) " ones are from the lab's guest, whose processor is emulated "
+                    (marked(Environment::Native)) " figures are of time on this machine. "
+                    (marked(Environment::Emulated)) " ones are from the lab's guest, whose processor is emulated "
                     "in software: they count instructions, not time, and say nothing about caches or memory; "
                     "they never stand in one plot with native ones."
                 }

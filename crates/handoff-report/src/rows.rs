@@ -8,7 +8,7 @@ use handoff_probe::Mechanism;
 use maud::{Markup, html};
 
 use crate::{
-    findings::{Findings, Place, Run},
+    findings::{Environment, Findings, Run},
     gather,
     seed_table::marked,
 };
@@ -34,7 +34,7 @@ fn of_run(run: &Run, report: &Report) -> Markup {
     let Sheet { titles, rows, footnotes } = table::sheet(report);
     html! {
         article {
-            h3 { (report.bench) " " (marked(run.place)) }
+            h3 { (report.bench) " " (marked(run.environment)) }
             p.source { code { (run.origin) } ", " (report.date) ", handoff " (report.version) }
             p.conditions {
                 @if report.conditions.is_empty() { (report.machine) }
@@ -67,18 +67,19 @@ fn of_run(run: &Run, report: &Report) -> Markup {
     }
 }
 
-/// The mechanism that the run's bench cannot do without and the run's place lacks; `None` if it lacks none.
+/// The mechanism that the run's bench cannot do without and the run's environment lacks; `None` if it lacks none.
 fn lacking<'a>(findings: &'a Findings, run: &Run) -> Option<&'a Mechanism> {
     let mechanism = gather::mechanism(&run.bench)?;
-    let of_place = findings.availability.iter().filter(|found| found.place == run.place);
-    let mut mechanisms = of_place.flat_map(|found| &found.mechanisms);
+    let of_environment =
+        findings.availability.iter().filter(|found| found.environment == run.environment);
+    let mut mechanisms = of_environment.flat_map(|found| &found.mechanisms);
     mechanisms.find(|one| one.mechanism == mechanism && one.state != "yes")
 }
 
 /// The section with the runs without a table, and the reasons.
 pub(crate) fn missing(findings: &Findings) -> Markup {
     let missing: Vec<&Run> = findings.runs.iter().filter(|run| run.report.is_none()).collect();
-    let guest = findings.runs.iter().any(|run| run.place == Place::Emulated);
+    let guest = findings.runs.iter().any(|run| run.environment == Environment::Emulated);
     html! {
         section id="missing" {
             h2 { "What could not be run" }
@@ -86,7 +87,7 @@ pub(crate) fn missing(findings: &Findings) -> Markup {
             ul {
                 @for run in &missing {
                     li {
-                        code { (run.origin) } " " (marked(run.place)) ": "
+                        code { (run.origin) } " " (marked(run.environment)) ": "
                         (run.problem.as_deref().unwrap_or("it printed no report"))
                         @if let Some(lacking) = lacking(findings, run) {
                             div.remedy {

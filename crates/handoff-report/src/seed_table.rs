@@ -4,7 +4,7 @@ use handoff_bench::statistics::Spread;
 use maud::{Markup, html};
 
 use crate::{
-    findings::{Findings, Place},
+    findings::{Environment, Findings},
     seeds::{self, Ours, Seed},
 };
 
@@ -13,8 +13,8 @@ pub(crate) const NONE: &str = "–";
 
 /// The section with the best ratio of each proposal, one a line.
 pub(crate) fn glance(findings: &Findings) -> Markup {
-    let best = |seed: &Seed, place| {
-        let rows = seed.ours(findings, place).unwrap_or_default().into_iter().flatten();
+    let best = |seed: &Seed, environment| {
+        let rows = seed.ours(findings, environment).unwrap_or_default().into_iter().flatten();
         let ratios =
             rows.filter(|ours| !ours.baseline).filter_map(|ours| Some((ours.ratio?, ours.name)));
         ratios.max_by(|(one, _), (other, _)| one.median.total_cmp(&other.median))
@@ -33,8 +33,8 @@ pub(crate) fn glance(findings: &Findings) -> Markup {
                         tr {
                             th scope="col" { "what" }
                             th.number scope="col" { "published" }
-                            @for place in Place::ALL {
-                                th.number scope="col" { (marked(place)) }
+                            @for environment in Environment::ALL {
+                                th.number scope="col" { (marked(environment)) }
                             }
                             th scope="col" { "baseline" }
                         }
@@ -46,8 +46,8 @@ pub(crate) fn glance(findings: &Findings) -> Markup {
                                     a href=(format!("#seed-{}", seed.bench)) { (seed.title) }
                                 }
                                 td.number { (ratio_or_none(seed.best_published())) }
-                                @for place in Place::ALL {
-                                    @let (ratio, row) = best(&seed, place).unzip();
+                                @for environment in Environment::ALL {
+                                    @let (ratio, row) = best(&seed, environment).unzip();
                                     td.number {
                                         (spread_or_none(ratio))
                                         @if let Some(row) = row { small { (row) } }
@@ -81,9 +81,11 @@ pub(crate) fn section(findings: &Findings) -> Markup {
 
 fn article(seed: &Seed, findings: &Findings) -> Markup {
     // A proposal without a bench has no columns.
-    let columns: Vec<_> = Place::ALL
+    let columns: Vec<_> = Environment::ALL
         .into_iter()
-        .filter_map(|place| Some((place, seed.figure(place)?, seed.ours(findings, place))))
+        .filter_map(|environment| {
+            Some((environment, seed.figure(environment)?, seed.ours(findings, environment)))
+        })
         .collect();
     let better = if seed.smaller_is_better { "smaller" } else { "larger" };
     html! {
@@ -97,8 +99,8 @@ fn article(seed: &Seed, findings: &Findings) -> Markup {
                         tr {
                             th scope="col" rowspan="2" { "row" }
                             th.group scope="colgroup" colspan="2" { "published" }
-                            @for (place, ..) in &columns {
-                                th.group scope="colgroup" colspan="2" { (marked(*place)) }
+                            @for (environment, ..) in &columns {
+                                th.group scope="colgroup" colspan="2" { (marked(*environment)) }
                             }
                         }
                         tr {
@@ -128,15 +130,15 @@ fn article(seed: &Seed, findings: &Findings) -> Markup {
             ul.remarks {
                 @for remark in &seed.remarks { li { (remark) } }
                 @if columns.is_empty() { li.missing { "No bench answers it." } }
-                @for (place, _, ours) in &columns {
+                @for (environment, _, ours) in &columns {
                     @if ours.is_none() {
                         li.missing {
-                            (place.word()) ": not measured. "
-                            (findings.problem(&seed.bench, *place).unwrap_or("It was not run."))
+                            (environment.word()) ": not measured. "
+                            (findings.problem(&seed.bench, *environment).unwrap_or("It was not run."))
                         }
                     }
                     @for reason in reasons(ours.iter().flatten()) {
-                        li.missing { (place.word()) ", rows without figures: " (reason) }
+                        li.missing { (environment.word()) ", rows without figures: " (reason) }
                     }
                 }
             }
@@ -162,9 +164,9 @@ fn reasons<'a>(rows: impl Iterator<Item = &'a Option<Ours>>) -> Vec<&'a str> {
     reasons
 }
 
-/// The name of the place; emulation is emphasised.
-pub(crate) fn marked(place: Place) -> Markup {
-    html! { span class=(format!("place {}", place.word())) { (place.word()) } }
+/// The name of the environment; emulation is emphasised.
+pub(crate) fn marked(environment: Environment) -> Markup {
+    html! { span class=(format!("place {}", environment.word())) { (environment.word()) } }
 }
 
 fn ratio_or_none(ratio: Option<f64>) -> String {

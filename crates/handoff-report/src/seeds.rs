@@ -7,7 +7,7 @@ use handoff_bench::{
 };
 use serde::Deserialize;
 
-use crate::findings::{Findings, Place};
+use crate::findings::{Environment, Findings};
 
 const PUBLISHED: &str = include_str!("seeds.json");
 /// The end of the name of the row that ratios refer to.
@@ -98,11 +98,11 @@ impl Figure {
 }
 
 impl Seed {
-    /// How our figure of one place is shown; `None` if the place has none.
-    pub(crate) fn figure(&self, place: Place) -> Option<&Figure> {
-        match place {
-            Place::Native => self.native.as_ref(),
-            Place::Emulated => self.emulated.as_ref(),
+    /// How our figure of one environment is shown; `None` if the environment has none.
+    pub(crate) fn figure(&self, environment: Environment) -> Option<&Figure> {
+        match environment {
+            Environment::Native => self.native.as_ref(),
+            Environment::Emulated => self.emulated.as_ref(),
         }
     }
 
@@ -111,15 +111,20 @@ impl Seed {
         self.rows.iter().filter_map(|row| row.ratio).max_by(f64::total_cmp)
     }
 
-    /// Our rows of one place, in the order of the published ones; `None` if no report has any. All are from one
+    /// Our rows of one environment, in the order of the published ones; `None` if no report has any. All are from one
     /// report: figures of different runs do not compare.
-    pub(crate) fn ours(&self, findings: &Findings, place: Place) -> Option<Vec<Option<Ours>>> {
+    pub(crate) fn ours(
+        &self,
+        findings: &Findings,
+        environment: Environment,
+    ) -> Option<Vec<Option<Ours>>> {
         let matched = |report: &Report| {
             self.rows.iter().filter(|published| self.find(report, published).is_some()).count()
         };
-        let best = findings.reports(&self.bench, place).max_by_key(|report| matched(report))?;
+        let best =
+            findings.reports(&self.bench, environment).max_by_key(|report| matched(report))?;
         let beside = |published: &Published| {
-            self.find(best, published).map(|row| self.beside(row, published, best, place))
+            self.find(best, published).map(|row| self.beside(row, published, best, environment))
         };
         (matched(best) > 0).then(|| self.rows.iter().map(beside).collect())
     }
@@ -134,8 +139,14 @@ impl Seed {
         })
     }
 
-    fn beside(&self, row: &Row, published: &Published, report: &Report, place: Place) -> Ours {
-        let figure = self.figure(place);
+    fn beside(
+        &self,
+        row: &Row,
+        published: &Published,
+        report: &Report,
+        environment: Environment,
+    ) -> Ours {
+        let figure = self.figure(environment);
         let of = |row: &Row| figure.and_then(|figure| figure.of(row));
         let against = published.against.as_ref().and_then(|name| self.named(report, name));
         let of_bench = row.ratio.filter(|_| against.is_none_or(|against| against.baseline));

@@ -1,9 +1,9 @@
-//! What tests of several crates need: bytes that show their place, and patience.
+//! What tests of several crates need: bytes that show their place, and time-outs.
 
 use std::time::{Duration, Instant};
 
 /// Longer than anything takes that a test waits for, also under emulation.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest step that is believed: where its host is busy, the clock of a guest leaps.
 const STEP: Duration = Duration::from_secs(1);
 
@@ -24,14 +24,14 @@ pub fn bytes_at(position: usize, count: usize) -> Vec<u8> {
 /// If there is none for half a minute; `what` says what was waited for.
 #[track_caller]
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let (mut left, mut last) = (PATIENCE, Instant::now());
+    let (mut left, mut last) = (TIMEOUT, Instant::now());
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
         let step = last.elapsed();
         (left, last) = (left.saturating_sub(step.min(STEP)), last + step);
-        assert!(!left.is_zero(), "not within {PATIENCE:?}: {what}");
+        assert!(!left.is_zero(), "not within {TIMEOUT:?}: {what}");
         std::thread::yield_now();
     }
 }

@@ -16,7 +16,7 @@ use socket2::{Domain, Socket, Type};
 use crate::helpers::eventually;
 
 /// Longer than anything here takes, even under emulation.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whether tests are to run in their long form.
 pub fn is_long() -> bool {
@@ -126,12 +126,12 @@ impl Running {
     /// The same, with the lines before it.
     #[track_caller]
     pub fn lines(&self, words: &str) -> Vec<String> {
-        let mut said: Vec<String> = Vec::new();
-        while said.last().is_none_or(|line| !line.contains(words)) {
-            let line = self.lines.recv_timeout(PATIENCE);
-            said.push(line.unwrap_or_else(|_| panic!("it does not say {words:?}: {said:?}")));
+        let mut seen: Vec<String> = Vec::new();
+        while seen.last().is_none_or(|line| !line.contains(words)) {
+            let line = self.lines.recv_timeout(TIMEOUT);
+            seen.push(line.unwrap_or_else(|_| panic!("it does not say {words:?}: {seen:?}")));
         }
-        said
+        seen
     }
 
     /// Waits until it has set up what a signal does.
@@ -146,7 +146,7 @@ impl Running {
         };
         let begin = Instant::now();
         while !caught() {
-            assert!(begin.elapsed() < PATIENCE, "it handles no {signal:?}");
+            assert!(begin.elapsed() < TIMEOUT, "it handles no {signal:?}");
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -179,13 +179,13 @@ impl Running {
 
 fn wait(child: &mut Child) -> ExitStatus {
     // Some measure for a while before they end.
-    let patience = PATIENCE * if is_long() { 30 } else { 3 };
+    let timeout = TIMEOUT * if is_long() { 30 } else { 3 };
     let begin = Instant::now();
     loop {
         if let Some(status) = child.try_wait().expect("a child can be waited for") {
             return status;
         }
-        assert!(begin.elapsed() < patience, "it hangs");
+        assert!(begin.elapsed() < timeout, "it hangs");
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -227,7 +227,7 @@ impl Listening {
             assert_eq!(error.raw_os_error(), Some(libc::EINPROGRESS), "{error}");
         }
         socket.set_nonblocking(false).expect("sets");
-        socket.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("can wait");
         socket.into()
     }
 
@@ -236,7 +236,7 @@ impl Listening {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.bind(&SocketAddr::from((source, 0)).into()).expect("binds");
         socket.connect(&self.address.into()).expect("connects");
-        socket.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("can wait");
         socket.into()
     }
 

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn report(directory: &TempDir, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_handoff-workshop"))
@@ -59,9 +59,9 @@ fn a_page_is_drawn_from_a_directory_and_again_from_itself() {
     let directory = results();
     let output = report(&directory, &["--from", "results"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     assert_eq!(
-        said,
+        stdout,
         "handoff-report.html: 2 tables of 2 runs, 2 rows, 0 of them without figures\n"
     );
     let page = directory.path().join("handoff-report.html");
@@ -97,8 +97,8 @@ fn mistakes_are_told_in_one_line_and_leave_no_page() {
     for (args, code, line) in cases {
         let output = report(&directory, args);
         assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
-        let said = stderr(&output);
-        assert!(said.trim_start_matches("handoff: ").starts_with(line), "{said}");
+        let text = stderr(&output);
+        assert!(text.trim_start_matches("handoff: ").starts_with(line), "{text}");
         assert!(output.stdout.is_empty());
     }
     assert_eq!(names(directory.path()), ["results"]);
@@ -140,7 +140,7 @@ fn a_signal_leaves_nothing_behind() {
         !status.contains("Threads:\t1\n")
     };
     while !works() {
-        assert!(begin.elapsed() < PATIENCE, "it does not begin");
+        assert!(begin.elapsed() < TIMEOUT, "it does not begin");
         thread::sleep(Duration::from_millis(5));
     }
     kill_process(Pid::from_child(&child), Signal::TERM).expect("it is there");
@@ -149,7 +149,7 @@ fn a_signal_leaves_nothing_behind() {
         if let Some(ended) = child.try_wait().expect("it is ours") {
             break ended;
         }
-        assert!(begin.elapsed() < PATIENCE, "it does not end");
+        assert!(begin.elapsed() < TIMEOUT, "it does not end");
         thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(ended.code(), Some(143));

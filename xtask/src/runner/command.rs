@@ -108,7 +108,7 @@ pub fn run(args: &Args, stop: &StopFlag) -> Result<u8> {
         machine: prepared.machine.clone(),
     };
     let mut lost = None;
-    let report = crate::lanes::run(&plan, stop, |test| {
+    let report = crate::workers::run(&plan, stop, |test| {
         show(test);
         if let (Some(journal), None, true) = (&mut journal, &lost, test.ran) {
             lost = append(journal, test).err();

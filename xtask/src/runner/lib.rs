@@ -17,17 +17,17 @@
 pub mod command;
 mod in_guest;
 mod keep;
-mod lanes;
 mod libtest;
 mod may_skip;
 mod on_host;
 mod plan;
 mod report;
 mod selection;
+mod workers;
 
-pub use lanes::run;
 pub use libtest::{Output, Sums};
 pub use may_skip::MaySkip;
 pub use plan::Plan;
 pub use report::{Report, TestResult, Verdict};
 pub use selection::{Part, Program, Stage, programs_from_cargo};
+pub use workers::run;

@@ -14,8 +14,8 @@ pub(super) fn list(program: &Program) -> Result<Vec<String>> {
     list.args(["--list", "--format=terse"]).current_dir(&program.directory);
     let output = list.output().trying(program.path.display())?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let cause = format!("{} does not list its tests: {said}", program.path.display());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let cause = format!("{} does not list its tests: {stderr}", program.path.display());
         return Err(Error::Failed(cause));
     }
     Ok(names(&String::from_utf8_lossy(&output.stdout)))
@@ -36,7 +36,7 @@ pub(super) fn arguments(test: &str) -> [&str; 5] {
 pub(super) fn verdict(test: &str, printed: &str, well: bool, ended: &str) -> Verdict {
     let mut output = Output::default();
     printed.lines().for_each(|line| output.line(line));
-    match (output.sums.last(), output.said.first()) {
+    match (output.sums.last(), output.skips.first()) {
         (Some(Sums { passed: 1, failed: 0, .. }), skip) if well => match skip {
             Some((_, reason)) => Verdict::Skipped { reason: reason.clone() },
             None => Verdict::Passed,
@@ -71,7 +71,7 @@ fn words_of(test: &str, printed: &str) -> String {
 #[derive(Debug, Default)]
 pub struct Output {
     /// The skip lines and the ignored tests: the test and the reason.
-    said: Vec<(String, String)>,
+    skips: Vec<(String, String)>,
     sums: Vec<Sums>,
 }
 
@@ -90,7 +90,7 @@ impl Output {
     /// Takes the next line.
     pub fn line(&mut self, line: &str) {
         if let Some(skip) = skip(line).or_else(|| ignored(line)) {
-            self.said.push(skip);
+            self.skips.push(skip);
         } else if let Some(sums) = sums(line) {
             self.sums.push(sums);
         }
@@ -104,7 +104,7 @@ impl Output {
 
     /// The tests that skipped or were ignored, with their reasons.
     pub fn skips(&self) -> &[(String, String)] {
-        &self.said
+        &self.skips
     }
 }
 

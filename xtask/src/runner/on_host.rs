@@ -63,8 +63,8 @@ fn wait(command: &mut Command, limit: Duration, stop: &StopFlag) -> Result<Optio
         if stopped || begin.elapsed() > limit + kept_waiting.total().min(3 * limit) {
             // A group that is gone already is fine.
             let _ = kill_process_group(group, Signal::TERM);
-            let patience = Instant::now() + GRACE;
-            while Instant::now() < patience && child.try_wait().trying(&what)?.is_none() {
+            let deadline = Instant::now() + GRACE;
+            while Instant::now() < deadline && child.try_wait().trying(&what)?.is_none() {
                 thread::sleep(LOOK);
             }
             let _ = kill_process_group(group, Signal::KILL);
@@ -82,10 +82,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::lanes::run;
     use crate::may_skip::MaySkip;
     use crate::report::{Report, TestResult, Verdict};
     use crate::selection::Part;
+    use crate::workers::run;
     use handoff_lab::Machine;
 
     /// The ways in which a test ends.

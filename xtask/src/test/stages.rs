@@ -40,7 +40,7 @@ const OF_KERNELS: [&str; 30] = [
 
 /// Tests of the command and of HTTP that depend on what an old kernel lacks.
 const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user,http::answers::,http::bodies::,\
-                              http::life::,http::requests::,serve::ends::";
+                              http::lifecycle::,http::requests::,serve::ends::";
 
 /// On 7.3 run the tests that need it, which are in modules of this name, and one of whether it boots.
 const OF_LINUX_73: &str = "kernels::,bench::linux73::,rx_queue::linux73::,cp::nic::linux73::";

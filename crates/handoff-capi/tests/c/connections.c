@@ -169,7 +169,7 @@ static void crowd(uint32_t ring)
 static void untold(uint32_t ring)
 {
 	handoff_driver driver = driver_with(ring);
-	struct timeval patience = { 10, 0 };
+	struct timeval timeout = { 10, 0 };
 	struct sockaddr_in address;
 	handoff_listener listener;
 	int fd = bound(&address), client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -182,7 +182,7 @@ static void untold(uint32_t ring)
 		CHECK(handoff_turn(driver, 10 * 1000 * 1000, NULL, 0) == 0);
 	CHECK(handoff_close(driver) == 0);
 	CHECK(handoff_close(listener) == 0);
-	CHECK(setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) == 0);
+	CHECK(setsockopt(client, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) == 0);
 	CHECK(recv(client, &place, 1, 0) == 0 || errno == ECONNRESET);
 	close(client);
 }

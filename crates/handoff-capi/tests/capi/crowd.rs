@@ -28,7 +28,7 @@ fn stranger(server: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Asks until all is back: a busy machine may be slower than the server's patience.
+/// Asks until all is back: a busy machine may be slower than the server's time-out.
 fn assert_served(server: SocketAddr, number: usize) {
     let sent: Vec<_> = (0..100_000).map(|at| (at / 7 + number) as u8).collect();
     loop {

@@ -14,7 +14,7 @@ use super::holders::{self, Holder};
 use super::supervise;
 
 /// How long a mere look may hold a device open, and how long its number may stay in use.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long the processes of a removed device may take to end.
 const LETTING_GO: Duration = Duration::from_secs(5);
@@ -84,7 +84,7 @@ pub(super) fn run(args: &DelArgs, context: &Context) -> Result<(), Failure> {
             until_unused(*id, context, || ending::stop_unused(&mut control, *id))?;
             ending::forget(&mut control, *id)?;
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !control.wait_until_gone(*id, PAUSE).map_err(failure)? {
             context.stop.check()?;
             // Whoever still has it open keeps its number in use.
@@ -109,7 +109,7 @@ fn until_unused(
     context: &Context,
     mut held: impl FnMut() -> Result<Option<Vec<Holder>>, Failure>,
 ) -> Result<(), Failure> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while let Some(holders) = held()? {
         // Programs that look at new devices open them for a moment.
         if Instant::now() > deadline {

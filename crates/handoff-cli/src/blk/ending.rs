@@ -97,7 +97,7 @@ impl Ending {
     /// Starts it, before there is a device.
     pub(super) fn prepare(stop: &Stop, role: Role) -> Result<Self, io::Error> {
         let (device, devices) = mpsc::channel();
-        stop.be_patient();
+        stop.catch_second_signal();
         let stop = stop.clone();
         thread::Builder::new()
             .name("blk-ending".to_owned())
@@ -198,9 +198,9 @@ pub(super) fn force(
     let mut child = start(id, false)?;
     let mut ends_in = |time| match ends_within(&mut child, time, check)? {
         Some(status) if !status.success() => {
-            let mut said = String::new();
-            let _ = child.stderr.take().map(|mut errors| errors.read_to_string(&mut said));
-            Err(Failure::failed(format!("/dev/ublkb{id} is not ended ({status}): {said}")))
+            let mut stderr = String::new();
+            let _ = child.stderr.take().map(|mut errors| errors.read_to_string(&mut stderr));
+            Err(Failure::failed(format!("/dev/ublkb{id} is not ended ({status}): {stderr}")))
         }
         ended => Ok(ended.is_some()),
     };

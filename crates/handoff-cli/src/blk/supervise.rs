@@ -33,20 +33,20 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use self::lives::{Lives, PAUSE, pause_after};
+use self::lifetimes::{Lifetimes, PAUSE, pause_after};
 use self::log::Log;
 use self::spare::Spare;
 use super::ending::{self, Ending, Role};
 use super::failure::failure;
 use super::pressure;
 
-mod lives;
+mod lifetimes;
 mod log;
 mod spare;
 
 /// After so many short-lived servers the supervisor gives up, unless memory or descriptors were short: then it
 /// pauses, each time twice as long as before, as between waiting servers.
-const SHORT_LIVES: u32 = 10;
+const SHORT_LIFETIMES: u32 = 10;
 /// How often to look at a server whose end cannot be waited for, and to retry what failed for lack of
 /// resources.
 const LOOK: Duration = Duration::from_millis(500);
@@ -387,7 +387,7 @@ pub(super) fn watch(
     let following = Task::following(&record, id, files.hand_on().map_err(Failure::failed)?);
     let mut spare = Spare::of(&following);
     let mut log = Log::of(&directory, &files);
-    let mut lives = Lives::new();
+    let mut lifetimes = Lifetimes::new();
     loop {
         let status = wait(&mut child, &mut spare, &mut log).map_err(Failure::failed)?;
         let Some(signal) = status.signal() else {
@@ -413,19 +413,19 @@ pub(super) fn watch(
         let mut starved = is_starved(status);
         let mut pause = Duration::ZERO;
         loop {
-            lives.end();
-            let too_short = lives.short.checked_sub(SHORT_LIVES);
+            lifetimes.end();
+            let too_short = lifetimes.short.checked_sub(SHORT_LIFETIMES);
             if let Some(more) = too_short.filter(|_| starved) {
                 pause = pause_after(more);
             }
             thread::sleep(pause);
             if too_short.is_some() && !starved {
                 return Err(Failure::failed(format!(
-                    "{SHORT_LIVES} servers of device {id} ended at once: `handoff blk recover {id}` \
+                    "{SHORT_LIFETIMES} servers of device {id} ended at once: `handoff blk recover {id}` \
                      tries again"
                 )));
             }
-            lives.begin();
+            lifetimes.begin();
             // Before anything is printed, which may take memory.
             let called = spare.call();
             if let Some(killed) = killed.take() {

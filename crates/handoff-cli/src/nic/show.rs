@@ -192,15 +192,15 @@ fn in_full(shown: &Shown) -> String {
 fn queues(nic: &Nic, text: &mut String) {
     let hashed: BTreeSet<u32> = nic.table().map(|table| table.queues()).unwrap_or_default();
     for queue in nic.queues.iter().flatten() {
-        let mut said = Vec::new();
-        said.extend(queue.napi.map(|napi| format!("NAPI {napi}")));
-        said.extend(queue.irq.map(|irq| format!("interrupt {irq}")));
-        said.extend(queue.thread.map(|thread| format!("thread {thread}")));
+        let mut details = Vec::new();
+        details.extend(queue.napi.map(|napi| format!("NAPI {napi}")));
+        details.extend(queue.irq.map(|irq| format!("interrupt {irq}")));
+        details.extend(queue.thread.map(|thread| format!("thread {thread}")));
         if hashed.contains(&queue.id) {
-            said.push("host's own traffic".to_owned());
+            details.push("host's own traffic".to_owned());
         }
-        said.extend(queue.bound.map(|bound| format!("bound to {}", bound.name())));
-        let line = format!("{:12} {}", format!("queue {}", queue.id), said.join(", "));
+        details.extend(queue.bound.map(|bound| format!("bound to {}", bound.name())));
+        let line = format!("{:12} {}", format!("queue {}", queue.id), details.join(", "));
         let _ = writeln!(text, "{}", line.trim_end());
     }
 }

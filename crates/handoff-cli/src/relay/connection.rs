@@ -11,7 +11,7 @@ use handoff_command::clock;
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
 use super::Relay;
-use super::ledger::Counted;
+use super::counters::Counted;
 use handoff_net::reach;
 
 /// After a failure to accept or to connect that says nothing of when it ends.
@@ -20,7 +20,7 @@ pub(super) const AGAIN: Duration = Duration::from_millis(250);
 /// How long a direction may take to end, once the other has failed.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Serves a client to the end, and says in the ledger how it was.
+/// Serves a client to the end, and counts how it was.
 pub(super) async fn serve(
     relay: Rc<Relay>,
     client: Socket,
@@ -109,7 +109,7 @@ async fn connect(relay: &Relay) -> Result<(Socket, SocketAddr), String> {
         let reached = loop {
             match reach::connect_to(&relay.driver, *address, timeout).await {
                 Err(error @ Error::NoDescriptor { .. }) if begin.elapsed() < timeout => {
-                    relay.ledger.note(error.to_string());
+                    relay.counters.note(error.to_string());
                     clock::pass(&relay.driver, AGAIN).await;
                 }
                 reached => break reached,
@@ -117,14 +117,14 @@ async fn connect(relay: &Relay) -> Result<(Socket, SocketAddr), String> {
         };
         match reached {
             Ok(socket) => {
-                relay.ledger.reached();
+                relay.counters.reached();
                 return Ok((socket, *address));
             }
             Err(error) => errors.push(format!("{address}: {}", reach::why(&error))),
         }
     }
     let failure = format!("the target can't be reached: {}", errors.join("; "));
-    relay.ledger.unreached(&failure);
+    relay.counters.unreached(&failure);
     Err(failure)
 }
 
@@ -142,7 +142,7 @@ impl Drop for Ways<'_> {
         for (route, by_queue) in [(&self.up, by_queue), (&self.down, false)] {
             self.counted.carried(route, by_queue);
             for (engine, reason) in route.passed_over() {
-                self.relay.ledger.note(format!("{engine} can't serve: {reason}"));
+                self.relay.counters.note(format!("{engine} can't serve: {reason}"));
             }
         }
     }

@@ -6,13 +6,12 @@
 //! - whatever ends the command, connections are closed and what was lent is back;
 //! - the engine that served, what was passed over and what was copied are in the report.
 //!
-//! The way: [`worker`] (a thread) -> [`gate`] (accepts, connects, keeps the number) -> [`connection`] (two routes and their
-//! end) -> [`ledger`] (counts, and tells the access log) ->
-//! [`report`].
+//! The way: [`worker`] (a thread) -> [`accept`] (accepts, connects, keeps the number) -> [`connection`] (two routes
+//! and their end) -> [`counters`] (counts, and tells the access log) -> [`report`].
 
+mod accept;
 mod connection;
-mod gate;
-mod ledger;
+mod counters;
 mod log;
 mod report;
 mod worker;
@@ -34,12 +33,12 @@ use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, output, quantity};
 use handoff_sys::getbuf;
 
-use gate::Door;
+use accept::ConnectionLimit;
+use counters::{Counters, Shared};
 use handoff_net::address::{Address, Endpoint};
 use handoff_net::deadline::Deadline;
 use handoff_net::nic::{self, Card};
 use handoff_net::reach::{self, Addresses, Listener};
-use ledger::{Ledger, Shared};
 use report::Report;
 use worker::{First, Turn, Worker};
 
@@ -182,7 +181,7 @@ pub(crate) struct Relay {
     least_rate: u64,
     /// Between looks at a connection that may stand still.
     look: Duration,
-    ledger: Ledger,
+    counters: Counters,
 }
 
 /// Relays until it is stopped, or the number of connections is through.
@@ -239,7 +238,7 @@ fn relay(
     );
     let log = args.log.open()?;
     let shared = Shared::new(context.json, log.clone());
-    let door = Door::new(args.connections)?;
+    let limit = ConnectionLimit::new(args.connections)?;
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
     let mut first = First { address, card, others: Vec::new() };
     let mut turns = Vec::new();
@@ -265,7 +264,7 @@ fn relay(
             listener,
             target: target.clone(),
             shared: shared.clone(),
-            door: &door,
+            limit: &limit,
             stop: context.stop.clone(),
             quit: watched.try_clone().failed("watching threads")?,
             turn,
@@ -275,10 +274,10 @@ fn relay(
     // Of several failures the first is told.
     let ended: Result<(), Failure> = on_threads(&quit, tasks).into_iter().collect();
     log.into_iter().for_each(AccessLog::close);
-    let told = shared.close();
+    let totals = shared.close();
     // Some have let clients in.
-    if !told.counts.is_empty() {
-        let report = Report::new(&clock, told);
+    if !totals.counts.is_empty() {
+        let report = Report::new(&clock, totals);
         if context.json { output::json(&report)? } else { output::text(&report.text())? }
     }
     ended?;

@@ -8,7 +8,7 @@ use handoff_command::clock::Clock;
 use handoff_command::output;
 use serde::Serialize;
 
-use super::ledger::Told;
+use super::counters::Totals;
 use handoff_net::arrived::Arrived;
 
 /// What is counted while it runs.
@@ -85,7 +85,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(clock: &Clock, Told { notes, counts: of_threads, nic }: Told) -> Self {
+    pub(super) fn new(clock: &Clock, Totals { notes, counts: of_threads, nic }: Totals) -> Self {
         let (seconds, cpu_seconds) = clock.read();
         let threads = of_threads.values().map(|counts| counts.connections).collect();
         let mut counts = Counts::default();

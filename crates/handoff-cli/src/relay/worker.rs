@@ -14,8 +14,8 @@ use handoff_command::descriptors::Reserve;
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock, output, service};
 
-use super::gate::{self, Door, Ends};
-use super::ledger::{Ledger, Shared};
+use super::accept::{self, ConnectionLimit, Ends};
+use super::counters::{Counters, Shared};
 use super::{Args, EngineName, Relay};
 use handoff_net::nic::{self, Card};
 use handoff_net::reach::Listener;
@@ -43,7 +43,7 @@ pub(super) struct Worker<'a> {
     pub(super) listener: Listener,
     pub(super) target: Vec<SocketAddr>,
     pub(super) shared: Shared,
-    pub(super) door: &'a Door,
+    pub(super) limit: &'a ConnectionLimit,
     pub(super) stop: Stop,
     /// Readable when another thread has failed.
     pub(super) quit: UnixStream,
@@ -123,19 +123,19 @@ impl Worker<'_> {
                 true => LOOK,
                 false => clock::between_looks(args.idle),
             },
-            ledger: Ledger::new(self.shared),
+            counters: Counters::new(self.shared),
             driver,
         });
-        self.note.into_iter().for_each(|note| relay.ledger.note(note));
+        self.note.into_iter().for_each(|note| relay.counters.note(note));
         if let Some(reason) = relay.driver.ring_unavailable() {
-            relay.ledger.note(format!("plain system calls instead of io_uring: {reason}"));
+            relay.counters.note(format!("plain system calls instead of io_uring: {reason}"));
         }
         let executor = Executor::new(&relay.driver);
-        let ends = Ends { stop: &self.stop, quit: self.quit, door: self.door };
-        let ended = executor.run(gate::run(&relay, &executor, self.listener, args, ends));
+        let ends = Ends { stop: &self.stop, quit: self.quit, limit: self.limit };
+        let ended = executor.run(accept::run(&relay, &executor, self.listener, args, ends));
         // What is still under way is dropped, and counted, before the report.
         drop(executor);
-        relay.ledger.close(number, queue.as_ref());
+        relay.counters.close(number, queue.as_ref());
         ended.failed("relaying")?
     }
 }

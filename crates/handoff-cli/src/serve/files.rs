@@ -17,7 +17,7 @@ use http::{Extensions, HeaderName, HeaderValue, Method, Request, Response, Statu
 use tower_service::Service;
 
 use super::conditions::Wanted;
-use super::known::{Known, Told};
+use super::header_cache::{FileHeaders, HeaderCache};
 use super::root::{Found, Missing, Root};
 
 /// Answers requests for the files of a directory. Clones serve the same one.
@@ -26,7 +26,7 @@ pub(super) struct Files(Rc<Shared>);
 
 struct Shared {
     root: Root,
-    known: Known,
+    headers: HeaderCache,
     /// What is said of files that can't be opened.
     unopened: RateLimit,
     /// For the files, if connections could take all descriptors.
@@ -57,8 +57,8 @@ impl Service<Request<RequestBody>> for Files {
 
 impl Files {
     pub(super) fn new(root: Root, unopened: RateLimit, reserve: Option<Reserve>) -> Self {
-        let (known, statuses) = Default::default();
-        Self(Rc::new(Shared { root, known, unopened, reserve, statuses }))
+        let (headers, statuses) = Default::default();
+        Self(Rc::new(Shared { root, headers, unopened, reserve, statuses }))
     }
 
     /// Answers so far, by their status.
@@ -75,8 +75,8 @@ impl Files {
         let room = self.0.reserve.as_ref().map(|reserve| reserve.lend(1));
         match self.0.root.find(request.uri().path()) {
             Found::File { file, stat, name } => {
-                let told = self.0.known.told(&name, &file, &stat);
-                of_file(room, file, &told, request, extensions)
+                let headers = self.0.headers.get(&name, &file, &stat);
+                of_file(room, file, &headers, request, extensions)
             }
             Found::Directory => {
                 let response = plain(StatusCode::MOVED_PERMANENTLY, "this is a directory");
@@ -103,13 +103,13 @@ impl Files {
 fn of_file(
     room: Option<Lent>,
     file: File,
-    told: &Told,
+    headers: &FileHeaders,
     request: &Request<RequestBody>,
     extensions: Extensions,
 ) -> Response<String> {
-    let size = told.state.size;
+    let size = headers.state.size;
     let lent = |status, range| {
-        let mut response = answer(status, told);
+        let mut response = answer(status, headers);
         *response.extensions_mut() = extensions;
         let body = LentBody::file(file, range);
         response.extensions_mut().insert(match room {
@@ -118,14 +118,14 @@ fn of_file(
         });
         response
     };
-    match told.state.wanted(request.method(), request.headers()) {
+    match headers.state.wanted(request.method(), request.headers()) {
         Wanted::Whole => lent(StatusCode::OK, 0..size),
         Wanted::Part(range) => {
             let part = format!("bytes {}-{}/{size}", range.start, range.end - 1);
             with(lent(StatusCode::PARTIAL_CONTENT, range), CONTENT_RANGE, &part)
         }
         Wanted::Unchanged => {
-            let mut response = answer(StatusCode::NOT_MODIFIED, told);
+            let mut response = answer(StatusCode::NOT_MODIFIED, headers);
             // The client's copy identifies it.
             response.headers_mut().remove(CONTENT_TYPE);
             response.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
@@ -139,10 +139,10 @@ fn of_file(
     }
 }
 
-fn answer(status: StatusCode, told: &Told) -> Response<String> {
+fn answer(status: StatusCode, headers: &FileHeaders) -> Response<String> {
     let mut response = Response::new(String::new());
     *response.status_mut() = status;
-    response.headers_mut().clone_from(&told.fields);
+    response.headers_mut().clone_from(&headers.fields);
     response
 }
 

@@ -5,13 +5,13 @@
 //! - however the command ends, no request is accepted any more, and those under way have --grace seconds;
 //! - the report says what was sent, and what of it was copied.
 //!
-//! The way: [`root`] (from a path to an open file) -> [`known`] (its headers) -> [`conditions`] (the wanted part) ->
-//! [`files`] (the service) -> [`worker`] (a thread that serves) -> [`report`].
+//! The way: [`root`] (from a path to an open file) -> [`header_cache`] (its headers) -> [`conditions`] (the wanted
+//! part) -> [`files`] (the service) -> [`worker`] (a thread that serves) -> [`report`].
 
 mod args;
 mod conditions;
 mod files;
-mod known;
+mod header_cache;
 mod log;
 mod report;
 mod root;

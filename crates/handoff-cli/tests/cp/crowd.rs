@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use crate::hostile;
 use crate::session::{cp, names, path, pattern, run};
-use crate::strangers::{Crowd, KINDS, Tongue, Visited};
+use crate::strangers::{Crowd, KINDS, Protocol, Visited};
 use handoff_testbed::running::Running;
 
 /// A page for the first words of each, and what keeps them.
@@ -22,7 +22,7 @@ const KIB_OF_A_STRANGER: u64 = 16;
 /// --buffer times --depth, and the code that the transfer is the first to run.
 const KIB_OF_THE_TRANSFER: u64 = (4 + 6) << 10;
 
-pub(crate) const TONGUE: Tongue = Tongue { begin: &MAGIC, huge, asks };
+pub(crate) const PROTOCOL: Protocol = Protocol { begin: &MAGIC, huge, asks };
 
 /// A hello of more than there is room for.
 fn huge(number: usize) -> Vec<u8> {
@@ -56,7 +56,7 @@ fn a_receiver_serves_its_sender_among_strangers() {
         let receiver = Running::start(&mut cp(&args));
         let address = receiver.address();
         let visited = Visited::new(receiver.pid());
-        let mut crowd = Crowd::new(kind, TONGUE, |_| {
+        let mut crowd = Crowd::new(kind, PROTOCOL, |_| {
             TcpStream::connect(address.strip_prefix("tcp://").unwrap()).unwrap()
         });
         let mut sender = cp(&["--verify", "--streams", &count, "-", &address]);
@@ -134,8 +134,8 @@ fn a_sender_is_waited_for_no_longer_when_strangers_come() {
     }
     for (waiting, _) in alone.into_iter().chain(visited) {
         let ended = waiting.end();
-        let said = ended.stderr.contains("nobody connected in time (--connect-timeout)");
-        assert!(ended.code == Some(1) && said, "{ended:?}");
+        let reported = ended.stderr.contains("nobody connected in time (--connect-timeout)");
+        assert!(ended.code == Some(1) && reported, "{ended:?}");
     }
 }
 
@@ -153,9 +153,9 @@ fn the_oldest_of_too_many_strangers_makes_room() {
         let address = receiver.address();
         let connect = |_| TcpStream::connect(address.strip_prefix("tcp://").unwrap()).unwrap();
         let crowd: Vec<_> = (0..strangers).map(connect).collect();
-        let said = receiver.line("it said nothing while others came");
+        let line = receiver.line("it said nothing while others came");
         let oldest = crowd[0].local_addr().unwrap();
-        assert!(said.contains(&format!("from {oldest}")), "{said}");
+        assert!(line.contains(&format!("from {oldest}")), "{line}");
         let (sent, received) = (run(&["/proc/version", &address]), receiver.end());
         assert_eq!((sent.code, received.code), (Some(0), Some(0)), "{sent:?} {received:?}");
     }

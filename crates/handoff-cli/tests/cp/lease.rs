@@ -13,7 +13,7 @@ mod guest {
     use handoff_testbed::running::Running;
 
     /// A host with a card, a container on it, and another host that knows the way to the container.
-    struct Bed {
+    struct Testbed {
         pair: Pair,
         container: Namespace,
         /// Lives in the container, so that it has a number to be found by.
@@ -23,16 +23,16 @@ mod guest {
     const V4: &str = "10.99.7.2";
     const V6: &str = "fd00:99:7::2";
 
-    impl Bed {
+    impl Testbed {
         fn new(mtu: u32) -> Self {
             let pair = Pair::wire(mtu).expect("a pair of NICs");
             let container = Namespace::new().expect("a namespace");
             let mut sleep = Command::new("sleep");
             let inside = container.attach(sleep.arg("600")).spawn().expect("starts");
-            let bed = Self { pair, container, inside };
-            bed.ip(&["route", "add", V4, "via", &bed.pair.right.v4().to_string()]);
-            bed.ip(&["-6", "route", "add", V6, "via", &bed.pair.right.v6().to_string()]);
-            bed
+            let testbed = Self { pair, container, inside };
+            testbed.ip(&["route", "add", V4, "via", &testbed.pair.right.v4().to_string()]);
+            testbed.ip(&["-6", "route", "add", V6, "via", &testbed.pair.right.v6().to_string()]);
+            testbed
         }
 
         /// On the other host.
@@ -70,7 +70,7 @@ mod guest {
         }
     }
 
-    impl Drop for Bed {
+    impl Drop for Testbed {
         fn drop(&mut self) {
             self.inside.kill().expect("lives");
             self.inside.wait().expect("ends");
@@ -90,28 +90,28 @@ mod guest {
     #[test]
     fn a_container_receives_a_file_on_a_leased_queue_without_a_copy() {
         const LEN: usize = 4_000_001;
-        let bed = Bed::new(1_500);
-        let device = bed.pair.right.device();
-        let to = bed.inside.id().to_string();
+        let testbed = Testbed::new(1_500);
+        let device = testbed.pair.right.device();
+        let to = testbed.inside.id().to_string();
         let addresses = ["--address", V4, "--address", V6];
-        let leased = bed.nic(&[&["lease", device, "--to", &to][..], &addresses].concat());
+        let leased = testbed.nic(&[&["lease", device, "--to", &to][..], &addresses].concat());
         assert_eq!(leased["device_queues"], serde_json::json!([1]), "{leased}");
         let directory = tempfile::tempdir().expect("a directory");
         let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
         fs::write(&source, pattern(LEN)).expect("writes");
         for (host, streams) in [(V4.to_owned(), "1"), (format!("[{V6}]"), "3")] {
-            let moved = bed.pair.right.dma_bytes().expect("counts");
-            let report = bed.transfer(&format!("{host}:0"), &source, &copy, streams);
+            let moved = testbed.pair.right.dma_bytes().expect("counts");
+            let report = testbed.transfer(&format!("{host}:0"), &source, &copy, streams);
             let received = without_a_copy(&report, LEN);
             // The card has moved them, by its own count.
-            let moved = bed.pair.right.dma_bytes().expect("counts") - moved;
+            let moved = testbed.pair.right.dma_bytes().expect("counts") - moved;
             assert!(moved >= received, "{moved} bytes by the card: {report}");
             assert!(fs::read(&copy).expect("is there") == pattern(LEN));
         }
         let mut receiver = cp(&["tcp-listen://:0", path(&copy), "--nic", "nk0", "--queues", "2"]);
-        let refused = Running::start(bed.container.attach(receiver.arg("--force"))).end();
+        let refused = Running::start(testbed.container.attach(receiver.arg("--force"))).end();
         refused.says(3, "receive from one (--queues 1)");
-        let undone = bed.nic(&["restore", device]);
+        let undone = testbed.nic(&["restore", device]);
         assert_eq!(undone[0]["left"], serde_json::json!([]), "{undone}");
     }
 
@@ -119,56 +119,56 @@ mod guest {
     #[test]
     fn the_address_that_a_container_has_is_leased_unless_another_is_named() {
         const LEN: usize = 1_000_001;
-        let bed = Bed::new(1_500);
-        let device = bed.pair.right.device();
-        let to = bed.inside.id().to_string();
+        let testbed = Testbed::new(1_500);
+        let device = testbed.pair.right.device();
+        let to = testbed.inside.id().to_string();
         let mut ip = Command::new("ip");
-        let ip = bed.container.attach(ip.args(["address", "add", V4, "dev", "lo"]));
+        let ip = testbed.container.attach(ip.args(["address", "add", V4, "dev", "lo"]));
         assert!(ip.status().expect("starts").success());
-        let back = format!("{}/32", bed.pair.left.v4());
-        let leased = bed.nic(&["lease", device, "--to", &to, "--route", &back]);
+        let back = format!("{}/32", testbed.pair.left.v4());
+        let leased = testbed.nic(&["lease", device, "--to", &to, "--route", &back]);
         let pair =
             &leased["steps"].as_array().expect("a list").iter().rev().nth(1).expect("a step");
         assert_eq!(pair["change"]["pair"]["addresses"], serde_json::json!([V4]), "{leased}");
         let directory = tempfile::tempdir().expect("a directory");
         let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
         fs::write(&source, pattern(LEN)).expect("writes");
-        let report = bed.transfer(&format!("{V4}:0"), &source, &copy, "1");
+        let report = testbed.transfer(&format!("{V4}:0"), &source, &copy, "1");
         without_a_copy(&report, LEN);
         assert!(fs::read(&copy).expect("is there") == pattern(LEN));
-        bed.nic(&["restore", device]);
+        testbed.nic(&["restore", device]);
     }
 
     /// A port that is not led to the queue is received as ever, also while the queue is bound.
     #[test]
     fn other_ports_of_the_container_keep_out_of_the_leased_queue() {
         const LEN: usize = 300_001;
-        let bed = Bed::new(1_500);
-        let device = bed.pair.right.device();
-        let to = bed.inside.id().to_string();
-        bed.nic(&["lease", device, "--to", &to, "--address", V4, "--port", "7070"]);
+        let testbed = Testbed::new(1_500);
+        let device = testbed.pair.right.device();
+        let to = testbed.inside.id().to_string();
+        testbed.nic(&["lease", device, "--to", &to, "--address", V4, "--port", "7070"]);
         let directory = tempfile::tempdir().expect("a directory");
         let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
         fs::write(&source, pattern(LEN)).expect("writes");
         let mut bound = cp(&[&format!("tcp-listen://{V4}:7070"), "/dev/null", "--nic", "nk0"]);
-        let bound = Running::start(bed.container.attach(&mut bound));
+        let bound = Running::start(testbed.container.attach(&mut bound));
         bound.address();
         let mut plain = cp(&[&format!("tcp-listen://{V4}:0"), path(&copy)]);
-        let plain = Running::start(bed.container.attach(&mut plain));
+        let plain = Running::start(testbed.container.attach(&mut plain));
         let mut sender = cp(&[path(&source), &plain.address(), "--verify"]);
-        let sender = Running::start(bed.pair.left.namespace().attach(&mut sender)).end();
+        let sender = Running::start(testbed.pair.left.namespace().attach(&mut sender)).end();
         let plain = plain.end();
         assert_eq!((sender.code, plain.code), (Some(0), Some(0)), "{sender:?}{plain:?}");
         assert!(fs::read(&copy).expect("is there") == pattern(LEN));
 
         let mut second = cp(&["tcp-listen://:0", path(&copy), "--force", "--nic", "nk0"]);
-        let second = Running::start(bed.container.attach(&mut second)).end();
+        let second = Running::start(testbed.container.attach(&mut second)).end();
         second.says(3, "all queues that it has leased are bound by programs");
 
         // Whoever has it bound does not keep the host from taking it back.
-        let undone = bed.nic(&["restore", device]);
+        let undone = testbed.nic(&["restore", device]);
         assert_eq!(undone[0]["left"], serde_json::json!([]), "{undone}");
-        assert_eq!(bed.nic(&["show", device])["queues"][3]["bound"], Value::Null);
+        assert_eq!(testbed.nic(&["show", device])["queues"][3]["bound"], Value::Null);
         bound.signal(Signal::INT);
         assert_eq!(bound.end().code, Some(130));
     }

@@ -145,9 +145,9 @@ fn a_source_that_is_cut_leaves_nothing() {
         std::io::Read::read_to_end(&mut child.stdout.take().unwrap(), &mut all).unwrap();
         child.wait_with_output().unwrap()
     };
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("was cut while it was read"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("was cut while it was read"), "{stderr}");
     assert!(!destination.exists());
 }
 

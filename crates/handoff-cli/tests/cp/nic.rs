@@ -69,7 +69,7 @@ mod guest {
 
     use super::*;
     use crate::session::cp;
-    use handoff_testbed::running::{PATIENCE, Running, is_long};
+    use handoff_testbed::running::{Running, TIMEOUT, is_long};
 
     #[test]
     fn a_file_goes_over_the_wire_without_a_copy() {
@@ -358,7 +358,7 @@ mod guest {
             stream.write_all(&pattern(LEN)).expect("there is room");
             let begin = Instant::now();
             while acknowledged(&stream) < all {
-                assert!(begin.elapsed() < PATIENCE, "the packets do not arrive");
+                assert!(begin.elapsed() < TIMEOUT, "the packets do not arrive");
                 sleep(Duration::from_millis(2));
             }
         });

@@ -154,9 +154,9 @@ fn a_reader_that_leaves_ends_the_transfer() {
         .spawn();
     let mut receiver = receiver.unwrap();
     drop(receiver.stdout.take());
-    let mut said = std::io::BufReader::new(receiver.stderr.take().unwrap());
+    let mut stderr = std::io::BufReader::new(receiver.stderr.take().unwrap());
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
     let address = line.trim().strip_prefix("handoff: listening on ").unwrap();
     let sender = Running::start(&mut cp(&["/dev/zero", address]));
     sender.end().says(1, "the receiver failed: what it writes to was closed");

@@ -236,13 +236,13 @@ mod guest {
     }
 
     /// Two hosts, and a directory for files.
-    struct Bed {
+    struct Testbed {
         pair: Pair,
         directory: tempfile::TempDir,
         before: String,
     }
 
-    impl Bed {
+    impl Testbed {
         fn new(mtu: u32) -> Self {
             let pair = Pair::wire(mtu).expect("a pair of NICs");
             let before = settings(&pair.right);
@@ -286,9 +286,9 @@ mod guest {
     #[test]
     fn queues_are_shared_by_threads_and_nothing_is_copied() {
         const LEN: usize = 8_000_001;
-        let bed = Bed::new(4_148);
+        let testbed = Testbed::new(4_148);
         let (source, copy) =
-            (bed.directory.path().join("source"), bed.directory.path().join("copy"));
+            (testbed.directory.path().join("source"), testbed.directory.path().join("copy"));
         fs::write(&source, pattern(LEN)).expect("writes");
         for (options, shares, queues, shared) in [
             (&["--threads", "2"][..], &[2, 2][..], 1, true),
@@ -300,7 +300,7 @@ mod guest {
             (&[], &[2, 2], 1, true),
             (&["--threads", "1"], &[4], 1, false),
         ] {
-            let received = bed.transfer(&source, options, &["--verify"]);
+            let received = testbed.transfer(&source, options, &["--verify"]);
             let report = received_without_a_copy(&received, LEN as u64);
             assert_eq!(report["threads"], serde_json::json!(shares), "{report}");
             let nic = &report["nic"];
@@ -313,16 +313,16 @@ mod guest {
     #[test]
     fn a_receiver_that_connects_leads_its_streams_to_the_queues_of_their_threads() {
         const LEN: usize = 8_000_001;
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         let (source, copy) =
-            (bed.directory.path().join("source"), bed.directory.path().join("copy"));
+            (testbed.directory.path().join("source"), testbed.directory.path().join("copy"));
         fs::write(&source, pattern(LEN)).expect("writes");
         let mut sender =
-            cp(&[path(&source), &format!("tcp-listen://{}:0", bed.pair.left.v4()), "--verify"]);
-        let sender = Running::start(bed.pair.left.namespace().attach(&mut sender));
+            cp(&[path(&source), &format!("tcp-listen://{}:0", testbed.pair.left.v4()), "--verify"]);
+        let sender = Running::start(testbed.pair.left.namespace().attach(&mut sender));
         let mut receiver = cp(&[&sender.address(), path(&copy), "--json", "--streams", "4"]);
-        receiver.args(["--nic", bed.pair.right.device(), "--threads", "4", "--queues", "2"]);
-        let received = Running::start(bed.pair.right.namespace().attach(&mut receiver)).end();
+        receiver.args(["--nic", testbed.pair.right.device(), "--threads", "4", "--queues", "2"]);
+        let received = Running::start(testbed.pair.right.namespace().attach(&mut receiver)).end();
         let report = received.report();
         assert_eq!(sender.end().code, Some(0));
         assert_eq!(report["threads"], serde_json::json!([1, 1, 1, 1]), "{report}");
@@ -331,19 +331,19 @@ mod guest {
         let counts = ["zero_copy", "copied", "unknown"].map(|it| report["hops"][0][it].as_u64());
         assert!(counts.into_iter().flatten().sum::<u64>() > LEN as u64, "{report}");
         assert!(fs::read(&copy).expect("is there") == pattern(LEN));
-        assert_eq!(settings(&bed.pair.right), bed.before);
+        assert_eq!(settings(&testbed.pair.right), testbed.before);
     }
 
     /// Threads tell how many connections to expect at least.
     #[test]
     fn there_is_memory_for_a_stream_of_each_thread() {
         const LEN: usize = 1_000_001;
-        let bed = Bed::new(1_500);
-        let source = bed.directory.path().join("source");
+        let testbed = Testbed::new(1_500);
+        let source = testbed.directory.path().join("source");
         fs::write(&source, pattern(LEN)).expect("writes");
         let limit = |streams: &'static str| {
             let options = ["--threads", "4", "--queues", "2", "--streams", streams];
-            let received = bed.transfer(&source, &options, &[]);
+            let received = testbed.transfer(&source, &options, &[]);
             let report = received_without_a_copy(&received, LEN as u64);
             report["nic"]["chunks_limit"].as_u64().expect("a number")
         };
@@ -364,22 +364,22 @@ mod guest {
 
     #[test]
     fn that_memory_may_run_dry_is_told_once() {
-        let bed = Bed::new(1_500);
-        let receiver = bed.receiver(&["--streams", "1", "--threads", "2"]);
+        let testbed = Testbed::new(1_500);
+        let receiver = testbed.receiver(&["--streams", "1", "--threads", "2"]);
         let address = receiver.address();
         let many = || Peer::greet(&address, 16);
-        let mut peer = bed.pair.left.namespace().run(many).expect("runs there");
+        let mut peer = testbed.pair.left.namespace().run(many).expect("runs there");
         peer.send();
         receiver.line("may run dry");
         // Another thread would say it before.
-        let ends = [&bed.pair.left, &bed.pair.right];
+        let ends = [&testbed.pair.left, &testbed.pair.right];
         eventually("all is read", || ends.iter().all(|end| has_read_all(end)).then_some(()));
         receiver.signal(Signal::INT);
         peer.answers();
         drop(peer);
         let ended = receiver.end();
         assert_eq!(ended.stderr.matches("may run dry").count(), 1, "{ended:?}");
-        bed.assert_as_before();
+        testbed.assert_as_before();
     }
 
     /// As before Linux 7.2.
@@ -387,14 +387,14 @@ mod guest {
     fn queues_that_cannot_be_shared_have_one_thread_each() {
         const REGISTER_ZCRX_CTRL: u64 = 36;
         const LEN: usize = 4_000_001;
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         let (source, copy) =
-            (bed.directory.path().join("source"), bed.directory.path().join("copy"));
+            (testbed.directory.path().join("source"), testbed.directory.path().join("copy"));
         fs::write(&source, pattern(LEN)).expect("writes");
         for (queues, shares) in [("1", &[4][..]), ("2", &[2, 2])] {
-            let listen = format!("tcp-listen://{}:0", bed.pair.right.v4());
+            let listen = format!("tcp-listen://{}:0", testbed.pair.right.v4());
             let mut receiver = cp(&["--json", "--force", &listen, path(&copy)]);
-            receiver.args(["--nic", bed.pair.right.device(), "--streams", "4"]);
+            receiver.args(["--nic", testbed.pair.right.device(), "--streams", "4"]);
             receiver.args(["--threads", "4", "--queues", queues]);
             let is_control = SeccompCondition::new(
                 1,
@@ -406,9 +406,9 @@ mod guest {
             let control = vec![control.expect("a rule")];
             let call = libc::SYS_io_uring_register;
             let receiver = refusing(&mut receiver, call, control, libc::EINVAL as u32);
-            let receiver = Running::start(bed.pair.right.namespace().attach(receiver));
+            let receiver = Running::start(testbed.pair.right.namespace().attach(receiver));
             let mut sender = cp(&[path(&source), &receiver.address(), "--streams", "4"]);
-            let sent = Running::start(bed.pair.left.namespace().attach(&mut sender)).end();
+            let sent = Running::start(testbed.pair.left.namespace().attach(&mut sender)).end();
             assert_eq!(sent.code, Some(0), "{sent:?}");
             let report = received_without_a_copy(&receiver.end(), LEN as u64);
             assert_eq!(report["threads"], serde_json::json!(shares), "{report}");
@@ -417,25 +417,25 @@ mod guest {
             assert!(notes.contains("one thread for each queue: "), "{report}");
             assert!(notes.contains("can't share an rx queue between rings"), "{report}");
             assert!(fs::read(&copy).expect("is there") == pattern(LEN));
-            assert_eq!(settings(&bed.pair.right), bed.before);
+            assert_eq!(settings(&testbed.pair.right), testbed.before);
         }
     }
 
     #[test]
     fn holes_are_left_out_by_all_threads() {
         const LEN: u64 = 1 << 30;
-        let bed = Bed::new(1_500);
-        let source = bed.directory.path().join("source");
+        let testbed = Testbed::new(1_500);
+        let source = testbed.directory.path().join("source");
         let file = File::create_new(&source).expect("makes");
         file.set_len(LEN).expect("sets");
         for part in 0..8 {
             file.write_all_at(&pattern(100_000), part * (LEN / 8)).expect("writes");
         }
-        let received = bed.transfer(&source, &["--threads", "2"], &["--verify"]);
+        let received = testbed.transfer(&source, &["--threads", "2"], &["--verify"]);
         let report = received_without_a_copy(&received, 8 * 100_000);
         assert!(report["holes"].as_u64() > Some(LEN - (2 << 20)), "{report}");
         assert_eq!(report["threads"], serde_json::json!([2, 2]), "{report}");
-        let copy = File::open(bed.directory.path().join("copy")).expect("is there");
+        let copy = File::open(testbed.directory.path().join("copy")).expect("is there");
         let status = copy.metadata().expect("is a file");
         assert_eq!(status.len(), LEN);
         assert!(status.blocks() * 512 < 2 << 20, "{} bytes of disk", status.blocks() * 512);
@@ -449,32 +449,32 @@ mod guest {
 
     #[test]
     fn a_stream_that_is_cut_ends_all_threads_and_puts_the_interface_back() {
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         for options in [&["--threads", "2"][..], &["--threads", "4", "--queues", "2"]] {
-            cut(bed.receiver(options), |address| bed.peer(address));
-            bed.assert_as_before();
+            cut(testbed.receiver(options), |address| testbed.peer(address));
+            testbed.assert_as_before();
         }
     }
 
     #[test]
     fn a_signal_ends_all_threads_and_puts_the_interface_back() {
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         let options = ["--threads", "4", "--queues", "2"];
-        stopped(bed.receiver(&options), |address| bed.peer(address));
-        bed.assert_as_before();
+        stopped(testbed.receiver(&options), |address| testbed.peer(address));
+        testbed.assert_as_before();
         // Before there is a sender.
-        let receiver = bed.receiver(&options);
+        let receiver = testbed.receiver(&options);
         receiver.address();
         receiver.signal(Signal::TERM);
         receiver.end().says(143, "stopped by SIGTERM");
-        bed.assert_as_before();
+        testbed.assert_as_before();
     }
 
     /// A sender that has sent something and waits for more, and what keeps it so.
-    fn stalled(bed: &Bed, receiver: &Running) -> (Running, std::process::ChildStdin) {
+    fn stalled(testbed: &Testbed, receiver: &Running) -> (Running, std::process::ChildStdin) {
         let mut sender = cp(&["-", &receiver.address(), "--streams", "4"]);
         let sender = sender.stdin(Stdio::piped());
-        let mut sender = Running::start(bed.pair.left.namespace().attach(sender));
+        let mut sender = Running::start(testbed.pair.left.namespace().attach(sender));
         let mut input = sender.input();
         // More than the pipe and the sender's buffers take: the rest is sent by then.
         input.write_all(&pattern(3_000_000)).expect("writes");
@@ -483,34 +483,35 @@ mod guest {
 
     #[test]
     fn a_sender_that_is_killed() {
-        let bed = Bed::new(1_500);
-        let receiver = bed.receiver(&["--threads", "2"]);
-        let (sender, _input) = stalled(&bed, &receiver);
+        let testbed = Testbed::new(1_500);
+        let receiver = testbed.receiver(&["--threads", "2"]);
+        let (sender, _input) = stalled(&testbed, &receiver);
         sender.signal(Signal::KILL);
         assert_eq!(sender.end().code, None);
         let ended = receiver.end();
         ended.says(1, "the sender ended the connection midway, after");
-        bed.assert_as_before();
+        testbed.assert_as_before();
     }
 
     #[test]
     fn what_a_killed_receiver_has_set_up_is_restored() {
-        let bed = Bed::new(1_500);
-        let receiver = bed.receiver(&["--threads", "4", "--queues", "2"]);
-        let (sender, _input) = stalled(&bed, &receiver);
+        let testbed = Testbed::new(1_500);
+        let receiver = testbed.receiver(&["--threads", "4", "--queues", "2"]);
+        let (sender, _input) = stalled(&testbed, &receiver);
         receiver.signal(Signal::KILL);
         assert_eq!(receiver.end().code, None);
         sender.end().says(1, "the receiver left before it confirmed");
-        assert_ne!(settings(&bed.pair.right), bed.before);
+        assert_ne!(settings(&testbed.pair.right), testbed.before);
         let mut restore = Command::new(env!("CARGO_BIN_EXE_handoff"));
-        restore.args(["nic", "restore", bed.pair.right.device()]);
-        let restored = bed.pair.right.namespace().attach(&mut restore).output().expect("starts");
+        restore.args(["nic", "restore", testbed.pair.right.device()]);
+        let restored =
+            testbed.pair.right.namespace().attach(&mut restore).output().expect("starts");
         assert!(restored.status.success(), "{restored:?}");
-        bed.assert_as_before();
+        testbed.assert_as_before();
         // And it can be done again.
-        let source = bed.directory.path().join("source");
+        let source = testbed.directory.path().join("source");
         fs::write(&source, pattern(1_000_000)).expect("writes");
-        let received = bed.transfer(&source, &["--threads", "2"], &[]);
+        let received = testbed.transfer(&source, &["--threads", "2"], &[]);
         received_without_a_copy(&received, 1_000_000);
     }
 }

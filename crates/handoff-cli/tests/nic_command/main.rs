@@ -4,5 +4,5 @@ mod guest {
     mod ended;
     mod host;
     mod lease;
-    mod said;
+    mod output;
 }

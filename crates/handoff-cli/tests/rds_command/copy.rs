@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use handoff_testbed::running::{PATIENCE, Running};
+use handoff_testbed::running::{Running, TIMEOUT};
 
 /// Bytes of which no two pages are the same.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
@@ -88,7 +88,7 @@ impl Endless {
         let begin = Instant::now();
         // It reads only when the receiver has answered.
         while rustix::io::ioctl_fionread(&seen).expect("tells") > 0 {
-            assert!(begin.elapsed() < PATIENCE, "nothing is read");
+            assert!(begin.elapsed() < TIMEOUT, "nothing is read");
             std::thread::sleep(Duration::from_millis(2));
         }
         Self { running, _source: ours }
@@ -131,15 +131,15 @@ pub(crate) fn receives_only_from_those_named(pair: &Pair, engine: &[&str]) {
         let mut receives = [engine, &["--force"]].concat();
         receives.extend(named.into_iter().flat_map(|named| ["--from", named]));
         let receiver = receiver(&pair.right, &files.copy(), &receives);
-        let patience = ["--connect-timeout", if lets_in { "60" } else { "1" }];
-        let sends = [engine, &patience].concat();
+        let timeout = ["--connect-timeout", if lets_in { "60" } else { "1" }];
+        let sends = [engine, &timeout].concat();
         let sent = sender(&pair.left, &files.source(), &pair.right, &sends).end();
         assert_eq!(sent.code, Some(i32::from(!lets_in)), "{sent:?}");
         if !lets_in {
             receiver.signal(Signal::TERM);
         }
         let received = receiver.end();
-        let said = [&warning, &refusal].map(|line| received.stderr.contains(line));
-        assert_eq!(said, [named.is_none(), !lets_in], "{received:?}");
+        let reported = [&warning, &refusal].map(|line| received.stderr.contains(line));
+        assert_eq!(reported, [named.is_none(), !lets_in], "{received:?}");
     }
 }

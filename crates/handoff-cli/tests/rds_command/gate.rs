@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use handoff_testbed::running::PATIENCE;
+use handoff_testbed::running::TIMEOUT;
 
 /// Whoever opens the directory waits until the gate is dropped.
 pub(crate) struct Gate(OwnedFd);
@@ -34,7 +34,7 @@ impl Gate {
     /// Waits until somebody waits.
     pub(crate) fn await_somebody(&self) {
         let mut events = [PollFd::new(&self.0, PollFlags::IN)];
-        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        assert_eq!(poll(&mut events, Some(&patience)).expect("poll works"), 1, "nobody comes");
+        let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
+        assert_eq!(poll(&mut events, Some(&timeout)).expect("poll works"), 1, "nobody comes");
     }
 }

@@ -7,13 +7,13 @@ use std::thread::JoinHandle;
 use futures_lite::future::or;
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor};
-use handoff_cp::wire::{Decoder, Event as Said, Frame, HELLO_LEN, Hello};
+use handoff_cp::wire::{Decoder, Event as WireEvent, Frame, HELLO_LEN, Hello};
 use handoff_rds::Received;
 use handoff_rds::own::{Engine, Socket};
 use handoff_rds::protocol::{Event, Limits};
 use handoff_testbed::PairEnd;
 
-use handoff_testbed::running::PATIENCE;
+use handoff_testbed::running::TIMEOUT;
 
 /// The port that copies are received at.
 pub(crate) const PORT: u16 = 4000;
@@ -36,7 +36,7 @@ pub(crate) fn play<T: Send + 'static>(
         let socket = engine.bind(PORT).expect("free");
         let serving = engine.run();
         let peer = Peer { engine, socket };
-        let part = driver.timeout(PATIENCE, part(&peer));
+        let part = driver.timeout(TIMEOUT, part(&peer));
         let played = Executor::new(&driver).run(async {
             match select(pin!(part), pin!(serving)).await {
                 Either::Left((played, _)) => played.expect("in time"),
@@ -95,7 +95,7 @@ impl Peer {
     pub(crate) async fn ending(&self) -> Frame {
         loop {
             let received = self.hear().await.expect("says how it ended");
-            if let Ok((_, Some(Said::Frame(frame)))) = Decoder::new().next(&received.payload)
+            if let Ok((_, Some(WireEvent::Frame(frame)))) = Decoder::new().next(&received.payload)
                 && matches!(frame, Frame::Answer { .. } | Frame::Abort { .. })
             {
                 return frame;

@@ -11,7 +11,7 @@ use handoff_testbed::{Pair, PairEnd};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use handoff_testbed::running::{Ended, PATIENCE, Running};
+use handoff_testbed::running::{Ended, Running, TIMEOUT};
 
 /// Runs `handoff rds` at one end of the pair.
 pub(crate) fn rds(end: &PairEnd, arguments: &[&str]) -> Ended {
@@ -82,8 +82,8 @@ pub(crate) fn stress(
     let time = seconds.to_string();
     // A busy machine may have nobody answer for a while.
     let base = ["stress", &own, "-s", &peer, "--json", "--time", &time];
-    let patient = ["--timeout", "100"];
-    let asked = rds(left, &[&base[..], engine, &patient, more].concat()).report();
+    let timeout = ["--timeout", "100"];
+    let asked = rds(left, &[&base[..], engine, &timeout, more].concat()).report();
     let (code, answered) = answering.stop();
     assert_eq!(code, Some(130));
     assert_eq!((&asked["corrupt"], &answered["corrupt"]), (&0.into(), &0.into()));
@@ -125,7 +125,7 @@ fn packets(end: &PairEnd) -> u64 {
 /// Waits until the two talk.
 pub(crate) fn many_packets_come_to(end: &PairEnd) {
     let enough = packets(end) + 500;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while packets(end) < enough {
         assert!(Instant::now() < deadline, "{} of {enough} packets", packets(end));
         thread::sleep(Duration::from_millis(5));

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::session::Relay;
 use crate::session::{echo, there_and_back};
-use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited, despite_idle};
+use crate::strangers::{CROWD, Crowd, KINDS, Kind, Protocol, Visited, despite_idle};
 
 /// What the relay keeps of a connection and its two routes; payload is spliced.
 const KIB_OF_A_STRANGER: u64 = 16;
@@ -17,7 +17,8 @@ pub(crate) const KEPT_DESCRIPTORS: usize = 32 + 8;
 /// The code that a connection is the first to run.
 const KIB_OF_THE_PEER: u64 = 2 << 10;
 
-pub(crate) const TONGUE: Tongue = Tongue { begin: b"GET / HTTP/1.1\r\n", huge: flood, asks: flood };
+pub(crate) const PROTOCOL: Protocol =
+    Protocol { begin: b"GET / HTTP/1.1\r\n", huge: flood, asks: flood };
 
 /// There are no lengths: as much as the relay takes, of whoever reads nothing.
 fn flood(_: usize) -> Vec<u8> {
@@ -25,7 +26,7 @@ fn flood(_: usize) -> Vec<u8> {
 }
 
 fn strangers(kind: Kind, relay: &Relay) -> Crowd {
-    let crowd = Crowd::new(kind, TONGUE, |_| relay.connect_from([127, 0, 0, 2]));
+    let crowd = Crowd::new(kind, PROTOCOL, |_| relay.connect_from([127, 0, 0, 2]));
     relay.await_all();
     crowd
 }

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::session::Relay;
 use crate::session::{ENGINES, bytes_at, command, echo, serve, there_and_back};
-use handoff_testbed::running::{PATIENCE, Running};
+use handoff_testbed::running::{Running, TIMEOUT};
 
 #[test]
 fn no_more_are_served_at_once_than_allowed() {
@@ -22,12 +22,12 @@ fn no_more_are_served_at_once_than_allowed() {
     let relay = Relay::start(target, &["--max-connections", "2", "--connections", "4"]);
     let [first, second] = [(); 2].map(|()| {
         let client = relay.connect();
-        begun.recv_timeout(PATIENCE).expect("two are served");
+        begun.recv_timeout(TIMEOUT).expect("two are served");
         client
     });
     let others = [(); 2].map(|()| relay.connect());
     drop(first);
-    begun.recv_timeout(PATIENCE).expect("a third, since one has ended");
+    begun.recv_timeout(TIMEOUT).expect("a third, since one has ended");
     drop((second, others));
     let report = relay.end().report();
     assert_eq!((&report["connections"], &report["most_open"]), (&4.into(), &2.into()), "{report}");
@@ -91,7 +91,7 @@ fn who_sends_too_little_is_closed() {
         slow.set_read_timeout(Some(std::time::Duration::from_millis(50))).expect("sets");
         // A byte every now and then, until the relay ends it.
         loop {
-            assert!(begin.elapsed() < PATIENCE, "it goes on");
+            assert!(begin.elapsed() < TIMEOUT, "it goes on");
             if slow.write_all(b"x").is_err() {
                 break;
             }

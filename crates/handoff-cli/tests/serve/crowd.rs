@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::session::Server;
 use crate::session::{command, content, directory};
-use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited, despite_idle};
+use crate::strangers::{CROWD, Crowd, KINDS, Kind, Protocol, Visited, despite_idle};
 
 /// The longest head, and what the server keeps of a connection.
 pub(crate) const KIB_OF_A_STRANGER: u64 = 32 + 16;
@@ -22,8 +22,8 @@ pub(crate) const KEPT_DESCRIPTORS: usize = 32 + 8;
 
 pub(crate) const LARGE: usize = 1_000_000;
 
-pub(crate) const TONGUE: Tongue =
-    Tongue { begin: b"GET /large HTTP/1.1\r\nHost: h\r\nA: ", huge, asks };
+pub(crate) const PROTOCOL: Protocol =
+    Protocol { begin: b"GET /large HTTP/1.1\r\nHost: h\r\nA: ", huge, asks };
 
 fn asks(_: usize) -> Vec<u8> {
     b"GET /huge HTTP/1.1\r\nHost: h\r\n\r\n".to_vec()
@@ -42,7 +42,7 @@ fn huge(number: usize) -> Vec<u8> {
 }
 
 fn strangers(kind: Kind, serving: &Server) -> Crowd {
-    let crowd = Crowd::new(kind, TONGUE, |_| serving.connect_from([127, 0, 0, 2]));
+    let crowd = Crowd::new(kind, PROTOCOL, |_| serving.connect_from([127, 0, 0, 2]));
     serving.await_all();
     crowd
 }

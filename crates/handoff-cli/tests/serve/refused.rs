@@ -8,7 +8,7 @@ use crate::session::Server;
 use crate::session::{command, directory};
 use handoff_testbed::running::Running;
 
-fn said(place: &Path, options: &[&str]) -> (Option<i32>, String) {
+fn outcome(place: &Path, options: &[&str]) -> (Option<i32>, String) {
     let output = command(place, options).output().expect("starts");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
@@ -29,7 +29,7 @@ fn what_makes_no_sense_is_said() {
         ("", &["--threads", "3", "--max-connections", "2"], 2, "below --threads"),
         ("", &["--idle", "0"], 2, "above 0"),
     ] {
-        let (ended, errors) = said(&place.path().join(path), options);
+        let (ended, errors) = outcome(&place.path().join(path), options);
         assert_eq!(ended, Some(code), "{errors}");
         assert!(errors.contains(words), "{errors}");
     }
@@ -42,7 +42,7 @@ fn a_port_in_use_is_one_also_for_several_threads() {
         let serving = Server::start(place.path(), &["--threads", threads]);
         let address = serving.address.to_string();
         for other in ["1", "2"] {
-            let (code, errors) = said(place.path(), &["--listen", &address, "--threads", other]);
+            let (code, errors) = outcome(place.path(), &["--listen", &address, "--threads", other]);
             assert_eq!(code, Some(1), "{errors}");
             assert!(errors.contains("in use"), "{errors}");
         }

@@ -10,7 +10,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::session::Server;
 use crate::session::{content, directory};
-use handoff_testbed::running::PATIENCE;
+use handoff_testbed::running::TIMEOUT;
 
 /// The server as systemd starts it, with these sockets.
 fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {
@@ -33,7 +33,7 @@ fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {
 fn a_socket_of_systemd_is_served_by_all_threads_and_readiness_is_told() {
     let files = directory(&[("a", 100_000)]);
     let told = UnixDatagram::bind(files.path().join(".told")).expect("binds");
-    told.set_read_timeout(Some(PATIENCE)).expect("can wait");
+    told.set_read_timeout(Some(TIMEOUT)).expect("can wait");
     let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
     let address = listener.local_addr().expect("is bound");
     let mut command = started_by_systemd(files.path(), &[&listener]);
@@ -43,9 +43,9 @@ fn a_socket_of_systemd_is_served_by_all_threads_and_readiness_is_told() {
     drop(listener);
     let mut room = [0; 256];
     let len = told.recv(&mut room).expect("is told");
-    let said = std::str::from_utf8(&room[..len]).expect("text");
+    let message = std::str::from_utf8(&room[..len]).expect("text");
     let expected = format!("READY=1\nSTATUS=listening on http://{address}\n");
-    assert_eq!(said.trim_end(), expected.trim_end());
+    assert_eq!(message.trim_end(), expected.trim_end());
     for _ in 0..20 {
         let answer = server.ask("GET /a", "");
         assert_eq!((answer.status, answer.body == content(100_000)), (200, true));
@@ -60,13 +60,13 @@ fn what_systemd_passes_has_to_be_one_socket_that_listens() {
     let files = directory(&[]);
     let [one, other] = [0, 0].map(|_| TcpListener::bind("127.0.0.1:0").expect("binds"));
     let datagrams = UdpSocket::bind("127.0.0.1:0").expect("binds");
-    for (sockets, said) in [
+    for (sockets, expected) in [
         (&[&one as &dyn AsFd, &other][..], "systemd passes 2 sockets, and one is listened on"),
         (&[&datagrams], "the socket that systemd passes does not listen for TCP"),
     ] {
         let ended = started_by_systemd(files.path(), sockets).output().expect("runs");
         let line = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(2), "{line}");
-        assert!(line.contains(said) && line.lines().count() == 1, "{line}");
+        assert!(line.contains(expected) && line.lines().count() == 1, "{line}");
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{SockFilter, SockRef};
 
-use handoff_testbed::running::PATIENCE;
+use handoff_testbed::running::TIMEOUT;
 
 /// Strangers of one kind.
 pub(crate) const CROWD: usize = 200;
@@ -58,7 +58,7 @@ pub(crate) fn despite_idle(serve: impl Fn()) {
 
 /// A protocol, as these peers speak it.
 #[derive(Clone, Copy)]
-pub(crate) struct Tongue {
+pub(crate) struct Protocol {
     /// What a peer begins with.
     pub(crate) begin: &'static [u8],
     /// A message with the largest lengths, from the peer of this number.
@@ -70,15 +70,19 @@ pub(crate) struct Tongue {
 /// Connected hostile peers. They end with a reset.
 pub(crate) struct Crowd {
     kind: Kind,
-    tongue: Tongue,
-    /// How many bytes those that drip have said.
-    said: usize,
+    protocol: Protocol,
+    /// How many bytes each of those that drip has sent.
+    sent_bytes: usize,
     streams: Vec<TcpStream>,
 }
 
 impl Crowd {
     /// Peers of a kind, each on the connection that `connect` makes for its number.
-    pub(crate) fn new(kind: Kind, tongue: Tongue, connect: impl Fn(usize) -> TcpStream) -> Self {
+    pub(crate) fn new(
+        kind: Kind,
+        protocol: Protocol,
+        connect: impl Fn(usize) -> TcpStream,
+    ) -> Self {
         let join = |number| {
             let stream = connect(number);
             let socket = SockRef::from(&stream);
@@ -89,14 +93,15 @@ impl Crowd {
             let _ = match kind {
                 Kind::Silent | Kind::Dripping => Ok(()),
                 Kind::Random => { &stream }.write_all(&noise(number)),
-                Kind::HugeLengths => { &stream }.write_all(&(tongue.huge)(number)),
-                Kind::NeverReads => { &stream }.write_all(&(tongue.asks)(number)),
+                Kind::HugeLengths => { &stream }.write_all(&(protocol.huge)(number)),
+                Kind::NeverReads => { &stream }.write_all(&(protocol.asks)(number)),
                 Kind::HalfClosed => stream.shutdown(Shutdown::Write),
                 Kind::Gone => socket.attach_filter(&[nothing_arrives()]),
             };
             stream
         };
-        let mut crowd = Self { kind, tongue, said: 0, streams: (0..CROWD).map(join).collect() };
+        let mut crowd =
+            Self { kind, protocol, sent_bytes: 0, streams: (0..CROWD).map(join).collect() };
         crowd.go_on();
         crowd
     }
@@ -106,8 +111,8 @@ impl Crowd {
         if self.kind != Kind::Dripping {
             return;
         }
-        let byte = [self.tongue.begin[self.said % self.tongue.begin.len()]];
-        self.said += 1;
+        let byte = [self.protocol.begin[self.sent_bytes % self.protocol.begin.len()]];
+        self.sent_bytes += 1;
         for stream in &mut self.streams {
             // As above.
             let _ = stream.write_all(&byte);
@@ -135,7 +140,7 @@ impl Crowd {
     pub(crate) fn all_end(self) {
         for mut stream in self.streams {
             stream.set_nonblocking(false).expect("sets");
-            stream.set_read_timeout(Some(PATIENCE)).expect("sets");
+            stream.set_read_timeout(Some(TIMEOUT)).expect("sets");
             // Ended or reset.
             if let Err(error) = std::io::copy(&mut stream, &mut std::io::sink()) {
                 assert_ne!(error.kind(), ErrorKind::WouldBlock, "a stranger stays");
@@ -204,7 +209,7 @@ impl Visited {
             if now <= self.descriptors + others {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "{now} descriptors, after {}", self.descriptors);
+            assert!(begin.elapsed() < TIMEOUT, "{now} descriptors, after {}", self.descriptors);
             crowd.iter_mut().for_each(|crowd| crowd.go_on());
             thread::sleep(LOOK);
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long what is awaited may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const ROWS: u16 = 20;
 pub(crate) const COLUMNS: u16 = 90;
@@ -72,17 +72,17 @@ impl Terminal {
     }
 
     /// Waits until it shows a line that begins so, and below it the progress; returns what was written so far.
-    pub(crate) fn progress_below(&mut self, said: &str) -> String {
+    pub(crate) fn progress_below(&mut self, above: &str) -> String {
         let mut written = String::new();
         let begin = Instant::now();
         loop {
             written.push_str(&self.read());
             let lines = shown(&written);
-            let below = lines.iter().skip_while(|line| !line.starts_with(said)).nth(1);
+            let below = lines.iter().skip_while(|line| !line.starts_with(above)).nth(1);
             if below.is_some_and(|line| line.contains(" B/s")) {
                 return written;
             }
-            assert!(begin.elapsed() < PATIENCE, "no progress line below '{said}': {lines:?}");
+            assert!(begin.elapsed() < TIMEOUT, "no progress line below '{above}': {lines:?}");
         }
     }
 
@@ -96,7 +96,7 @@ impl Terminal {
             if let Some(line) = lines.iter().find(|line| is_like(line)) {
                 return line.clone();
             }
-            assert!(begin.elapsed() < PATIENCE, "{what} is not shown: {lines:?}");
+            assert!(begin.elapsed() < TIMEOUT, "{what} is not shown: {lines:?}");
         }
     }
 

@@ -123,9 +123,7 @@ fn modules_import_downwards_only() {
     let crates = crates();
     let mut faults = Vec::new();
     for directory in tables.keys().filter(|directory| !crates.contains_key(*directory)) {
-        faults.push(format!(
-            "{directory}: layers.md has layers of a crate that is not there"
-        ));
+        faults.push(format!("{directory}: layers.md has layers of a crate that is not there"));
     }
     for (directory, found) in &crates {
         match tables.get(directory) {

@@ -63,8 +63,8 @@ pub(super) struct Line<'a> {
     lent: RefCell<VecDeque<(u32, u64)>>,
     /// Returned payload that the peer may not have taken yet, with its end.
     held: RefCell<Vec<(u64, Buffer)>>,
-    /// Bytes of the stream of frames that were said, and that the receiver has taken.
-    said: Cell<u64>,
+    /// Bytes of the stream of frames that were sent, and that the receiver has taken.
+    sent: Cell<u64>,
     taken: Cell<u64>,
     under_way: Cell<usize>,
     tally: Cell<Tally>,
@@ -114,7 +114,7 @@ pub(super) fn with<T>(
         free: RefCell::default(),
         lent: RefCell::default(),
         held: RefCell::default(),
-        said: Cell::new(0),
+        sent: Cell::new(0),
         taken: Cell::new(0),
         under_way: Cell::new(0),
         tally: Cell::default(),
@@ -333,7 +333,7 @@ impl Line<'_> {
             self.attend()?;
             self.changed().await?;
         }
-        self.said.set(self.said.get() + frame.len() as u64);
+        self.sent.set(self.sent.get() + frame.len() as u64);
         Ok(())
     }
 
@@ -345,7 +345,7 @@ impl Line<'_> {
     /// As [`Line::say`].
     pub(super) async fn lend(&self, mut payload: Buffer) -> Result<(), Failure> {
         let peer = self.peer.get().ok_or_else(|| Failure::failed("nobody is there to send to"))?;
-        let end = self.said.get() + payload.len() as u64;
+        let end = self.sent.get() + payload.len() as u64;
         while end > self.taken.get() + WINDOW {
             self.attend()?;
             self.changed().await?;
@@ -363,7 +363,7 @@ impl Line<'_> {
             self.attend()?;
             self.changed().await?;
         }
-        self.said.set(end);
+        self.sent.set(end);
         self.lent.borrow_mut().push_back((cookie, end));
         self.under_way.set(self.under_way.get() + 1);
         self.spoken.set(Instant::now());
@@ -380,7 +380,7 @@ impl Line<'_> {
         // What is still under way comes first; a peer that does not read it notices the silence.
         let begin = Instant::now();
         while begin.elapsed() < LAST_WORDS
-            && self.try_say(peer, frame.encode()).is_ok_and(|said| !said)
+            && self.try_say(peer, frame.encode()).is_ok_and(|sent| !sent)
             && self.reap().is_ok()
         {
             self.look().await;

@@ -12,7 +12,7 @@
 //! A message is a hello, or a part of the stream of frames; a piece of payload is a message by itself, so
 //! it is sent in place.
 
-mod greeting;
+mod handshake;
 mod line;
 mod receiving;
 mod sending;

@@ -11,7 +11,7 @@ use handoff_command::clock::Clock;
 use handoff_command::{Failure, output};
 use handoff_net::address::Endpoint;
 
-use super::greeting::{admit, resolve};
+use super::handshake::{accept_hello, resolve};
 use super::line::{self, Line};
 use crate::destination::Target;
 use crate::intake::{Frames, Intake, Portion};
@@ -38,7 +38,7 @@ pub(crate) fn receive(
     line::with(job, own.ip(), Some(own.port()), AllowList::new(from), async |line| {
         output::say(format_args!("listening on rds://{}", SocketAddr::new(own.ip(), own.port())));
         allow_list::warn(own, from, "send");
-        let peer = job.unless_stopped(admit(line)).await?;
+        let peer = job.unless_stopped(accept_hello(line)).await?;
         let clock = Clock::start();
         job.order.set_length(peer.length);
         let output = Output::open(job.order, target)?;

@@ -6,7 +6,7 @@ use handoff_command::allow_list::AllowList;
 use handoff_command::clock::Clock;
 use handoff_net::address::Endpoint;
 
-use super::greeting::{knock, own_address, resolve};
+use super::handshake::{own_address, resolve, send_hello};
 use super::line::{self, Line};
 use crate::answer;
 use crate::checksum::{PieceSum, zeros};
@@ -50,7 +50,7 @@ pub(crate) fn send(
             preserves: false,
             hears_work: false,
         };
-        job.unless_stopped(knock(line, peer, &hello)).await?;
+        job.unless_stopped(send_hello(line, peer, &hello)).await?;
         line.begin(peer, &hello);
         let clock = Clock::start();
         let sender = Sender { line, inlet, piece, decoder: Decoder::new(), answer: None };

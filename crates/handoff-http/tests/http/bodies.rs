@@ -10,7 +10,7 @@ use handoff_http::{BodyError, Limits, RequestBody};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 
-use crate::serving::{Of, PATIENCE, RINGS, Serving, content, until_full};
+use crate::serving::{Of, RINGS, Serving, TIMEOUT, content, until_full};
 
 /// Answers with the body and what came behind it.
 fn echo(ring: RingUse, limits: Limits) -> Serving {
@@ -161,7 +161,7 @@ fn slow_clients_are_told_so() {
         while client.stream.peek(&mut [0]).is_err_and(goes_on) {
             client.try_send(b"e");
         }
-        client.stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        client.stream.set_read_timeout(Some(TIMEOUT)).expect("can wait");
         assert_eq!(client.answer().status, 408);
         assert_eq!(serving.stop().refused, 4);
     }
@@ -206,7 +206,7 @@ fn a_service_learns_that_its_client_has_left() {
         client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n123");
         serving.until(|served| served.requests == 1);
         drop(client);
-        let told = told.recv_timeout(PATIENCE).expect("it is told");
+        let told = told.recv_timeout(TIMEOUT).expect("it is told");
         assert_eq!(told, Err(BodyError::Disconnected));
         assert_eq!(serving.stop().cut_short, 1);
     }
@@ -242,7 +242,7 @@ fn a_reset_behind_a_body_that_nobody_reads_is_noticed() {
             rustix::net::sockopt::set_socket_linger(&client.stream, Some(Duration::ZERO))
                 .expect("may reset");
             drop(client);
-            told.recv_timeout(PATIENCE).expect("the service's future is dropped");
+            told.recv_timeout(TIMEOUT).expect("the service's future is dropped");
             assert_eq!(serving.stop().cut_short, 1);
         }
     }

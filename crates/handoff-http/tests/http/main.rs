@@ -5,7 +5,7 @@ mod bodies;
 mod curl;
 mod guest;
 mod hyper;
-mod life;
+mod lifecycle;
 mod pages;
 mod refused;
 mod requests;

@@ -12,8 +12,8 @@ fn mirror() -> Router {
     let tell = async |request: Request| {
         assert!(request.extensions().get::<Peer>().is_some());
         let (method, uri) = (request.method().clone(), request.uri().clone());
-        let said = request.headers().get("x-said").map(|it| it.to_str().expect("text").to_owned());
-        format!("{method} {uri} {}", said.unwrap_or_default())
+        let value = request.headers().get("x-said").map(|it| it.to_str().expect("text").to_owned());
+        format!("{method} {uri} {}", value.unwrap_or_default())
     };
     Router::new().route("/bytes", get("hello")).fallback(any(tell))
 }

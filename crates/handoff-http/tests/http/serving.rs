@@ -21,7 +21,7 @@ use http_body::Body;
 use tower_service::Service;
 
 /// Longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// With io_uring, and without.
 pub(crate) const RINGS: [RingUse; 2] = [RingUse::Prefer, RingUse::Avoid];
@@ -121,7 +121,7 @@ impl Serving {
             if so(&served) {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "it stays at {served:?}");
+            assert!(begin.elapsed() < TIMEOUT, "it stays at {served:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -201,7 +201,7 @@ impl Client {
     }
 
     pub(crate) fn of(stream: TcpStream) -> Self {
-        stream.set_read_timeout(Some(PATIENCE)).expect("can wait");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("can wait");
         stream.set_nodelay(true).expect("is of TCP");
         Self { stream, received: Vec::new() }
     }

@@ -1,7 +1,7 @@
 //! Finds out by a trial whether KVM boots a guest on this machine.
 //!
 //! A `/dev/kvm` that opens says little: it may belong to a nested hypervisor on which a stock kernel
-//! does not boot. So a guest is booted once, with little patience, and the answer is kept while the
+//! does not boot. So a guest is booted once, with a short time-out, and the answer is kept while the
 //! machine's kernel, the emulator and the guest's kernel stay the same.
 
 use std::fs;
@@ -17,7 +17,7 @@ use crate::machine::{Acceleration, Machine, QEMU};
 use crate::tool::{self, StopFlag};
 
 /// A guest under KVM is up in a second or two; one that is not up after this time will not come up.
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// KVM or software emulation, by a trial boot or its kept result.
 pub(crate) fn choose(
@@ -41,7 +41,7 @@ pub(crate) fn choose(
         _ => {}
     }
     tracing::info!("trying whether KVM boots {} on this machine", kernel.release);
-    let machine = Machine { boot_timeout: PATIENCE, memory: 512, ..Machine::default() };
+    let machine = Machine { boot_timeout: TIMEOUT, memory: 512, ..Machine::default() };
     let again = Cache::open_at(cache.directory())?;
     let (choice, text) =
         match Guest::start(&machine, Acceleration::Kvm, kernel, userland, again, stop) {

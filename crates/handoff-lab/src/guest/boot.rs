@@ -112,7 +112,7 @@ impl Guest {
         Ok(guest)
     }
 
-    fn wait_until_ready(&mut self, patience: Duration) -> Result<()> {
+    fn wait_until_ready(&mut self, timeout: Duration) -> Result<()> {
         let stretch = Stretch::of(self.process.id());
         loop {
             match self.messages.recv_timeout(LOOK) {
@@ -124,12 +124,12 @@ impl Guest {
                 Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Acquire) => {
                     return Err(Error::Stopped);
                 }
-                Err(RecvTimeoutError::Timeout) if !stretch.is_past(patience) => {}
+                Err(RecvTimeoutError::Timeout) if !stretch.is_past(timeout) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     let lines = self.end_and_explain();
                     return Err(Error::Failed(format!(
                         "the guest did not come up within {} s: {lines}",
-                        patience.as_secs()
+                        timeout.as_secs()
                     )));
                 }
                 Err(RecvTimeoutError::Disconnected) => {

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{CONSOLE_PATIENCE, Guest};
+use super::{CONSOLE_TIMEOUT, Guest};
 use crate::channel::send;
 use crate::console::Fault;
 use crate::error::{Error, Result, Trying};
@@ -16,7 +16,7 @@ use crate::wire;
 
 /// How long switching off may take, in time that the host leaves to the guest; a sanitizer kernel looks for
 /// leaks first.
-const OFF_PATIENCE: Duration = Duration::from_secs(90);
+const OFF_TIMEOUT: Duration = Duration::from_secs(90);
 
 impl Guest {
     /// Switches the guest off and returns the kernel's reports on its way down.
@@ -29,13 +29,13 @@ impl Guest {
         let _ = send(&self.control, wire::OFF, &[]);
         let stretch = Stretch::of(self.process.id());
         while self.process.try_wait().trying(QEMU)?.is_none() {
-            if stretch.is_past(OFF_PATIENCE) || self.stop.load(Ordering::Acquire) {
+            if stretch.is_past(OFF_TIMEOUT) || self.stop.load(Ordering::Acquire) {
                 let lines = self.end().join(" | ");
                 return Err(Error::Failed(format!("the guest does not switch off: {lines}")));
             }
             thread::sleep(Duration::from_millis(5));
         }
-        self.console.wait_for_close(CONSOLE_PATIENCE);
+        self.console.wait_for_close(CONSOLE_TIMEOUT);
         Ok(self.console.take_fault())
     }
 
@@ -56,7 +56,7 @@ impl Guest {
             thread::sleep(Duration::from_millis(10));
         }
         self.kill();
-        self.console.wait_for_close(CONSOLE_PATIENCE);
+        self.console.wait_for_close(CONSOLE_TIMEOUT);
         self.console.last_lines()
     }
 

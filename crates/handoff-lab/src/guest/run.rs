@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use super::{CONSOLE_PATIENCE, Guest, LOOK};
+use super::{CONSOLE_TIMEOUT, Guest, LOOK};
 use crate::channel::{feed, send};
 use crate::console::Fault;
 use crate::error::{Error, Result, Trying};
@@ -16,9 +16,9 @@ use crate::terminal;
 use crate::wire::{self, End, Start};
 
 /// How long a guest may take to say where its tasks stand, in time that the host leaves to it.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a killed command may take to go before the guest counts as hung, in such time.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where the guest finds programs: first those that the host put there.
 const GUEST_PATH: &str =
     "/opt/handoff/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -86,7 +86,7 @@ impl Guest {
         };
         drop(screen);
         if matches!(ending, Ending::Exited(_) | Ending::Killed(_) | Ending::TimedOut(_)) {
-            self.console.wait_for_mark(number, CONSOLE_PATIENCE);
+            self.console.wait_for_mark(number, CONSOLE_TIMEOUT);
         }
         let fresh_taint = self.taint & !taint_before;
         let fault = self.console.take_fault().or_else(|| self.silent_fault(fresh_taint));
@@ -180,8 +180,8 @@ impl Guest {
             }
             let is_over = match stage {
                 Stage::InTime => timeout.is_some_and(|timeout| since.is_past(timeout)),
-                Stage::Asked => answered || since.is_past(ANSWER_PATIENCE),
-                Stage::Killed => since.is_past(KILL_PATIENCE),
+                Stage::Asked => answered || since.is_past(ANSWER_TIMEOUT),
+                Stage::Killed => since.is_past(KILL_TIMEOUT),
             };
             if is_over {
                 let (next, kind, word) = match stage {

@@ -32,9 +32,9 @@ impl Cookie {
 
 /// Room for control messages from `recvmsg`.
 #[repr(C, align(8))]
-pub(super) struct Told([MaybeUninit<u8>; Self::LEN]);
+pub(super) struct ControlBuffer([MaybeUninit<u8>; Self::LEN]);
 
-impl Told {
+impl ControlBuffer {
     /// More than one kind may come at a time; without this room the kernel does not report completions.
     const LEN: usize = 4 * (HEADER + size_of::<ZcopyCookies>().next_multiple_of(ALIGN));
 
@@ -77,11 +77,11 @@ mod tests {
     use super::*;
 
     fn told(bytes: &[u8]) -> Vec<u32> {
-        let mut told = Told::new();
-        for (room, byte) in told.room().iter_mut().zip(bytes) {
+        let mut control = ControlBuffer::new();
+        for (room, byte) in control.room().iter_mut().zip(bytes) {
             room.write(*byte);
         }
-        told.cookies(bytes.len()).collect()
+        control.cookies(bytes.len()).collect()
     }
 
     fn message(kind: i32, words: &[u32]) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 
 use socket2::{MaybeUninitSlice, MsgHdrMut, SockAddr, SockAddrStorage};
 
-use super::control::Told;
+use super::control::ControlBuffer;
 use super::socket::Socket;
 use crate::error::{Error, Result};
 use crate::payload::Payload;
@@ -75,11 +75,11 @@ impl<P: Payload> Socket<P> {
         flags: i32,
     ) -> Result<Option<(usize, Option<SocketAddr>)>> {
         self.check_here()?;
-        let mut told = Told::new();
+        let mut messages = ControlBuffer::new();
         // A family of 0 if the kernel leaves it unchanged.
         let mut from = empty();
         let mut message =
-            MsgHdrMut::new().with_addr(&mut from).with_buffers(room).with_control(told.room());
+            MsgHdrMut::new().with_addr(&mut from).with_buffers(room).with_control(messages.room());
         let len = match self.socket.recvmsg(&mut message, flags | libc::MSG_DONTWAIT) {
             Ok(len) => len,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -87,9 +87,9 @@ impl<P: Payload> Socket<P> {
         };
         let control = message.control_len();
         let mut state = self.state();
-        for slot in told.cookies(control) {
+        for slot in messages.cookies(control) {
             state.statistics.returned += 1;
-            let back = state.slots.told(slot);
+            let back = state.slots.complete(slot);
             back.into_iter().for_each(|completion| state.completions.push(completion));
         }
         Ok(Some((len, from.as_socket())))

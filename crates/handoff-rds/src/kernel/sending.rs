@@ -63,7 +63,7 @@ impl<P: Payload> Socket<P> {
         let mut state = self.state();
         // A copied message is as good as reported.
         if sent.is_ok() && !lend {
-            state.slots.told(slot);
+            state.slots.complete(slot);
         }
         let back = state.slots.sent(slot, sent.is_ok());
         let counted = &mut state.statistics;

@@ -8,7 +8,7 @@ struct Lent<P> {
     /// Still inside the system call that sends it.
     sending: bool,
     /// The kernel has reported its completion.
-    told: bool,
+    completed: bool,
 }
 
 /// A number names a place, and is used again once its payload is back. So the kernel never has a number
@@ -29,7 +29,7 @@ impl<P> Slots<P> {
 
     /// Keeps a message that is about to be sent.
     pub(super) fn begin(&mut self, completion: Completion<P>) -> u32 {
-        let lent = Some(Lent { completion, sending: true, told: false });
+        let lent = Some(Lent { completion, sending: true, completed: false });
         match self.free.pop() {
             Some(slot) => {
                 self.places[slot as usize] = lent;
@@ -47,15 +47,15 @@ impl<P> Slots<P> {
     pub(super) fn sent(&mut self, slot: u32, accepted: bool) -> Option<Completion<P>> {
         let lent = self.places[slot as usize].as_mut().expect("stays while it is being sent");
         lent.sending = false;
-        let back = lent.told || !accepted;
+        let back = lent.completed || !accepted;
         back.then(|| self.take(slot))
     }
 
     /// The kernel reports a completion. `None` if the sender will find it, and for a number that is not on
     /// loan, which would be a kernel bug.
-    pub(super) fn told(&mut self, slot: u32) -> Option<Completion<P>> {
+    pub(super) fn complete(&mut self, slot: u32) -> Option<Completion<P>> {
         let lent = self.places.get_mut(slot as usize)?.as_mut()?;
-        lent.told = true;
+        lent.completed = true;
         let back = !lent.sending;
         back.then(|| self.take(slot))
     }
@@ -88,13 +88,13 @@ mod tests {
         let mut slots = Slots::new();
         let [first, second, third] = [7, 7, 9].map(|cookie| slots.begin(message(cookie)));
         assert!(slots.sent(first, true).is_none());
-        assert!(slots.told(second).is_none(), "it is being sent");
+        assert!(slots.complete(second).is_none(), "it is being sent");
         assert_eq!(slots.sent(second, true).unwrap().payload, 7);
         assert_eq!(slots.sent(third, false).unwrap().payload, 9);
-        assert!(slots.told(third).is_none(), "it was refused");
-        assert_eq!(slots.told(first).unwrap().payload, 7);
-        assert!(slots.told(first).is_none());
-        assert!(slots.told(400).is_none());
+        assert!(slots.complete(third).is_none(), "it was refused");
+        assert_eq!(slots.complete(first).unwrap().payload, 7);
+        assert!(slots.complete(first).is_none());
+        assert!(slots.complete(400).is_none());
         assert_eq!(slots.lent(), 0);
         assert!([first, second, third].contains(&slots.begin(message(1))));
     }

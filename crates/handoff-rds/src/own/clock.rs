@@ -73,12 +73,12 @@ async fn tick(shared: &Rc<Shared>) -> Result<()> {
     let mut armed: Option<Instant> = None;
     loop {
         let seen = clock.changed.seen();
-        let due = next(shared);
-        if let Some(due) = due
-            && armed.is_none_or(|armed| due < armed)
+        let deadline = next(shared);
+        if let Some(deadline) = deadline
+            && armed.is_none_or(|armed| deadline < armed)
         {
-            clock.set(due.saturating_duration_since(Instant::now()))?;
-            armed = Some(due);
+            clock.set(deadline.saturating_duration_since(Instant::now()))?;
+            armed = Some(deadline);
         }
         let changed = pin!(clock.changed.after(seen));
         match select(&mut readable, changed).await {
@@ -100,7 +100,7 @@ fn next(shared: &Rc<Shared>) -> Option<Instant> {
     let links = shared.links.borrow();
     let waits = links.values().any(|link| link.acknowledged.get() < link.written.get());
     let look = waits.then(|| Instant::now() + shared.clock.pause.get());
-    deadline.into_iter().chain(look).chain(shared.refusals.due()).min()
+    deadline.into_iter().chain(look).chain(shared.refusals.deadline()).min()
 }
 
 fn look(shared: &Rc<Shared>) {

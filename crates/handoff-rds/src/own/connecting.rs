@@ -34,21 +34,21 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// What peers connect to.
-pub(super) struct Gate {
+pub(super) struct Listener {
     made_by: Process,
     socket: socket2::Socket,
     file: File,
 }
 
-impl Gate {
+impl Listener {
     /// Whether a connection waits to be accepted.
-    fn is_waited_at(&self) -> bool {
+    fn has_waiting(&self) -> bool {
         let mut looked_at = [PollFd::new(&self.socket, PollFlags::IN)];
         poll(&mut looked_at, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 }
 
-impl Drop for Gate {
+impl Drop for Listener {
     /// A request of the ring keeps the socket for a while, which would keep the port. A child leaves it to its parent.
     fn drop(&mut self) {
         if self.made_by.is_this() {
@@ -65,7 +65,7 @@ fn stream(address: IpAddr) -> io::Result<socket2::Socket> {
 }
 
 /// Opens the port. [`Error::NotPossible`] if it is taken.
-pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
+pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Listener> {
     let socket = stream(own.ip()).map_err(Error::io("open a socket"))?;
     socket.set_reuse_address(true).map_err(Error::io("set up a socket"))?;
     let bound = socket.bind(&SockAddr::from(own)).and_then(|()| socket.listen(BACKLOG));
@@ -87,14 +87,14 @@ pub(super) fn listen(driver: &Driver, own: SocketAddr) -> Result<Gate> {
     }
     let second = socket.try_clone().map_err(Error::io("have a socket twice"))?;
     let file = driver.file(second).map_err(|error| Error::NotPossible(error.to_string()))?;
-    Ok(Gate { made_by: Process::this(), socket, file })
+    Ok(Listener { made_by: Process::this(), socket, file })
 }
 
 /// Listens for peers, once the port is free. The kernel keeps the port of a killed process until it has torn
 /// down its ring.
-async fn gate(shared: &Shared) -> Option<&Gate> {
-    if let Some(gate) = shared.gate.get() {
-        return Some(gate);
+async fn listener(shared: &Shared) -> Option<&Listener> {
+    if let Some(listener) = shared.listener.get() {
+        return Some(listener);
     }
     let (own, begin) = (shared.own, Instant::now());
     let (mut pause, longest) = PAUSES;
@@ -102,11 +102,11 @@ async fn gate(shared: &Shared) -> Option<&Gate> {
         // A driver that is gone takes everything else along.
         shared.driver.sleep(pause).await.ok()?;
         match listen(&shared.driver, own) {
-            Ok(gate) => {
+            Ok(listener) => {
                 tracing::info!(%own, "the port is free, and listened on");
-                let gate = shared.gate.get_or_init(|| gate);
+                let listener = shared.listener.get_or_init(|| listener);
                 shared.news.tell();
-                return Some(gate);
+                return Some(listener);
             }
             Err(error) if begin.elapsed() >= STAYS_TAKEN => {
                 tracing::warn!(%error, "peers with smaller addresses cannot connect");
@@ -118,17 +118,17 @@ async fn gate(shared: &Shared) -> Option<&Gate> {
 }
 
 /// Accepts connections.
-pub(super) async fn admit(shared: Rc<Shared>) {
-    let Some(gate) = gate(&shared).await else { return };
+pub(super) async fn accept_all(shared: Rc<Shared>) {
+    let Some(listener) = listener(&shared).await else { return };
     loop {
-        let waited = match gate.file.readable() {
+        let waited = match listener.file.readable() {
             Ok(readable) => readable.await,
             Err(error) => Err(error),
         };
         if let Err(error) = waited {
             return shared.fail(Error::NotPossible(error.to_string()));
         }
-        let accepted = accept_one(&shared, gate);
+        let accepted = accept_one(&shared, listener);
         shared.tell();
         // The connection still waits, so the kernel would tell of it again at once.
         if accepted == Accepted::NotNow && shared.driver.sleep(AGAIN).await.is_err() {
@@ -141,10 +141,10 @@ pub(super) async fn admit(shared: Rc<Shared>) {
 /// meanwhile, which may never end. Between two of them earlier connections are read, since some may wait only for
 /// that.
 pub(super) async fn accept_waiting(shared: Rc<Shared>, peer: IpAddr) {
-    if let Some(gate) = shared.gate.get() {
+    if let Some(listener) = shared.listener.get() {
         // The kernel lets one more wait than it was told.
         for _ in 0..=BACKLOG {
-            if accept_one(&shared, gate) != Accepted::One {
+            if accept_one(&shared, listener) != Accepted::One {
                 break;
             }
             shared.tell();
@@ -165,10 +165,10 @@ enum Accepted {
     NotNow,
 }
 
-fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> Accepted {
+fn accept_one(shared: &Rc<Shared>, listener: &Listener) -> Accepted {
     // A link needs two descriptors. A connection that is accepted and has only one would be dropped, with what has
     // come on it: its peer does not send again what TCP has acknowledged.
-    let accepted = gate.socket.try_clone().and_then(|_second| gate.socket.accept());
+    let accepted = listener.socket.try_clone().and_then(|_second| listener.socket.accept());
     match accepted {
         Ok((socket, from)) => {
             if let Some(from) = from.as_socket() {
@@ -180,7 +180,7 @@ fn accept_one(shared: &Rc<Shared>, gate: &Gate) -> Accepted {
         Err(error) => match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                 // This is found out also where none waits.
-                if !gate.is_waited_at() {
+                if !listener.has_waiting() {
                     return Accepted::None;
                 }
                 refused(shared, None, &error);

@@ -17,7 +17,7 @@ use handoff::{Buffer, Driver};
 use super::changes::Changes;
 use super::claim::Claim;
 use super::clock::{self, Clock};
-use super::connecting::{self, Gate};
+use super::connecting::{self, Listener};
 use super::link::{Link, abort};
 use super::refusals::Refusals;
 use super::socket::Socket;
@@ -100,7 +100,7 @@ pub(super) struct Shared {
     /// No other engine has the address.
     _claim: Claim,
     /// The listener for peers: empty as long as the port is taken.
-    pub(super) gate: OnceCell<Gate>,
+    pub(super) listener: OnceCell<Listener>,
     /// Where it listens.
     pub(super) own: SocketAddr,
     /// Why it did not listen at first.
@@ -140,8 +140,8 @@ impl Engine {
     ) -> Result<Self> {
         let address = own.ip();
         let claim = Claim::of(address)?;
-        let (gate, not_listening) = match connecting::listen(driver, own) {
-            Ok(gate) => (gate.into(), None),
+        let (listener, not_listening) = match connecting::listen(driver, own) {
+            Ok(listener) => (listener.into(), None),
             Err(Error::NotPossible(reason)) => (OnceCell::new(), Some(reason)),
             Err(other) => return Err(other),
         };
@@ -169,7 +169,7 @@ impl Engine {
             advanced: Cell::new(Duration::ZERO),
             failed: RefCell::default(),
             _claim: claim,
-            gate,
+            listener,
             not_listening,
         };
         let shared = Rc::new(shared);
@@ -242,7 +242,7 @@ impl Engine {
         let serving = Serving(self.shared.clone());
         let shared = self.shared.clone();
         shared.spawn(clock::run(shared.clone()));
-        shared.spawn(connecting::admit(shared.clone()));
+        shared.spawn(connecting::accept_all(shared.clone()));
         let mut tasks = FuturesUnordered::new();
         poll_fn(move |context| {
             let shared = &serving.0;
@@ -309,7 +309,7 @@ impl Shared {
     }
 
     fn not_listening(&self) -> Option<&str> {
-        self.not_listening.as_deref().filter(|_| self.gate.get().is_none())
+        self.not_listening.as_deref().filter(|_| self.listener.get().is_none())
     }
 
     /// Whether a connection to the peer is possible: we connect, or it can connect to us.

@@ -14,7 +14,7 @@ pub(super) struct Refusals {
     count: Cell<u64>,
     /// The last of them, and why it was.
     last: RefCell<Option<(Option<IpAddr>, String)>>,
-    said: Cell<Option<Instant>>,
+    reported: Cell<Option<Instant>>,
 }
 
 impl Refusals {
@@ -26,21 +26,21 @@ impl Refusals {
     }
 
     /// When to report.
-    pub(super) fn due(&self) -> Option<Instant> {
-        let said = self.said.get().filter(|_| self.count.get() > 0);
-        said.map(|at| at + PAUSE)
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let reported = self.reported.get().filter(|_| self.count.get() > 0);
+        reported.map(|at| at + PAUSE)
     }
 
     /// Reports what there is, if it is time; returns whether it did.
     pub(super) fn tell(&self, now: Instant) -> bool {
-        let early = self.said.get().is_some_and(|at| now < at + PAUSE);
+        let early = self.reported.get().is_some_and(|at| now < at + PAUSE);
         let last = self.last.borrow();
         let (Some((peer, reason)), 1.., false) = (&*last, self.count.get(), early) else {
             return false;
         };
         let (refused, peer) = (self.count.replace(0), peer.map(tracing::field::display));
         tracing::warn!(refused, peer, %reason, "connections are not taken; the last is named");
-        self.said.set(Some(now));
+        self.reported.set(Some(now));
         true
     }
 }
@@ -55,15 +55,15 @@ mod tests {
         let (refusals, begin) = (Refusals::default(), Instant::now());
         let mut told = 0;
         for number in 0..1000 {
-            let before = refusals.said.get();
+            let before = refusals.reported.get();
             let now = begin + Duration::from_millis(number);
             refusals.note(Some([192, 0, 2, 1].into()), &Reason::TooManyPeers(4), now);
-            told += u32::from(refusals.said.get() != before);
+            told += u32::from(refusals.reported.get() != before);
         }
         assert_eq!((told, refusals.count.get()), (1, 999));
-        assert_eq!(refusals.due(), Some(begin + PAUSE));
+        assert_eq!(refusals.deadline(), Some(begin + PAUSE));
         assert!(refusals.tell(begin + PAUSE));
-        assert_eq!((refusals.count.get(), refusals.due()), (0, None));
+        assert_eq!((refusals.count.get(), refusals.deadline()), (0, None));
         assert!(!refusals.tell(begin + 2 * PAUSE));
     }
 }

@@ -16,7 +16,7 @@ use super::host::Host;
 use super::output::{ConnectionId, Output, Reason};
 use super::peer::{Connection, Reading};
 
-/// Bytes of a message that must come in the time of a host's patience, or all the rest.
+/// Bytes of a message that must come within [`Limits::patience`](super::Limits::patience), or all the rest.
 const LEAST: u64 = 4096;
 
 /// Progress of the payload being read.

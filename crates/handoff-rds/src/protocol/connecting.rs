@@ -80,7 +80,7 @@ impl<B, R> Host<B, R> {
         let draining = connection.draining;
         // A peer that reports by its maps will answer there what a probe asks.
         if lane == 0 && peer.extended == Some(false) {
-            connection.probe = Probe::Due;
+            connection.probe = Probe::Pending;
         }
         peer.lane[usize::from(lane)].link = Link::Up(Box::new(connection));
         self.statistics.connections += 1;
@@ -210,7 +210,9 @@ impl<B, R> Host<B, R> {
                     Link::Up(it)
                         if at == 0
                             && unknown
-                            && it.answer_due(self.limits.patience).is_some_and(|at| at <= now) =>
+                            && it
+                                .answer_deadline(self.limits.patience)
+                                .is_some_and(|at| at <= now) =>
                     {
                         unanswered |= !it.note_unread(now, waiting(it.id));
                     }
@@ -251,7 +253,7 @@ impl<B, R> Host<B, R> {
                 Link::Connecting(_, since) if peer.role == Role::Server => Some(*since + ASKING),
                 Link::Connecting(..) => None,
                 Link::Up(it) => {
-                    let answered = it.answer_due(patience).filter(|_| peer.lanes.is_none());
+                    let answered = it.answer_deadline(patience).filter(|_| peer.lanes.is_none());
                     let silent = it.silent_at(at, peer.spoke, patience);
                     answered.into_iter().chain(silent).chain(it.stalls_at(patience)).min()
                 }

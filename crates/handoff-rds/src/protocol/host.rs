@@ -111,7 +111,7 @@ pub(super) struct Record<B> {
 }
 
 impl<B, R> Host<B, R> {
-    /// A host at `address`. `generation` names this life of it: a random number other than 0.
+    /// A host at `address`. `generation` names this incarnation of it: a random number other than 0.
     pub fn new(address: IpAddr, generation: u32, limits: Limits) -> Self {
         Self {
             address,
@@ -373,7 +373,7 @@ impl<B, R> Host<B, R> {
         for peer in peers {
             // One lane, so that an older map cannot overtake a newer one.
             if let Some(connection) = self.peers.get_mut(&peer).expect("listed").lane[0].up() {
-                connection.map_due = true;
+                connection.map_pending = true;
             }
             self.signal(peer);
         }

@@ -120,7 +120,7 @@ pub enum Event {
     Restarted {
         /// Which peer.
         peer: IpAddr,
-        /// Its generation in the new life.
+        /// Its generation in the new incarnation.
         generation: u32,
         /// Messages to it that were given up.
         lost: usize,

@@ -93,10 +93,10 @@ pub(super) struct Connection {
     /// A frame with a number has arrived.
     pub(super) numbered: bool,
     /// It had brought numbers before saying whose, when the peer's restart was noticed elsewhere. What it
-    /// still carries is of the former life, and its numbers say nothing about the lane's in this one.
+    /// still carries is of the former incarnation, and its numbers say nothing about the lane's in this one.
     pub(super) former: bool,
     /// A map must be written, also at the beginning.
-    pub(super) map_due: bool,
+    pub(super) map_pending: bool,
     /// The peer must be asked for its lanes and generation.
     pub(super) probe: Probe,
     pub(super) pongs: VecDeque<u16>,
@@ -117,7 +117,7 @@ pub(super) struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     No,
-    Due,
+    Pending,
     /// Written at that time.
     Sent(Duration),
 }
@@ -150,7 +150,7 @@ impl Connection {
             verified: None,
             numbered: false,
             former: false,
-            map_due: true,
+            map_pending: true,
             probe: Probe::No,
             pongs: VecDeque::new(),
             offset: 0,
@@ -177,7 +177,7 @@ impl Connection {
     }
 
     /// When the answer to a probe has been awaited for too long.
-    pub(super) fn answer_due(&self, patience: Duration) -> Option<Duration> {
+    pub(super) fn answer_deadline(&self, patience: Duration) -> Option<Duration> {
         match self.probe {
             Probe::Sent(at) if self.heard => Some(at.max(self.since) + patience),
             _ => None,

@@ -7,7 +7,7 @@ use super::arriving::{self, Arriving};
 use super::host::{Delivered, Host};
 use super::output::{ConnectionId, Event, Expect, Output, Reason};
 use super::peer::{Connection, FanOut, Link, MAX_PONGS, Reading};
-use super::restarting::Told;
+use super::restarting::Announced;
 use super::role::Role;
 use crate::wire::{
     CongestionMap, FLAG_CONGESTION_MAP, FLAG_RETRANSMITTED, HEADER_LEN, Header, MAP_LEN, PROBE_PORT,
@@ -117,16 +117,21 @@ impl<B, R> Host<B, R> {
             }
             _ => {}
         }
-        let mut told =
-            if kind.tells(header) { Told::by(&header.extensions)? } else { Told::default() };
+        let mut announced = if kind.tells(header) {
+            Announced::by(&header.extensions)?
+        } else {
+            Announced::default()
+        };
         // A kernel has read our generation when it has answered our probe. Messages go out when the lanes
         // are known, so they are not learned from its own probe, which may cross ours.
         match kind {
-            Kind::Ping => told.paths = None,
-            Kind::Pong if header.destination == PROBE_PORT => told.paths = told.paths.or(Some(1)),
+            Kind::Ping => announced.paths = None,
+            Kind::Pong if header.destination == PROBE_PORT => {
+                announced.paths = announced.paths.or(Some(1))
+            }
             _ => {}
         }
-        if !self.judge_report(address, id, told)? {
+        if !self.judge_report(address, id, announced)? {
             return Ok(Reading::Paused(*header));
         }
         if matches!(kind, Kind::Message) && lane > 0 && self.wait_for_first_lane(address, lane) {
@@ -180,7 +185,7 @@ impl<B, R> Host<B, R> {
         place.backoff = Default::default();
         peer.last_used = now;
         match kind {
-            Kind::Map if lane == 0 => self.manner_known(address, told.generation.is_some()),
+            Kind::Map if lane == 0 => self.manner_known(address, announced.generation.is_some()),
             // Among a kernel's lanes the map may have come by another.
             _ if lane == 0 && peer.extended.is_none() => self.manner_known(address, false),
             _ => {}
@@ -188,7 +193,7 @@ impl<B, R> Host<B, R> {
         if matches!(kind, Kind::Pong) && header.destination != PROBE_PORT {
             self.tell(Event::Pong { peer: address, port: header.destination });
         }
-        self.learn(address, id, told);
+        self.learn(address, id, announced);
         self.signal(address);
         Ok(reading)
     }
@@ -197,12 +202,12 @@ impl<B, R> Host<B, R> {
     /// first.
     fn wait_for_first_lane(&mut self, address: IpAddr, lane: u8) -> bool {
         let peer = self.peers.get_mut(&address).expect("has connections");
-        // Frames of the peer's former life come before all of this one.
+        // Frames of the peer's former incarnation come before all of this one.
         if peer.fan_out == FanOut::Over || peer.lane[usize::from(lane)].is_former() {
             return false;
         }
         let (next, asked) = match (peer.fan_out, &peer.lane[0].link) {
-            // It reports a new life, which waits until all of this one is read. Lane 0 was, before it.
+            // It reports a new incarnation, which waits until all of this one is read. Lane 0 was, before it.
             (_, Link::Up(connection)) if connection.tells() => (FanOut::Over, None),
             (FanOut::Accepts, _) => return true,
             // Also if there is one, which another may follow.

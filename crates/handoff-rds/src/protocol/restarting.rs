@@ -13,48 +13,49 @@ use crate::wire::{Extension, Extensions, Truncated};
 
 /// A header's extensions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Announced {
     pub(super) generation: Option<u32>,
     pub(super) paths: Option<u16>,
 }
 
-impl Told {
+impl Announced {
     pub(super) fn by(extensions: &Extensions) -> Result<Self, Truncated> {
-        let mut told = Self::default();
+        let mut announced = Self::default();
         for extension in extensions.iter() {
             match extension? {
                 Extension::Generation(generation) if generation != 0 => {
-                    told.generation = Some(generation);
+                    announced.generation = Some(generation);
                 }
-                Extension::Paths(paths) => told.paths = Some(paths),
+                Extension::Paths(paths) => announced.paths = Some(paths),
                 _ => {}
             }
         }
-        Ok(told)
+        Ok(announced)
     }
 }
 
 impl<B, R> Host<B, R> {
-    /// Returns whether to act on the report, and drains what stands against it. A new life may not begin while there are connections to the one
-    /// before: what it had sent by them was delivered as far as it knew, and is read first.
+    /// Returns whether to act on the report, and drains what stands against it. A new incarnation may not begin while
+    /// there are connections to the one before: what it had sent by them was delivered as far as it knew, and is read
+    /// first.
     ///
     /// # Errors
     ///
-    /// Here the connection is to a life before the known one, since it is older.
+    /// Here the connection is to an incarnation before the known one, since it is older.
     pub(super) fn judge_report(
         &mut self,
         address: IpAddr,
         noticed_by: ConnectionId,
-        told: Told,
+        announced: Announced,
     ) -> Result<bool, Reason> {
         let peer = self.peers.get_mut(&address).expect("known");
-        let (Some(new), Some((old, told_by))) = (told.generation, peer.generation) else {
+        let (Some(new), Some((old, announced_by))) = (announced.generation, peer.generation) else {
             return Ok(true);
         };
         if new == old {
             return Ok(true);
         }
-        if noticed_by <= told_by {
+        if noticed_by <= announced_by {
             return Err(Reason::FormerLife);
         }
         let (mut may, mut drains) = (true, false);
@@ -77,11 +78,11 @@ impl<B, R> Host<B, R> {
     }
 
     /// Acts on what a peer reported on a connection.
-    pub(super) fn learn(&mut self, address: IpAddr, id: ConnectionId, told: Told) {
-        if let Some(generation) = told.generation {
+    pub(super) fn learn(&mut self, address: IpAddr, id: ConnectionId, announced: Announced) {
+        if let Some(generation) = announced.generation {
             let peer = self.peers.get_mut(&address).expect("known");
             let before = peer.generation;
-            let latest = before.map_or(id, |(_, told_by)| told_by.max(id));
+            let latest = before.map_or(id, |(_, announced_by)| announced_by.max(id));
             peer.generation = Some((generation, latest));
             if before.is_some_and(|(before, _)| before != generation) {
                 self.restart(address, generation, id);
@@ -91,12 +92,12 @@ impl<B, R> Host<B, R> {
                 connection.former = false;
             }
         }
-        if let Some(paths) = told.paths {
+        if let Some(paths) = announced.paths {
             self.lanes_known(address, self.limits.common_lanes(paths));
         }
     }
 
-    /// Gives up what the peer's former life had not acknowledged, and counts anew.
+    /// Gives up what the peer's former incarnation had not acknowledged, and counts anew.
     fn restart(&mut self, address: IpAddr, generation: u32, noticed_by: ConnectionId) {
         let peer = self.peers.get_mut(&address).expect("known");
         let (mut lost, mut unsent) = (Vec::new(), Vec::new());
@@ -105,7 +106,7 @@ impl<B, R> Host<B, R> {
             unsent.extend(mem::take(&mut lane.queue));
             (lane.next_tx, lane.next_rx) = (1, 0);
             let Some(connection) = lane.up() else { continue };
-            // A header that waits has a number, too. Connections made later belong to the new life.
+            // A header that waits has a number, too. Connections made later belong to the new incarnation.
             let waits = matches!(connection.reading, Reading::Paused(_));
             let is_numbered = connection.numbered || waits && connection.id < noticed_by;
             connection.former =
@@ -128,7 +129,7 @@ impl<B, R> Host<B, R> {
         lost.into_iter().for_each(|id: MessageId| self.finish(id, End::PeerRestarted));
     }
 
-    /// Spreads over its lanes what waits for a peer. Done once for each of its lives.
+    /// Spreads over its lanes what waits for a peer. Done once for each of its incarnations.
     pub(super) fn lanes_known(&mut self, address: IpAddr, lanes: u8) {
         let peer = self.peers.get_mut(&address).expect("known");
         if peer.lanes.is_some() {
@@ -151,7 +152,7 @@ impl<B, R> Host<B, R> {
             && !extended
             && connection.probe == Probe::No
         {
-            connection.probe = Probe::Due;
+            connection.probe = Probe::Pending;
         }
     }
 }

@@ -29,7 +29,7 @@ fn next(peer: &Peer, lane: usize) -> Option<Next> {
     if connection.is_ending() {
         return None;
     }
-    if connection.map_due {
+    if connection.map_pending {
         return Some(Next::Map);
     }
     // Except to kernels, no numbered frame goes out before the peer's generation is known.
@@ -39,7 +39,7 @@ fn next(peer: &Peer, lane: usize) -> Option<Next> {
     if let Some(id) = place.retransmit.front() {
         return Some(Next::Again(*id));
     }
-    if connection.probe == Probe::Due {
+    if connection.probe == Probe::Pending {
         return Some(Next::Probe);
     }
     if let Some(port) = connection.pongs.front() {
@@ -78,7 +78,7 @@ impl<B, R> Host<B, R> {
         }
         match next {
             Next::Map => {
-                connection.map_due = false;
+                connection.map_pending = false;
                 self.statistics.maps_sent += 1;
                 header.flags = FLAG_CONGESTION_MAP;
                 header.len = MAP_LEN as u32;
@@ -105,7 +105,7 @@ impl<B, R> Host<B, R> {
             Next::Again(message) | Next::New(message) => {
                 let record = self.messages.get_mut(&message).expect("queued until it ends");
                 match record.sequence {
-                    // Numbers start anew with each life of the peer, so only frames written to this one
+                    // Numbers start anew with each incarnation of the peer, so only frames written to this one
                     // have one.
                     Some(sequence) => {
                         place.retransmit.pop_front();
@@ -158,7 +158,7 @@ impl<B, R> Host<B, R> {
             && lane != 0
             && let Some(first) = peer.lane[0].up()
         {
-            first.map_due = true;
+            first.map_pending = true;
             self.signal(address);
         }
         done.into_iter().for_each(|id| self.finish(id, End::Acknowledged));

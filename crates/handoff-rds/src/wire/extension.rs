@@ -16,7 +16,7 @@ pub enum Extension {
     RdmaBytes(u64),
     /// How many lanes the sender can have.
     Paths(u16),
-    /// Random number of this life of the sender; another one means that it has restarted.
+    /// Random number of this incarnation of the sender; another one means that it has restarted.
     Generation(u32),
     /// The sender chooses TCP source ports that encode the lane.
     SourcePortIndex(u8),

@@ -172,7 +172,7 @@ fn what_waits_of_a_former_life_goes_on_when_the_next_has_begun_and_settles_nothi
     host.caught_up(second);
     assert_eq!(host.expect(other), Expect::Payload(5));
     host.payload_received(other, vec![0; 5]);
-    // The new life's lane has to wait for its own lane 0.
+    // The new incarnation's lane has to wait for its own lane 0.
     let third = host.accepted(SMALLER.into(), 40_001).expect("is taken");
     host.closed(other);
     map(&mut host, third, &CongestionMap::new());

@@ -14,7 +14,7 @@ use handoff_rds::protocol::Limits;
 use handoff_rds::wire::{MAX_LANES, PORT};
 use handoff_testbed::{Pair, PairEnd};
 
-use crate::patience::{Patience, STEP};
+use crate::timeout::{STEP, Timeout};
 
 /// Two hosts without the kernel's RDS, which would listen in their place.
 pub(crate) fn pair() -> Pair {
@@ -88,8 +88,8 @@ where
         let seen = own.clone();
         let clock = driver.clone();
         let late = async move {
-            let mut patience = Patience::new();
-            while !patience.is_over() {
+            let mut timeout = Timeout::new();
+            while !timeout.is_over() {
                 clock.sleep(STEP).await.expect("the driver is there");
             }
         };
@@ -198,9 +198,9 @@ pub(crate) async fn receive_all(socket: &Socket, sizes: impl Iterator<Item = usi
 }
 
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     while !done() {
-        assert!(!patience.is_over(), "never: {what}");
+        assert!(!timeout.is_over(), "never: {what}");
         std::thread::yield_now();
     }
 }

@@ -1,9 +1,9 @@
 //! Our own engine, with its like between two network namespaces and with the kernel's sockets.
 
 mod hosts;
-#[path = "../patience/mod.rs"]
-mod patience;
 mod peer;
+#[path = "../timeout/mod.rs"]
+mod timeout;
 
 mod native {
     mod claim;

@@ -1,10 +1,10 @@
 //! The kernel's RDS sockets, with each other and with our own protocol, between two network namespaces
 //! of the lab's kernel.
 
-#[path = "../patience/mod.rs"]
-mod patience;
 mod peers;
 mod tcp;
+#[path = "../timeout/mod.rs"]
+mod timeout;
 
 mod guest {
     mod completions;

@@ -8,8 +8,8 @@ use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::{Completion, Error, Received};
 use handoff_testbed::{Pair, PairEnd, load};
 
-use crate::patience::STEP;
-pub(crate) use crate::patience::{LONG, Patience};
+use crate::timeout::STEP;
+pub(crate) use crate::timeout::{LONG, Timeout};
 
 /// A payload that knows its number.
 pub(crate) type Numbered = (Vec<u8>, u32);
@@ -60,7 +60,7 @@ pub(crate) fn send_waiting(
     cookie: u32,
     mut meanwhile: impl FnMut(),
 ) {
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     while let Err(refused) = socket.send(to, payload, cookie, Mode::Lend) {
         match refused.error {
             Error::Full { .. } => {
@@ -71,30 +71,30 @@ pub(crate) fn send_waiting(
             }
             other => panic!("{other}"),
         }
-        assert!(!patience.is_over(), "never accepted");
+        assert!(!timeout.is_over(), "never accepted");
         meanwhile();
         payload = refused.payload;
     }
 }
 
 pub(crate) fn receive(socket: &Socket<Numbered>) -> Received {
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     loop {
         if let Some(received) = socket.receive().expect("receives") {
             return received;
         }
         socket.wait_readable(STEP).expect("waits");
-        assert!(!patience.is_over(), "nothing came");
+        assert!(!timeout.is_over(), "nothing came");
     }
 }
 
 /// Waits until `count` completions are there, and takes them.
 pub(crate) fn complete(socket: &Socket<Numbered>, count: usize) -> Vec<Completion<Numbered>> {
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     let mut batch = Vec::new();
     while batch.len() < count {
         if socket.completions(count - batch.len(), &mut batch).expect("reads") == 0 {
-            assert!(!patience.is_over(), "{} of {count} came back", batch.len());
+            assert!(!timeout.is_over(), "{} of {count} came back", batch.len());
             socket.wait_readable(STEP).expect("waits");
         }
     }

@@ -13,7 +13,7 @@ use handoff_testbed::PairEnd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockAddr, Type};
 
-use crate::peers::Patience;
+use crate::peers::Timeout;
 
 pub(crate) struct Driver {
     pub(crate) host: Host<Vec<u8>, Vec<u8>>,
@@ -83,10 +83,10 @@ impl Driver {
 
     /// Goes round until `done`.
     pub(crate) fn until(&mut self, mut done: impl FnMut(&mut Host<Vec<u8>, Vec<u8>>) -> bool) {
-        let mut patience = Patience::new();
+        let mut timeout = Timeout::new();
         while !done(&mut self.host) {
             self.turn();
-            assert!(!patience.is_over(), "{:?}", self.host.statistics());
+            assert!(!timeout.is_over(), "{:?}", self.host.statistics());
         }
     }
 

@@ -41,7 +41,7 @@ impl World {
         let message = Message { from: source, to: address(to), port, payload, len, cookie };
         match node.host.send(message) {
             Ok(_) => {
-                let stream = Stream { from, life: node.life, source, to, port };
+                let stream = Stream { from, incarnation: node.incarnation, source, to, port };
                 self.ledger.accepted(stream, node.known[to]);
             }
             Err(refused) => {
@@ -63,8 +63,8 @@ impl World {
             for _ in 0..many {
                 let Some(delivered) = self.nodes[host].host.receive(port) else { break };
                 assert_eq!(delivered.payload.len(), delivered.len);
-                let lives = self.lives();
-                self.ledger.delivered((host, port), &lives, &delivered.payload, !self.plain);
+                let incarnations = self.incarnations();
+                self.ledger.delivered((host, port), &incarnations, &delivered.payload, !self.plain);
                 self.seen.delivered += 1;
             }
         }

@@ -11,10 +11,10 @@ use crate::world::{FAULTS, Happening, World, address, number};
 
 impl World {
     pub(crate) fn find(&self, host: usize, id: ConnectionId) -> Option<(usize, usize)> {
-        let life = self.nodes[host].life;
+        let incarnation = self.nodes[host].incarnation;
         for (at, tcp) in self.connections.iter().enumerate().rev() {
             for (which, end) in tcp.ends.iter().enumerate() {
-                if (end.host, end.life, end.id) == (host, life, Some(id)) {
+                if (end.host, end.incarnation, end.id) == (host, incarnation, Some(id)) {
                     return Some((at, which));
                 }
             }
@@ -25,8 +25,8 @@ impl World {
     pub(crate) fn connect(&mut self, host: usize, id: ConnectionId, peer: IpAddr, lane: u8) {
         let to = number(peer);
         let ends = [
-            End::new(host, self.nodes[host].life, Some(id)),
-            End::new(to, self.nodes[to].life, None),
+            End::new(host, self.nodes[host].incarnation, Some(id)),
+            End::new(to, self.nodes[to].incarnation, None),
         ];
         // The lane stands where the source port would tell it.
         let mut tcp = Tcp { ends, cut: false };
@@ -39,9 +39,11 @@ impl World {
         let lane = std::mem::take(&mut self.connections[tcp].ends[0].written);
         let [from, to] = [0, 1].map(|end| self.connections[tcp].ends[end].host);
         let Some(id) = self.connections[tcp].ends[0].id else { return };
-        let lives =
-            self.connections[tcp].ends.iter().all(|end| end.life == self.nodes[end.host].life);
-        if self.connections[tcp].cut || !lives {
+        let alive = self.connections[tcp]
+            .ends
+            .iter()
+            .all(|end| end.incarnation == self.nodes[end.host].incarnation);
+        if self.connections[tcp].cut || !alive {
             return self.cut(tcp);
         }
         self.nodes[from].host.connected(id);
@@ -123,7 +125,7 @@ impl World {
     /// is lost, and what is on the way is read.
     pub(crate) fn finished(&mut self, tcp: usize, end: usize) {
         let this = &self.connections[tcp].ends[end];
-        let (host, former) = (this.host, this.life != self.nodes[this.host].life);
+        let (host, former) = (this.host, this.incarnation != self.nodes[this.host].incarnation);
         if self.connections[tcp].cut || former {
             return;
         }
@@ -143,7 +145,7 @@ impl World {
         }
         let Some(segment) = self.connections[tcp].ends[end].on_the_way.pop_front() else { return };
         let there = &mut self.connections[tcp].ends[1 - end];
-        if there.life != self.nodes[there.host].life {
+        if there.incarnation != self.nodes[there.host].incarnation {
             return;
         }
         there.arrived += segment.len() as u64;
@@ -203,7 +205,7 @@ impl World {
     /// has arrived cannot be taken in yet; without it the host has closed it.
     pub(crate) fn end_closed(&mut self, tcp: usize, end: usize, again: Option<Happening>) {
         let this = &mut self.connections[tcp].ends[end];
-        let (host, life) = (this.host, this.life);
+        let (host, incarnation) = (this.host, this.incarnation);
         if let Some(again) = again
             && let Some(id) = this.id
             && self.nodes[host].host.expect(id) == Expect::Nothing
@@ -214,7 +216,7 @@ impl World {
         }
         let Some(id) = this.id.take() else { return };
         for (_, message) in std::mem::take(&mut this.loans) {
-            self.schedule(10_000, Happening::Released(host, life, message));
+            self.schedule(10_000, Happening::Released(host, incarnation, message));
         }
         if again.is_some() {
             self.nodes[host].host.closed(id);

@@ -12,7 +12,7 @@ pub(crate) type Payload = Rc<Vec<u8>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stream {
     pub(crate) from: usize,
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) source: u16,
     pub(crate) to: usize,
     pub(crate) port: u16,
@@ -21,7 +21,7 @@ pub(crate) struct Stream {
 struct Sent {
     stream: Stream,
     number: u32,
-    /// The receiver's life that the sender knew of when it was accepted.
+    /// The receiver's incarnation that the sender knew of when it was accepted.
     known: u32,
     delivered: u32,
     end: Option<End>,
@@ -31,7 +31,7 @@ struct Sent {
 pub(crate) struct Ledger {
     sent: Vec<Sent>,
     numbers: BTreeMap<Stream, u32>,
-    /// The last number that a life of a receiver had from a stream.
+    /// The last number that a incarnation of a receiver had from a stream.
     last: BTreeMap<(Stream, u32), u32>,
 }
 
@@ -57,12 +57,12 @@ impl Ledger {
         self.sent.len() as u32
     }
 
-    /// `lives`: the present ones. `strictly`: also not twice to different lives of the receiver, nor from
-    /// a life of the sender that is over.
+    /// `incarnations`: the present ones. `strictly`: also not twice to different incarnations of the receiver, nor from
+    /// a incarnation of the sender that is over.
     pub(crate) fn delivered(
         &mut self,
         at: (usize, u16),
-        lives: &[u32],
+        incarnations: &[u32],
         bytes: &[u8],
         strictly: bool,
     ) {
@@ -76,11 +76,11 @@ impl Ledger {
         sent.delivered += 1;
         assert!(
             !strictly || sent.delivered == 1,
-            "message {index} of {stream:?} came to two lives"
+            "message {index} of {stream:?} came to two incarnations"
         );
-        let last = self.last.entry((stream, lives[at.0])).or_default();
+        let last = self.last.entry((stream, incarnations[at.0])).or_default();
         let number = sent.number;
-        if !strictly && lives[stream.from] != stream.life {
+        if !strictly && incarnations[stream.from] != stream.incarnation {
             return;
         }
         assert!(*last < number, "number {number} of {stream:?} came after {last}, message {index}");
@@ -94,21 +94,21 @@ impl Ledger {
         assert!(before.is_none(), "message {cookie} came back twice");
     }
 
-    pub(crate) fn settled(&self, lives: &[u32]) -> bool {
-        self.sent
-            .iter()
-            .all(|sent| sent.stream.life != lives[sent.stream.from] || sent.end.is_some())
+    pub(crate) fn settled(&self, incarnations: &[u32]) -> bool {
+        self.sent.iter().all(|sent| {
+            sent.stream.incarnation != incarnations[sent.stream.from] || sent.end.is_some()
+        })
     }
 
     /// At the end: what had to arrive did, and everything came back.
     /// `strictly`: also what is sent after the sender learned of the receiver's last restart.
-    pub(crate) fn audit(&self, lives: &[u32], strictly: bool) {
+    pub(crate) fn audit(&self, incarnations: &[u32], strictly: bool) {
         for (index, sent) in self.sent.iter().enumerate() {
-            if sent.stream.life != lives[sent.stream.from] {
+            if sent.stream.incarnation != incarnations[sent.stream.from] {
                 continue;
             }
             let end = sent.end.unwrap_or_else(|| panic!("message {index} never came back"));
-            let receiver = lives[sent.stream.to];
+            let receiver = incarnations[sent.stream.to];
             if sent.known == receiver && (strictly || receiver == 1) {
                 assert_eq!(end, End::Acknowledged, "message {index}: nobody restarted");
                 assert_eq!(sent.delivered, 1, "message {index} of {:?} was lost", sent.stream);

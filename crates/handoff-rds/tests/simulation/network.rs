@@ -17,8 +17,8 @@ pub(crate) struct Tcp {
 /// One end, and what is on the way from it.
 pub(crate) struct End {
     pub(crate) host: usize,
-    /// The host's life that this end belongs to.
-    pub(crate) life: u32,
+    /// The host's incarnation that this end belongs to.
+    pub(crate) incarnation: u32,
     /// The name that the host has for it; `None` before it knows and after it is closed.
     pub(crate) id: Option<ConnectionId>,
     /// Written, not on the way yet.
@@ -41,10 +41,10 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn new(host: usize, life: u32, id: Option<ConnectionId>) -> Self {
+    pub(crate) fn new(host: usize, incarnation: u32, id: Option<ConnectionId>) -> Self {
         Self {
             host,
-            life,
+            incarnation,
             id,
             outgoing: VecDeque::new(),
             on_the_way: VecDeque::new(),

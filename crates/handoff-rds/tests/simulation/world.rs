@@ -17,7 +17,7 @@ use crate::network::{End, Tcp};
 /// Until when the applications send and faults happen, in microseconds.
 pub(crate) const FAULTS: u64 = 100_000;
 /// By when everything must be settled.
-const PATIENCE: u64 = 120_000_000;
+const TIMEOUT: u64 = 120_000_000;
 
 /// What happened, to be sure that the simulation shows something.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,10 +94,10 @@ pub(crate) enum Happening {
 
 pub(crate) struct Node {
     pub(crate) host: Host<Payload, Vec<u8>>,
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) ports: Vec<u16>,
     pub(crate) slow: bool,
-    /// The life of each host that this one knows of.
+    /// The incarnation of each host that this one knows of.
     pub(crate) known: Vec<u32>,
     /// What was refused because a port was congested, to be tried again.
     pub(crate) waiting: Vec<Wanted>,
@@ -159,7 +159,7 @@ impl World {
             let slow = world.random.chance(40);
             let node = Node {
                 host: world.host(host, 1),
-                life: 1,
+                incarnation: 1,
                 ports,
                 slow,
                 known: vec![1; count],
@@ -175,8 +175,9 @@ impl World {
         world
     }
 
-    fn host(&self, host: usize, life: u32) -> Host<Payload, Vec<u8>> {
-        let mut made = Host::new(address(host), life * 16 + host as u32, self.limits.clone());
+    fn host(&self, host: usize, incarnation: u32) -> Host<Payload, Vec<u8>> {
+        let mut made =
+            Host::new(address(host), incarnation * 16 + host as u32, self.limits.clone());
         made.advance(Duration::from_micros(self.now));
         made
     }
@@ -197,20 +198,20 @@ impl World {
         self.agenda.push(Reverse((at, self.order, what)));
     }
 
-    pub(crate) fn lives(&self) -> Vec<u32> {
-        self.nodes.iter().map(|node| node.life).collect()
+    pub(crate) fn incarnations(&self) -> Vec<u32> {
+        self.nodes.iter().map(|node| node.incarnation).collect()
     }
 
     pub(crate) fn run(mut self) -> Seen {
         while let Some(Reverse((at, _, what))) = self.agenda.pop() {
             self.now = at;
-            if self.now > FAULTS && self.ledger.settled(&self.lives()) && self.all_done() {
+            if self.now > FAULTS && self.ledger.settled(&self.incarnations()) && self.all_done() {
                 break;
             }
-            assert!(self.now < PATIENCE, "not settled after two minutes");
+            assert!(self.now < TIMEOUT, "not settled after two minutes");
             self.happen(what);
         }
-        self.ledger.audit(&self.lives(), !self.plain);
+        self.ledger.audit(&self.incarnations(), !self.plain);
         for host in 0..self.nodes.len() {
             self.count(host);
         }
@@ -270,8 +271,8 @@ impl World {
                 self.end_closed(tcp, end, Some(what));
                 self.drive(host);
             }
-            Happening::Released(host, life, message) => {
-                if self.nodes[host].life == life {
+            Happening::Released(host, incarnation, message) => {
+                if self.nodes[host].incarnation == incarnation {
                     self.nodes[host].host.released(message, Tally::default());
                     self.drive(host);
                 }
@@ -337,16 +338,16 @@ impl World {
         for at in 0..self.connections.len() {
             for end in 0..2 {
                 let this = &mut self.connections[at].ends[end];
-                if this.host == host && this.life == self.nodes[host].life {
+                if this.host == host && this.incarnation == self.nodes[host].incarnation {
                     this.id = None;
                     self.cut(at);
                 }
             }
         }
-        let life = self.nodes[host].life + 1;
-        self.nodes[host].known = self.lives();
-        self.nodes[host].life = life;
-        self.nodes[host].host = self.host(host, life);
+        let incarnation = self.nodes[host].incarnation + 1;
+        self.nodes[host].known = self.incarnations();
+        self.nodes[host].incarnation = incarnation;
+        self.nodes[host].host = self.host(host, incarnation);
         self.nodes[host].waiting.clear();
         self.nodes[host].told = CongestionMap::new();
         self.bind(host);

@@ -54,8 +54,8 @@ struct Opened {
     page: PathBuf,
 }
 
-/// What the browser wrote, and what its console said.
-struct Said {
+/// What the browser wrote, and what its console written.
+struct BrowserOutput {
     output: String,
     console: Vec<String>,
 }
@@ -73,7 +73,7 @@ impl Opened {
     }
 
     /// Opens the page, in a window of this width, by day or by night.
-    fn open(&self, browser: &Path, width: u32, scheme: &str, task: &str) -> Said {
+    fn open(&self, browser: &Path, width: u32, scheme: &str, task: &str) -> BrowserOutput {
         let output = Command::new("timeout")
             .args(["--kill-after=5", TIMEOUT_SECONDS])
             .arg(browser)
@@ -108,7 +108,7 @@ impl Opened {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {errors}", output.status);
         let console = errors.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
-        Said {
+        BrowserOutput {
             output: String::from_utf8_lossy(&output.stdout).into_owned(),
             console: console.collect(),
         }
@@ -116,8 +116,8 @@ impl Opened {
 
     /// The page's own facts.
     fn ask(&self, browser: &Path, width: u32, scheme: &str) -> serde_json::Value {
-        let said = self.open(browser, width, scheme, "--dump-dom");
-        let (_, answer) = said.output.split_once("<title>ASKED ").expect("it was asked");
+        let written = self.open(browser, width, scheme, "--dump-dom");
+        let (_, answer) = written.output.split_once("<title>ASKED ").expect("it was asked");
         let (answer, _) = answer.split_once("</title>").expect("its end");
         serde_json::from_str(
             &answer.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"),
@@ -137,15 +137,15 @@ fn asking() -> Opened {
 fn it_opens_without_network_and_without_a_word_on_the_console() {
     let browser = browser_or_skip!();
     let page = sample::drawn();
-    let said = Opened::new(&page).open(&browser, DESK, LIGHT, "--dump-dom");
-    assert_eq!(said.console, [""; 0]);
-    assert!(said.output.contains("draws it again."), "its end: {}", said.output);
+    let written = Opened::new(&page).open(&browser, DESK, LIGHT, "--dump-dom");
+    assert_eq!(written.console, [""; 0]);
+    assert!(written.output.contains("draws it again."), "its end: {}", written.output);
 
     // The console would have been read, and nothing is loaded even if it stands in the page.
     let loading = page.replace("</main>", "<img src='https://192.0.2.1/a.png' alt='a'></main>");
-    let said = Opened::new(&loading).open(&browser, DESK, LIGHT, "--dump-dom");
-    assert_eq!(said.console.len(), 1, "{:?}", said.console);
-    assert!(said.console[0].contains("Content Security Policy"), "{:?}", said.console);
+    let written = Opened::new(&loading).open(&browser, DESK, LIGHT, "--dump-dom");
+    assert_eq!(written.console.len(), 1, "{:?}", written.console);
+    assert!(written.console[0].contains("Content Security Policy"), "{:?}", written.console);
 }
 
 #[test]

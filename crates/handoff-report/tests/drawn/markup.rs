@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use handoff_report::{Findings, Place};
+use handoff_report::{Environment, Findings};
 use regex_lite::Regex;
 
 use crate::sample::{self, PROBLEM, STRANGE};
@@ -155,7 +155,7 @@ fn native_and_emulated_stand_apart() {
     let of = |word: &str| captions.iter().filter(|caption| caption.starts_with(word)).count();
     assert_eq!((of("Native"), of("Emulated"), of("As published")), (1, 3, 1), "{captions:?}");
     for run in sample::findings().runs.iter().filter(|run| run.report.is_some()) {
-        let place = if run.place == Place::Native { "native" } else { "emulated" };
+        let place = if run.environment == Environment::Native { "native" } else { "emulated" };
         let title = format!(r#"<h3>{} <span class="place {place}">{place}</span></h3>"#, run.bench);
         assert!(page.contains(&title), "{title}");
     }

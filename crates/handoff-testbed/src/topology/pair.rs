@@ -29,7 +29,7 @@ use crate::error::asked;
 /// By the number of the cable: a host between two others has one end of each.
 const DEVICES: [&str; 2] = ["cable0", "cable1"];
 /// How long it may take until packets pass.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// After this time a datagram counts as lost.
 const LOST: Duration = Duration::from_millis(10);
 
@@ -174,7 +174,7 @@ impl PairEnd {
 
     /// Returns once a datagram of each family has arrived at the other end.
     fn reaches(&self, far: &Self) -> Result<(), TopologyError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let pass = |from: IpAddr, to: IpAddr| -> Result<(), TopologyError> {
             let bind = |end: &Self, address| {
                 let bound = end.namespace.run(|| UdpSocket::bind((address, 0)))?;
@@ -220,8 +220,8 @@ impl PairEnd {
         let output = self.namespace.attach(shell.args(["--mount", "sh", "-euc", &whole])).output();
         let output = output.map_err(|error| format!("unshare(1) cannot be run: {error}"))?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-            return Err(format!("{script}: {said}"));
+            let stderr = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+            return Err(format!("{script}: {stderr}"));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }

@@ -10,9 +10,9 @@ use handoff_command::{Failure, Stop};
 use rustix::fs::{Advice, fadvise};
 use serde::Deserialize;
 
-use super::bed::Bed;
 use super::report::{Chain, Hop};
 use super::running::Running;
+use super::testbed::Testbed;
 use super::witness::{Part, Seen, Witness};
 use handoff_cp::checksum::PieceSum;
 
@@ -79,20 +79,21 @@ impl Copied {
     }
 }
 
-/// Sends the bed's file from one host to the other, and compares it.
+/// Sends the testbed's file from one host to the other, and compares it.
 pub(super) fn run(
-    bed: &Bed,
+    testbed: &Testbed,
     carrier: Carrier,
     notes: &mut Vec<String>,
     stop: &Stop,
 ) -> Result<Chain, Failure> {
-    let (source, target) = (bed.near.file(super::bed::FILE), bed.far.file(carrier.name()));
+    let (source, target) =
+        (testbed.near.file(super::testbed::FILE), testbed.far.file(carrier.name()));
     let before = checksum(&source, stop)?;
     let witness = Witness::new();
-    let begin = (Instant::now(), bed.counts()?);
-    let (sent, received) = carry(bed, carrier, &source, &target, stop)?;
+    let begin = (Instant::now(), testbed.counts()?);
+    let (sent, received) = carry(testbed, carrier, &source, &target, stop)?;
     let seconds = begin.0.elapsed().as_secs_f64();
-    let traffic = bed.counts()?.since(begin.1);
+    let traffic = testbed.counts()?.since(begin.1);
     let seen = witness.read();
     if let Err(reason) = &seen {
         let note = format!("no copy witness: {reason}");
@@ -115,7 +116,7 @@ pub(super) fn run(
 
     let seen = seen.as_ref();
     let mut hops = Vec::new();
-    if let Ok(device) = bed.near.device() {
+    if let Ok(device) = testbed.near.device() {
         hops.push(Hop {
             from: format!("files ({})", device.joined),
             to: "page cache".to_owned(),
@@ -130,14 +131,14 @@ pub(super) fn run(
     hops.push(Hop {
         from: "NIC".to_owned(),
         to: "NIC".to_owned(),
-        engine: bed.joint.name().to_owned(),
+        engine: testbed.joint.name().to_owned(),
         bytes: traffic.dma.unwrap_or(before.bytes),
         copied_by_report: None,
         copied_by_witness: None,
         simulated_dma: traffic.dma.is_some(),
     });
     hops.extend(received.hops.iter().map(|copied| copied.hop(seen)));
-    if let Ok(device) = bed.far.device() {
+    if let Ok(device) = testbed.far.device() {
         hops.push(Hop {
             from: "block device".to_owned(),
             to: format!("files ({})", device.joined),
@@ -161,16 +162,16 @@ pub(super) fn run(
 
 /// Carries the file from host to host. Returns what the two ends of the copy print.
 fn carry(
-    bed: &Bed,
+    testbed: &Testbed,
     carrier: Carrier,
     source: &Path,
     target: &Path,
     stop: &Stop,
 ) -> Result<(Copy, Copy), Failure> {
-    let (near, far) = (bed.pair.left.namespace(), bed.pair.right.namespace());
+    let (near, far) = (testbed.pair.left.namespace(), testbed.pair.right.namespace());
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let (source, target) = (text(source), text(target));
-    let address = bed.pair.right.v4();
+    let address = testbed.pair.right.v4();
     let (receive, send, listen, connect) = match carrier {
         // With `--raw` there are no words of our own between the bytes, so they are aligned to pages at the
         // receiver.
@@ -187,8 +188,8 @@ fn carry(
         }
     };
     let mut arguments = ["cp"].into_iter().chain(receive).collect::<Vec<_>>();
-    if carrier == Carrier::Tcp && bed.joint.has_queues() {
-        arguments.extend(["--nic", bed.pair.right.device()]);
+    if carrier == Carrier::Tcp && testbed.joint.has_queues() {
+        arguments.extend(["--nic", testbed.pair.right.device()]);
     }
     arguments.extend([listen.as_str(), target.as_str()]);
     let mut receiver = Running::start(Some(far), &arguments)?;

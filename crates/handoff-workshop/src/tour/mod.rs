@@ -22,16 +22,16 @@ use handoff_lab::{Disk, DiskContent, Machine, command, command::Carried};
 
 use handoff_sys::companion::WORKSHOP;
 
-mod bed;
 mod chain;
-mod place;
 mod report;
 mod running;
+mod testbed;
+mod volume;
 mod witness;
 
-use bed::Bed;
 use chain::Carrier;
 use report::Report;
+use testbed::Testbed;
 
 const EXAMPLES: &str = "\
 The hosts are two network namespaces. For each hop the table has what the kernel reports as
@@ -103,11 +103,11 @@ fn here(args: &Args, context: &Context) -> Result<Report, Failure> {
         "making two hosts, two block devices and a file of {} bytes",
         args.size
     ));
-    let bed = Bed::new(&args.directory, &args.part, args.size, &mut notes, &context.stop)?;
+    let testbed = Testbed::new(&args.directory, &args.part, args.size, &mut notes, &context.stop)?;
     let mut chains = Vec::new();
     for carrier in Carrier::ALL {
         output::say(format_args!("the file goes from host to host by {}", carrier.name()));
-        chains.push(chain::run(&bed, carrier, &mut notes, &context.stop)?);
+        chains.push(chain::run(&testbed, carrier, &mut notes, &context.stop)?);
     }
     let machine = Here::this();
     Ok(Report { emulated: machine.is_emulated(), kernel: machine.kernel, chains, notes })

@@ -15,7 +15,7 @@ use handoff_sys::companion::{self, PRODUCT};
 /// The time between two looks at a run.
 const LOOK: Duration = Duration::from_millis(20);
 /// The longest time that a run may take to put back what it has set up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The exit code for something that this machine cannot do.
 const NOT_POSSIBLE: i32 = 3;
 
@@ -115,7 +115,7 @@ impl Drop for Running {
                 let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
                 asked = true;
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIMEOUT {
                 tracing::warn!("{} does not end, and is killed", self.line);
                 let _ = self.child.kill();
                 let _ = self.child.wait();

@@ -8,6 +8,6 @@ mod product;
 
 mod native {
     pub(crate) mod lab {
-        pub(crate) mod life;
+        pub(crate) mod lifecycle;
     }
 }

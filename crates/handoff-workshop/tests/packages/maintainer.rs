@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::native::lab::life::ROOT;
+use crate::native::lab::lifecycle::ROOT;
 
 #[test]
 fn packing_without_an_address_is_warned_of() {

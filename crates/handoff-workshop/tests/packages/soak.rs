@@ -3,7 +3,7 @@
 
 use std::fs::File;
 
-use crate::native::lab::life::{in_guest, library, pack, run_in_guest};
+use crate::native::lab::lifecycle::{in_guest, library, pack, run_in_guest};
 
 /// Packs in these versions, one after the other, and runs a script with the packages.
 macro_rules! with_versions {
@@ -25,7 +25,7 @@ macro_rules! with_versions {
 
 #[test]
 fn packages_are_installed_used_and_purged_where_systemd_is() {
-    with_versions!("life.sh", [None]);
+    with_versions!("lifecycle.sh", [None]);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub(crate) const CANCEL: u32 = request(2, 0x13, 16) as u32;
 pub(crate) const SEND: u32 = request(2, 0x14, 16) as u32;
 
 /// Longer than anything here takes, even under emulation.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[repr(C)]
 #[derive(Default)]
@@ -139,8 +139,8 @@ impl Queues for IoUring {
     }
 
     fn wait(&mut self, count: usize) -> Vec<cqueue::Entry> {
-        let patience = Timespec::new().sec(PATIENCE.as_secs());
-        let arguments = SubmitArgs::new().timespec(&patience);
+        let timeout = Timespec::new().sec(TIMEOUT.as_secs());
+        let arguments = SubmitArgs::new().timespec(&timeout);
         let begin = Instant::now();
         let mut completed = Vec::new();
         while completed.len() < count {
@@ -148,7 +148,7 @@ impl Queues for IoUring {
             let missing = count - completed.len();
             let result = self.submitter().submit_with_args(missing, &arguments);
             completed.extend(self.completion().take(missing));
-            let done = completed.len() == count || begin.elapsed() < PATIENCE;
+            let done = completed.len() == count || begin.elapsed() < TIMEOUT;
             assert!(done, "{count} wanted: {result:?}, {completed:?}");
         }
         completed

@@ -12,8 +12,8 @@ mod guest {
     mod files;
     mod fresh;
     mod fuzz;
+    mod lifetimes;
     mod limits;
-    mod lives;
     mod null;
     mod refused;
     mod streams;

@@ -14,7 +14,7 @@ use rustix::io_uring::{
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::device::{PATIENCE, Queues};
+use crate::device::{Queues, TIMEOUT};
 
 /// Bytes of each of a ring's two regions: room for [`ENTRIES_MAX`] requests.
 const REGION: usize = ENTRIES_MAX as usize * size_of::<squeue::Entry>();
@@ -160,7 +160,7 @@ impl Queues for Resizing {
         let begin = Instant::now();
         let mut completed = self.completed(count);
         while completed.len() < count {
-            assert!(begin.elapsed() < PATIENCE, "{count} wanted: {completed:?}");
+            assert!(begin.elapsed() < TIMEOUT, "{count} wanted: {completed:?}");
             std::thread::yield_now();
             self.enter(0, 0);
             completed.extend(self.completed(count - completed.len()));

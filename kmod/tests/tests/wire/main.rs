@@ -1,6 +1,6 @@
 //! The software NIC (`kmod/wire`), on the lab's kernel.
 
-mod bed;
+mod testbed;
 mod zcrx;
 
 #[path = "../getbuf/failing.rs"]

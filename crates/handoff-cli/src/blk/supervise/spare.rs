@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use handoff_block::policy::{Change, Watch};
 use handoff_command::Failure;
 
-use super::lives::{Lives, pause_after};
+use super::lifetimes::{Lifetimes, pause_after};
 use super::log::Log;
 use super::{NoServer, Task, answered, end, ending, server};
 
@@ -18,7 +18,7 @@ pub(super) struct Spare {
     task: Option<Task>,
     /// With a descriptor that is readable when it ends.
     waits: Option<(Child, OwnedFd)>,
-    lives: Lives,
+    lifetimes: Lifetimes,
     /// When the next one may be started.
     next: Instant,
     /// Reports another policy, which the waiting process does not have, and what is removed.
@@ -35,7 +35,7 @@ impl Spare {
         Self {
             task: Some(Task { waits: true, ..following.clone() }),
             waits: None,
-            lives: Lives::new(),
+            lifetimes: Lifetimes::new(),
             next: Instant::now(),
             changes: None,
             is_outdated: false,
@@ -54,7 +54,7 @@ impl Spare {
         } else if self.waits.is_some() && !self.is_outdated {
             return Ok(None);
         } else if Instant::now() >= self.next {
-            self.lives.begin();
+            self.lifetimes.begin();
             match start(task) {
                 Ok(waits) => {
                     self.is_outdated = false;
@@ -114,8 +114,8 @@ impl Spare {
     }
 
     fn put_off(&mut self, log: &mut Log<'_>, cause: &str) {
-        self.lives.end();
-        self.next = Instant::now() + pause_after(self.lives.short);
+        self.lifetimes.end();
+        self.next = Instant::now() + pause_after(self.lifetimes.short);
         let what = match self.waits {
             Some(_) => "the server that waits has the last policy until another is started",
             None => "no server waits any more, so another is started",

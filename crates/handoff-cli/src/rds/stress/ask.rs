@@ -21,8 +21,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// A request is lost if this many later ones of its task were answered, for each that may be under way.
 const OVERTAKEN: u64 = 4;
 
-/// A request's place: its buffer is reused when it is back and its answer is there.
-struct Place {
+/// A slot for a request: its buffer is reused when it is back and its answer is there.
+struct Slot {
     /// The peer's number.
     peer: usize,
     to: SocketAddr,
@@ -61,7 +61,7 @@ impl Known {
 /// A task, with its port and its memory.
 pub(super) struct Asking {
     port: Port,
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     peers: Vec<Known>,
 }
 
@@ -76,11 +76,11 @@ impl Asking {
             tracing::info!(%error, "buffers stay unregistered");
         }
         let now = Instant::now();
-        let places = (0..count).map(|at| {
+        let slots = (0..count).map(|at| {
             let mut buffer = region.take(room).expect("so many were mapped");
             buffer.set_len(args.request);
             let peer = at % args.peers.len();
-            Place {
+            Slot {
                 peer,
                 to: (args.peers[peer], args.port).into(),
                 buffer: Some(buffer),
@@ -95,35 +95,35 @@ impl Asking {
         });
         let known = |_| Known { sent: 0, answered: 0, heard: now, longest: None };
         let peers = args.peers.iter().map(known).collect();
-        Ok(Self { port, places: places.collect(), peers })
+        Ok(Self { port, slots: slots.collect(), peers })
     }
 
     pub(super) async fn run(self, run: &Run<'_>) -> Result<(), Failure> {
-        let (args, Self { port, mut places, mut peers }) = (run.args, self);
+        let (args, Self { port, mut slots, mut peers }) = (run.args, self);
         let mut over_since = None;
         let mut batch = Vec::new();
         loop {
             port.completions(&mut batch)?;
             for back in batch.drain(..) {
                 run.took_back(back.tally);
-                let place = &mut places[back.cookie as usize];
-                place.buffer = Some(back.payload);
-                place.lost = back.end == End::PeerRestarted;
+                let slot = &mut slots[back.cookie as usize];
+                slot.buffer = Some(back.payload);
+                slot.lost = back.end == End::PeerRestarted;
             }
             let mut checked = 0;
             while checked < AT_ONCE
                 && let Some(received) = port.receive()?
             {
                 checked += received.payload.len();
-                answered(run, &mut places, &mut peers, &received.payload);
+                answered(run, &mut slots, &mut peers, &received.payload);
             }
             let last = run.answered.get();
             let mut more = checked >= AT_ONCE;
             if run.is_over(Some(10)) {
                 let over = *over_since.get_or_insert_with(Instant::now);
-                let waiting = places.iter().filter(|place| place.waits).count();
-                let late: usize = places.iter().map(|place| place.given_up.len()).sum();
-                let back = places.iter().all(|place| place.buffer.is_some());
+                let waiting = slots.iter().filter(|slot| slot.waits).count();
+                let late: usize = slots.iter().map(|slot| slot.given_up.len()).sum();
+                let back = slots.iter().all(|slot| slot.buffer.is_some());
                 let timeout = match (waiting, late) {
                     (0, 0) if back => Duration::ZERO,
                     (0, _) if back => GRACE,
@@ -136,8 +136,8 @@ impl Asking {
                     return Ok(());
                 }
             } else {
-                give_up_lost(run, &mut places, &peers);
-                more |= send(run, &port, &mut places, &mut peers)?;
+                give_up_lost(run, &mut slots, &peers);
+                more |= send(run, &port, &mut slots, &mut peers)?;
             }
             if last.elapsed().as_secs() >= u64::from(args.timeout) {
                 return Err(Failure::failed(format!(
@@ -157,13 +157,13 @@ impl Asking {
     }
 }
 
-fn answered(run: &Run<'_>, places: &mut [Place], peers: &mut [Known], bytes: &[u8]) {
+fn answered(run: &Run<'_>, slots: &mut [Slot], peers: &mut [Known], bytes: &[u8]) {
     let now = Instant::now();
     run.answered.set(now);
     let counted = &mut *run.counted.borrow_mut();
     let found = frame::head(bytes);
-    let place = found.and_then(|head| Some((head, places.get_mut(head.number as u32 as usize)?)));
-    let Some((head, place)) = place else {
+    let slot = found.and_then(|head| Some((head, slots.get_mut(head.number as u32 as usize)?)));
+    let Some((head, slot)) = slot else {
         counted.corrupt += 1;
         return;
     };
@@ -172,18 +172,18 @@ fn answered(run: &Run<'_>, places: &mut [Place], peers: &mut [Known], bytes: &[u
             && bytes.len() == run.args.answer
             && frame::is_intact(bytes, head.number);
     counted.corrupt += u64::from(!intact);
-    let peer = &mut peers[place.peer];
+    let peer = &mut peers[slot.peer];
     peer.heard = now;
-    if let Some(late) = place.given_up.iter().position(|number| *number == head.number) {
-        place.given_up.swap_remove(late);
-    } else if place.waits && place.number == head.number {
+    if let Some(late) = slot.given_up.iter().position(|number| *number == head.number) {
+        slot.given_up.swap_remove(late);
+    } else if slot.waits && slot.number == head.number {
         counted.messages += 1;
         counted.bytes += run.args.request as u64;
-        let time = place.sent.elapsed();
+        let time = slot.sent.elapsed();
         counted.times.add(time);
         peer.longest = peer.longest.max(Some(time));
-        peer.answered = peer.answered.max(place.order);
-        place.waits = false;
+        peer.answered = peer.answered.max(slot.order);
+        slot.waits = false;
     } else if intact {
         // Nobody asked for it; changed content is counted above.
         counted.corrupt += 1;
@@ -191,15 +191,15 @@ fn answered(run: &Run<'_>, places: &mut [Place], peers: &mut [Known], bytes: &[u
 }
 
 /// Requests that will not be answered any more are sent again, with another number.
-fn give_up_lost(run: &Run<'_>, places: &mut [Place], peers: &[Known]) {
+fn give_up_lost(run: &Run<'_>, slots: &mut [Slot], peers: &[Known]) {
     let timeout = Duration::from_secs(run.args.timeout.into());
-    for place in places.iter_mut().filter(|place| place.waits && place.buffer.is_some()) {
-        let peer = &peers[place.peer];
-        let overtaken = peer.answered > place.order + OVERTAKEN * u64::from(run.args.depth);
-        let silent = place.sent.max(peer.heard).elapsed() >= peer.silence(timeout);
-        if place.lost || overtaken || silent {
-            place.given_up.push(place.number);
-            (place.waits, place.lost) = (false, false);
+    for slot in slots.iter_mut().filter(|slot| slot.waits && slot.buffer.is_some()) {
+        let peer = &peers[slot.peer];
+        let overtaken = peer.answered > slot.order + OVERTAKEN * u64::from(run.args.depth);
+        let silent = slot.sent.max(peer.heard).elapsed() >= peer.silence(timeout);
+        if slot.lost || overtaken || silent {
+            slot.given_up.push(slot.number);
+            (slot.waits, slot.lost) = (false, false);
             run.counted.borrow_mut().asked_again += 1;
         }
     }
@@ -209,37 +209,37 @@ fn give_up_lost(run: &Run<'_>, places: &mut [Place], peers: &[Known]) {
 fn send(
     run: &Run<'_>,
     port: &Port,
-    places: &mut [Place],
+    slots: &mut [Slot],
     peers: &mut [Known],
 ) -> Result<bool, Failure> {
     let mut sent = 0;
     // Peers that take no more for now.
     let mut full = Vec::new();
-    for place in places.iter_mut().filter(|place| !place.waits) {
-        if full.contains(&place.to) {
+    for slot in slots.iter_mut().filter(|slot| !slot.waits) {
+        if full.contains(&slot.to) {
             continue;
         }
-        let Some(mut buffer) = place.buffer.take() else { continue };
-        if !place.made {
-            place.number = place.number.wrapping_add(1 << 32);
+        let Some(mut buffer) = slot.buffer.take() else { continue };
+        if !slot.made {
+            slot.number = slot.number.wrapping_add(1 << 32);
             let answer = run.args.answer as u32;
-            let head = Head { number: place.number, answer, kind: Kind::Request };
+            let head = Head { number: slot.number, answer, kind: Kind::Request };
             frame::fill(&mut buffer, head, !run.args.no_verify);
-            place.made = true;
+            slot.made = true;
         }
-        place.sent = Instant::now();
-        match port.send(place.to, buffer, place.number as u32) {
+        slot.sent = Instant::now();
+        match port.send(slot.to, buffer, slot.number as u32) {
             Ok(()) => {
-                (place.made, place.waits) = (false, true);
-                let peer = &mut peers[place.peer];
-                (place.order, peer.sent) = (peer.sent, peer.sent + 1);
+                (slot.made, slot.waits) = (false, true);
+                let peer = &mut peers[slot.peer];
+                (slot.order, peer.sent) = (peer.sent, peer.sent + 1);
             }
             Err(refused) => {
-                place.buffer = Some(refused.payload);
+                slot.buffer = Some(refused.payload);
                 if !refused.error.is_temporary() {
                     return Err(failure(refused.error));
                 }
-                full.push(place.to);
+                full.push(slot.to);
                 continue;
             }
         }

@@ -5,7 +5,7 @@
 //!   socket of its own;
 //! - the answers of a peer, from when they are made until they are back, hold at most three times the bytes that they
 //!   leave free of [`ROOM`], or there is only one. Other requests get no answer;
-//! - a peer that takes none for [`PATIENCE`] is given up, and its answers with it. Whoever misses an answer asks again;
+//! - a peer that takes none for [`TIMEOUT`] is given up, and its answers with it. Whoever misses an answer asks again;
 //! - at most [`KNOWN`] peers are known. The one that asked longest ago is given up for another.
 
 use std::collections::{HashMap, VecDeque};
@@ -32,7 +32,7 @@ const PAGE: usize = 4 << 10;
 /// Bytes of buffers kept for the next answers.
 const KEPT: usize = 64 << 20;
 /// Who has taken no answer for so long has most likely given them up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// One of the kernel's sockets takes two descriptors, and many programs may have 1,024.
 const KNOWN: usize = 256;
 /// Answers to congested ports of a peer that are tried in a round.
@@ -140,9 +140,9 @@ impl<'a> Peers<'a> {
         for peer in self.those(|peer| !peer.waiting.is_empty()) {
             self.send_waiting(peer)?;
         }
-        let is_patient = |took| now.saturating_duration_since(took) < PATIENCE;
-        for peer in self.those(|peer| peer.held > 0 && !is_patient(peer.took)) {
-            self.unsent.say(peer, format_args!("it has taken none for {} s", PATIENCE.as_secs()));
+        let within_timeout = |took| now.saturating_duration_since(took) < TIMEOUT;
+        for peer in self.those(|peer| peer.held > 0 && !within_timeout(peer.took)) {
+            self.unsent.say(peer, format_args!("it has taken none for {} s", TIMEOUT.as_secs()));
             self.give_up(peer);
         }
         Ok(())

@@ -162,8 +162,8 @@ fn a_device_that_is_open_is_removed_by_force_only() {
         // By force it goes at once, whoever has it open, and so do its processes.
         let disk = fs::File::open(&node).expect("opens");
         let output = blk(&["del", "--force", &id]);
-        let said = String::from_utf8(output.stderr).expect("UTF-8");
-        assert!(output.status.success() && said.contains(&us), "{engine}: {said}");
+        let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(output.status.success() && stderr.contains(&us), "{engine}: {stderr}");
         disk.read_exact_at(&mut [0; 4096], 1 << 20).expect_err("it is gone");
         nothing_is_left();
         drop(disk);

@@ -273,17 +273,17 @@ fn a_full_file_system_reaches_the_caller() {
             dd.args(zeroes).arg(format!("of={}", device.node()));
             let output = dd.output().expect("dd starts");
             let errors = String::from_utf8_lossy(&output.stderr);
-            let said = format!("{arguments:?} by {engine}: {errors}");
-            assert_eq!(errors.contains("No space left on device"), fails, "{said}");
-            assert_eq!(device.show()["failed_legs"], serde_json::json!(out), "{said}");
+            let case = format!("{arguments:?} by {engine}: {errors}");
+            assert_eq!(errors.contains("No space left on device"), fails, "{case}");
+            assert_eq!(device.show()["failed_legs"], serde_json::json!(out), "{case}");
             // With room again, it goes on as before.
             for backing in all {
                 let hole = ["--punch-hole", "--offset=0", "--length=1M", backing];
                 run("fallocate", &hole);
             }
             write_block(&device.node(), 9, 3).expect("there is room");
-            assert_eq!(read_block(&device.node(), 3).expect("read"), [9; 4096], "{said}");
-            assert_eq!(device.show()["failed_legs"], serde_json::json!(out), "{said}");
+            assert_eq!(read_block(&device.node(), 3).expect("read"), [9; 4096], "{case}");
+            assert_eq!(device.show()["failed_legs"], serde_json::json!(out), "{case}");
             device.del();
             for backing in all {
                 fs::remove_file(backing).expect("removed");

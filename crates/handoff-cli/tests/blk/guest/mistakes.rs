@@ -21,7 +21,7 @@ fn mistakes_name_themselves() {
     fs::write(&tiny, [0; 100]).expect("a file");
     let tiny = tiny.to_str().expect("UTF-8");
     let here = files.directory.path().to_str().expect("UTF-8");
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (&["loop"][..], "loop takes one file, not 0"),
         (&["loop", "/nowhere"], "/nowhere: No such file"),
         (&["loop", here], "neither a file nor a block device"),
@@ -42,7 +42,7 @@ fn mistakes_name_themselves() {
         (&["stripe", one, two, "--chunk", "2m"], "less than a chunk"),
     ] {
         let line = refused(&[&["add"], arguments].concat(), 2);
-        assert!(line.contains(said), "{arguments:?}: {line}");
+        assert!(line.contains(expected), "{arguments:?}: {line}");
     }
     let line = refused(&["add", "loop", one, "--engine", "batch-auto", "--depth", "1"], 3);
     assert!(line.contains("batch-auto is not possible") && line.contains("depth of 2"), "{line}");
@@ -202,7 +202,7 @@ fn a_device_that_should_carry_no_swap_says_so() {
     let lower = LoopDisk::new(Path::new("/var/tmp"), 1 << 20, 512, false).expect("a disk");
     let mapped = Flaky::over(lower, Schedule::WORKS).expect("a disk on a disk");
     let mapped = mapped.path().to_str().expect("UTF-8");
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (
             &[files.name(0)][..],
             Some("lies on a file system and has holes, which takes memory to write"),
@@ -223,8 +223,11 @@ fn a_device_that_should_carry_no_swap_says_so() {
         let device = Added::new(&[&["loop"], arguments].concat());
         let reason = device.answer["no_swap"].as_str();
         assert_eq!(device.show()["no_swap"].as_str(), reason);
-        assert_eq!(reason.is_some(), said.is_some(), "{reason:?}");
-        assert!(said.is_none_or(|said| reason.is_some_and(|it| it.contains(said))), "{reason:?}");
+        assert_eq!(reason.is_some(), expected.is_some(), "{reason:?}");
+        assert!(
+            expected.is_none_or(|expected| reason.is_some_and(|it| it.contains(expected))),
+            "{reason:?}"
+        );
         device.del();
     }
     let text = blk(&["add", "loop", files.name(0), "--id", "57"]).stdout;

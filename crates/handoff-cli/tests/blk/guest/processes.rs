@@ -35,10 +35,10 @@ fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
         let supervisor = parent(server);
         let memory = device.show()["memory"].as_u64();
         for pid in [server, supervisor] {
-            let said =
+            let proc_file =
                 |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it lives");
-            assert_eq!(said("oom_score_adj").trim(), "-1000", "{engine}");
-            let status = said("status");
+            assert_eq!(proc_file("oom_score_adj").trim(), "-1000", "{engine}");
+            let status = proc_file("status");
             let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
             assert!(!locked.expect("a line").trim().starts_with("0 "), "{engine}: {status}");
             // What it will need it has taken, before there is a request.
@@ -406,8 +406,8 @@ fn a_server_that_finds_no_descriptors_is_tried_until_there_are_some() {
     server = device.server(Some(server));
     kill(server);
     eventually(|| (log(&device).matches("Too many open files").count() > 12).then_some(()));
-    let said = log(&device);
-    assert!(!said.contains("a process cannot be started"), "{said}");
+    let text = log(&device);
+    assert!(!text.contains("a process cannot be started"), "{text}");
     limit(1024);
     device.server(Some(server));
     write_block(&device.node(), 6, 6).expect("written");

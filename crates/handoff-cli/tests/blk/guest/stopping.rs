@@ -141,8 +141,8 @@ fn who_insists_loses_nothing_that_can_be_written() {
     let device = Added::new(&["loop", files.name(0)]);
     let mounted = Mounted::fresh(&device.node());
     let output = blk(&["del", "--force", &device.id.to_string()]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     drop(mounted);
     nothing_is_left();
     all_is_there(&files, false);
@@ -159,8 +159,8 @@ fn a_forced_end_comes_although_the_server_stands_still() {
         let reader = std::thread::spawn(move || read_block(&node, 0));
         eventually(|| (device.under_way() > 0).then_some(()));
         let output = blk(&["del", "--force", "--grace", "1", &device.id.to_string()]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.contains("is killed"), "{engine}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.contains("is killed"), "{engine}: {stderr}");
         // It is over: failed, or answered by a next server that came in between.
         let _ = reader.join().expect("no panic");
         nothing_is_left();
@@ -188,9 +188,9 @@ fn a_forced_end_says_what_the_server_waits_for() {
     let output = blk(&["del", "--force", "--grace", "1", &device.id.to_string()]);
     // Before anything can fail: in a frozen file system nothing can be removed.
     run("fsfreeze", &["--unfreeze", path]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(&format!("cannot end before {backing} answers")), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains(&format!("cannot end before {backing} answers")), "{stderr}");
     let _ = writer.join().expect("no panic");
     eventually(|| gone(server).then_some(()));
     nothing_is_left();
@@ -207,9 +207,9 @@ fn a_forced_end_of_a_file_system_without_a_mount_returns() {
     drop(mounted);
     let id = device.id.to_string();
     let output = blk(&["del", "--force", &id]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("its number is free when nobody has it open any more"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("its number is free when nobody has it open any more"), "{stderr}");
     let _ = open.write_all(&[1]);
     drop(open);
     nothing_is_left();

@@ -108,8 +108,8 @@ fn a_device_outlives_its_program_and_the_names_of_its_files() {
     fs::remove_dir_all(&state).expect("removed");
     eventually("the directory is put back", || fs::read(state.join("spec.json")).ok());
     assert_eq!(fs::read(state.join("spec.json")).expect("a record"), record);
-    let said = "was removed of the device's directory is back";
-    eventually("the log says so", || log(&device).contains(said).then_some(()));
+    let message = "was removed of the device's directory is back";
+    eventually("the log says so", || log(&device).contains(message).then_some(()));
     kill_and_write(&device, 4);
     assert_eq!(writes(&device.show()), before + 1, "the same counters");
     fs::remove_dir_all(&state).expect("removed");
@@ -120,8 +120,8 @@ fn a_device_outlives_its_program_and_the_names_of_its_files() {
     orphan(&device);
     eventually("the reader has the lock", || is_locked(path).then_some(()));
     recover(&device);
-    let said = log(&device);
-    assert!(said.contains("goes on with") && said.contains("flock"), "{said}");
+    let text = log(&device);
+    assert!(text.contains("goes on with") && text.contains("flock"), "{text}");
     drop(reader);
     kill_and_write(&device, 5);
     let opened = File::open(path).expect("opens");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use handoff_testbed::{Pair, PairEnd};
 
-use crate::crowd::TONGUE;
+use crate::crowd::PROTOCOL;
 use crate::hostile::greet;
 use crate::session::{cp, path, pattern};
 use crate::strangers::{Crowd, Kind, Visited};
@@ -27,7 +27,7 @@ fn a_receiver_serves_its_sender_while_others_never_read() {
     let visited = Visited::new(receiver.pid());
     let connect = || TcpStream::connect(address.strip_prefix("tcp://").unwrap()).unwrap();
     let _crowd =
-        Crowd::new(Kind::NeverReads, TONGUE, |_| left.namespace().run(connect).expect("enters"));
+        Crowd::new(Kind::NeverReads, PROTOCOL, |_| left.namespace().run(connect).expect("enters"));
     let (sent, received) =
         (start(left, &["--verify", path(&source), &address]).end(), receiver.end());
     assert_eq!((sent.code, received.code), (Some(0), Some(0)), "{sent:?} {received:?}");

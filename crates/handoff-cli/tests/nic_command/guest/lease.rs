@@ -243,7 +243,7 @@ fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
     let host_address = host.address();
     let address = ["--address", ADDRESS];
     container.says(&["ip", "route", "add", "unreachable", "10.98.0.0/16"]);
-    for (arguments, code, said) in [
+    for (arguments, code, expected) in [
         (
             &[device, "--to", "nobody", address[0], address[1]][..],
             2,
@@ -276,7 +276,7 @@ fn what_cannot_be_leased_is_one_line_and_nothing_stays() {
         ),
     ] {
         let line = host.refused(&[&["lease"], arguments].concat(), code);
-        assert!(line.contains(said), "{line}");
+        assert!(line.contains(expected), "{line}");
         assert_eq!(
             (host.settings(), links(&host)),
             (before.clone(), links_before.clone()),
@@ -391,9 +391,9 @@ fn until(mut tap: &Socket, last: &str, all: &[&'static str]) -> Vec<&'static str
     let mut frame = [0; 2048];
     loop {
         let len = tap.read(&mut frame).expect("the last words come");
-        let said = String::from_utf8_lossy(&frame[..len]);
-        came.extend(all.iter().filter(|words| said.ends_with(**words)));
-        if said.ends_with(last) {
+        let text = String::from_utf8_lossy(&frame[..len]);
+        came.extend(all.iter().filter(|words| text.ends_with(**words)));
+        if text.ends_with(last) {
             return came;
         }
     }

@@ -11,7 +11,7 @@ use crate::session::{
     stress,
 };
 use crate::strangers::Visited;
-use handoff_testbed::running::{PATIENCE, Running};
+use handoff_testbed::running::{Running, TIMEOUT};
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");
@@ -61,8 +61,8 @@ fn a_late_answer_is_none_to_the_next_ping() {
         .expect("the lab's kernel has it");
     // Each answer comes while the next ping waits for its own.
     let late = rds(&pair.left, &[&asks[..], &["3", "--timeout", "2"]].concat());
-    let said = String::from_utf8_lossy(&late.stdout);
-    let pings: Vec<_> = said.lines().filter_map(|line| line.split_once(": ")).collect();
+    let stdout = String::from_utf8_lossy(&late.stdout);
+    let pings: Vec<_> = stdout.lines().filter_map(|line| line.split_once(": ")).collect();
     assert_eq!(pings.len(), 3, "{late:?}");
     for (_, ended) in pings {
         // A busy machine may look for an answer only after its time.
@@ -113,10 +113,10 @@ fn more_are_answered_than_there_are_descriptors_for() {
         })
         .collect();
     for asking in asking {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while asking.receive().expect("is there").is_none() {
             assert!(Instant::now() < deadline, "{} gets no answer", asking.local_addr());
-            asking.wait_readable(PATIENCE).expect("waits");
+            asking.wait_readable(TIMEOUT).expect("waits");
         }
     }
     assert_eq!(answering.stop().0, Some(130));
@@ -127,9 +127,9 @@ fn who_answers_says_that_anyone_may_ask() {
     let pair = pair();
     let to = pair.right.v4().to_string();
     let answering = Running::start(&mut command(&pair.right, &["stress", &to]));
-    let said = answering.lines("answering").concat();
-    assert!(said.contains("engine rds-kernel"), "{said}");
-    assert!(said.contains(&format!("anyone who reaches {to}:16385 may send")), "{said}");
+    let log = answering.lines("answering").concat();
+    assert!(log.contains("engine rds-kernel"), "{log}");
+    assert!(log.contains(&format!("anyone who reaches {to}:16385 may send")), "{log}");
 }
 
 #[test]

@@ -18,8 +18,8 @@ use crate::copy::{Endless, Files, cp, pattern, receiver};
 use crate::hosts::{hosts, ip, stranger_at};
 use crate::peer::{self, play, sends};
 use crate::session::{Answering, command, rds, request};
-use crate::strangers::{CROWD, Crowd, KINDS, Kind, Tongue, Visited};
-use handoff_testbed::running::{PATIENCE, Running};
+use crate::strangers::{CROWD, Crowd, KINDS, Kind, Protocol, Visited};
+use handoff_testbed::running::{Running, TIMEOUT};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
 const KIB_OF_A_STRANGER: u64 = 8;
@@ -33,7 +33,7 @@ const KIB_OF_A_PING: u64 = 2 << 10;
 /// The room for the answers of all, and what the engine keeps of each.
 const KIB_OF_ANSWERS: u64 = 300 << 10;
 
-const TONGUE: Tongue = Tongue { begin: &[0; 48], huge, asks };
+const PROTOCOL: Protocol = Protocol { begin: &[0; 48], huge, asks };
 
 /// The header of a message as long as there is, or longer than there can be.
 fn huge(number: usize) -> Vec<u8> {
@@ -58,7 +58,7 @@ fn question(sequence: u64, answer: u32) -> Vec<u8> {
 
 /// They come one by one, after `meanwhile` has been called for each.
 fn strangers(kind: Kind, end: &PairEnd, to: Ipv4Addr, meanwhile: impl Fn(usize)) -> Crowd {
-    Crowd::new(kind, TONGUE, |number| {
+    Crowd::new(kind, PROTOCOL, |number| {
         meanwhile(number);
         // From a port that none of a kind before has used.
         stranger(end, number, (40_000 + kind as usize * CROWD) as u16, to)
@@ -152,7 +152,7 @@ fn a_stranger_that_says_hello_again_and_again_hears_so_many_answers() {
         }
         answers
     });
-    told.recv_timeout(PATIENCE).expect("the stranger is answered");
+    told.recv_timeout(TIMEOUT).expect("the stranger is answered");
     input.write_all(rest).expect("is read");
     drop(input);
     let (sent, received) = (sender.end(), receiver.end());
@@ -171,7 +171,7 @@ fn takes_another(pair: &Pair) -> bool {
     let stranger = connect(&pair.left, SocketAddrV4::new(other, 0), pair.right.v4());
     // The first thing that an engine says is which of its ports are congested.
     let heard = stranger.and_then(|mut stranger| {
-        stranger.set_read_timeout(Some(PATIENCE))?;
+        stranger.set_read_timeout(Some(TIMEOUT))?;
         stranger.read(&mut [0])
     });
     match heard.map_err(|error| error.kind()) {
@@ -219,8 +219,8 @@ fn pings_are_answered_among_strangers() {
         let mut crowd = strangers(kind, &pair.left, to, |_| {});
         let own = pair.left.v4().to_string();
         let asks = ["ping", &own, &to.to_string(), "-c", "3", "--engine", "own", "--json"];
-        let patient = ["--timeout", "60"];
-        let ping = || rds(&pair.left, &[&asks[..], &patient].concat());
+        let timeout = ["--timeout", "60"];
+        let ping = || rds(&pair.left, &[&asks[..], &timeout].concat());
         let answers = crowd.go_on_beside(ping).report();
         assert_eq!(answers["lost"], 0, "{kind:?}: {answers}");
         let answers = if kind == Kind::NeverReads { KIB_OF_ANSWERS } else { 0 };
@@ -284,8 +284,8 @@ fn a_connection_that_there_is_no_room_for_is_taken_later() {
     let (pair, to) = hosts();
     let answers = ["stress", &to.to_string(), "--engine", "own"];
     let answering = Running::start(&mut command(&pair.right, &answers));
-    let said = answering.lines("answering").concat();
-    assert!(said.contains(&format!("anyone who reaches {to}:16385 may send")), "{said}");
+    let log = answering.lines("answering").concat();
+    assert!(log.contains(&format!("anyone who reaches {to}:16385 may send")), "{log}");
     let visited = Visited::new(answering.pid());
     // It needs two.
     visited.leave_descriptors(1);
@@ -293,7 +293,7 @@ fn a_connection_that_there_is_no_room_for_is_taken_later() {
         connect(&pair.left, SocketAddrV4::new(pair.left.v4(), 40_000), to).expect("connects");
     answering.line("connections are not taken");
     visited.leave_descriptors(100);
-    peer.set_read_timeout(Some(PATIENCE)).expect("can wait");
+    peer.set_read_timeout(Some(TIMEOUT)).expect("can wait");
     // What the peer has sent meanwhile is read as well.
     assert!(peer.read(&mut [0; 48]).expect("is not reset") > 0, "it has ended");
 }
@@ -305,13 +305,13 @@ fn a_connection_that_is_not_taken_or_closed_is_told_with_its_peer() {
     let answering = Running::start(&mut answering);
     answering.line("answering");
     let _refused = connect(&pair.right, SocketAddrV4::new(to, 0), to);
-    let said = answering.line("connections are not taken");
-    assert!(said.contains(&format!(" refused=1 peer={to} reason=the peer has our own")), "{said}");
+    let log = answering.line("connections are not taken");
+    assert!(log.contains(&format!(" refused=1 peer={to} reason=the peer has our own")), "{log}");
     let mut closed = stranger(&pair.left, 0, 40_000, to);
     closed.write_all(&huge(1)).expect("is taken");
-    let said = answering.line("a connection is closed");
+    let log = answering.line("a connection is closed");
     let peer = stranger_at(&pair.left, 0);
-    assert!(said.contains(&format!(" peer={peer} reason=the peer announces a message")), "{said}");
+    assert!(log.contains(&format!(" peer={peer} reason=the peer announces a message")), "{log}");
 }
 
 #[test]
@@ -321,16 +321,16 @@ fn only_those_who_are_named_may_connect() {
         [pair.left.v4(), stranger_at(&pair.left, 0)].map(|address| address.to_string());
     let mut answering = command(&pair.right, &["stress", &to.to_string(), "--from", &own]);
     let answering = Running::start(&mut answering);
-    let said = answering.lines("answering").concat();
-    assert!(said.contains("rds-own") && !said.contains("anyone who reaches"), "{said}");
-    for (from, patience, code) in [(&other, "1", 1), (&own, "60", 0)] {
+    let log = answering.lines("answering").concat();
+    assert!(log.contains("rds-own") && !log.contains("anyone who reaches"), "{log}");
+    for (from, timeout, code) in [(&other, "1", 1), (&own, "60", 0)] {
         let asks = ["ping", from, &to.to_string(), "-c", "2", "--engine", "own"];
-        let asked = rds(&pair.left, &[&asks[..], &["--timeout", patience]].concat());
+        let asked = rds(&pair.left, &[&asks[..], &["--timeout", timeout]].concat());
         assert_eq!(asked.code, Some(code), "{asked:?}");
         assert!(!asked.stderr.contains("anyone who reaches"), "it talks to one only: {asked:?}");
     }
-    let said = answering.line("away");
-    assert!(said.contains(&format!("turned a connection from {other}")), "{said}");
+    let log = answering.line("away");
+    assert!(log.contains(&format!("turned a connection from {other}")), "{log}");
     let refused = rds(&pair.left, &["ping", &own, &own, "--from", &own, "--engine", "kernel"]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.stderr.contains("--from goes with --engine own"), "{refused:?}");

@@ -115,8 +115,8 @@ fn a_run_that_has_lost_requests_has_failed() {
     });
     let [own, to] = [&pair.left, &pair.right].map(|end| end.v4().to_string());
     let asks = ["stress", &own, "-s", &to, "--engine", "own", "--no-verify", "--json"];
-    let patient = ["-d", "2", "--time", "2", "--timeout", "60"];
-    let asked = rds(&pair.left, &[&asks[..], &patient].concat());
+    let timeout = ["-d", "2", "--time", "2", "--timeout", "60"];
+    let asked = rds(&pair.left, &[&asks[..], &timeout].concat());
     assert_eq!((asked.code, &asked.json()["lost"]), (Some(1), &1.into()), "{asked:?}");
     assert!(asked.stderr.contains("1 requests were lost"), "{asked:?}");
     peer.join().expect("plays");

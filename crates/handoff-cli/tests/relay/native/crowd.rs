@@ -3,7 +3,7 @@
 use handoff_testbed::Pair;
 use rustix::process::Signal;
 
-use crate::crowd::{KEPT_DESCRIPTORS, TONGUE};
+use crate::crowd::{KEPT_DESCRIPTORS, PROTOCOL};
 use crate::session::Relay;
 use crate::session::{command, echo_at, there_and_back};
 use crate::strangers::{CROWD, Crowd, Kind, Visited, despite_idle};
@@ -24,7 +24,7 @@ fn a_peer_is_served_while_others_never_read() {
         let is_served = || despite_idle(|| there_and_back(connect(), 0, 100_000));
         is_served();
         let visited = Visited::new(relay.pid());
-        let mut crowd = Crowd::new(Kind::NeverReads, TONGUE, |_| connect());
+        let mut crowd = Crowd::new(Kind::NeverReads, PROTOCOL, |_| connect());
         // While they are there, while they are ended, and afterwards.
         (0..3).for_each(|_| is_served());
         visited.gives_back_descriptors(Some(&mut crowd), KEPT_DESCRIPTORS);

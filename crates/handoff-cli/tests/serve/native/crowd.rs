@@ -3,7 +3,7 @@
 use handoff_testbed::Pair;
 
 use crate::crowd::{
-    KEPT_DESCRIPTORS, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT, LARGE, TONGUE, assert_answered,
+    KEPT_DESCRIPTORS, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT, LARGE, PROTOCOL, assert_answered,
 };
 use crate::session::Server;
 use crate::session::{command, directory};
@@ -25,7 +25,7 @@ fn a_client_is_answered_while_others_never_read() {
     answered();
     let visited = Visited::new(serving.pid());
     let connect = |_| left.namespace().run(|| serving.connect()).expect("enters");
-    let mut crowd = Crowd::new(Kind::NeverReads, TONGUE, connect);
+    let mut crowd = Crowd::new(Kind::NeverReads, PROTOCOL, connect);
     (0..3).for_each(|_| answered());
     visited.assert_kept_memory(Kind::NeverReads, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT);
     if is_long() {

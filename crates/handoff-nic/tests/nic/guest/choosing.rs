@@ -15,24 +15,24 @@ fn everything_that_can_be_changed_comes_back() {
     for (queues, chosen) in [(1, vec![3]), (3, vec![1, 2, 3]), (7, (1..8).collect())] {
         let plan = Plan { hardware_gro: true, ..plan(queues) };
         let nic = card.look();
-        let said: Vec<_> = plan.steps(&nic).expect("possible").into_iter().collect();
+        let steps: Vec<_> = plan.steps(&nic).expect("possible").into_iter().collect();
         assert_eq!(plan.queues(&nic).expect("possible"), chosen);
         assert_eq!(card.settings(), before, "planning changes nothing");
 
         let prepared = card.prepare(&plan).expect("is fit");
         assert_eq!(prepared.queues(), chosen);
-        assert_eq!(prepared.steps(), said, "what is done is what was said");
+        assert_eq!(prepared.steps(), steps, "what is done is what was said");
         let nic = card.look();
         assert!(nic.rings.expect("has some").splits() && nic.hardware_gro.on);
         let table = nic.table().expect("has one").queues();
         assert!(chosen.iter().all(|queue| !table.contains(queue)), "{table:?}");
         assert_eq!(nic.rules.as_ref().expect("has some").rules.len(), 2);
         let record = nic.record(&card.directory()).expect("reads").expect("is written down");
-        assert_eq!((record.queues.clone(), record.changes.len()), (chosen, said.len()));
+        assert_eq!((record.queues.clone(), record.changes.len()), (chosen, steps.len()));
         assert!(plan.steps(&nic).is_err() || queues == 7, "what is led to is passed over");
 
         let undone = prepared.undo().expect("comes back");
-        assert_eq!((undone.put_back.len(), undone.left.len()), (said.len(), 0));
+        assert_eq!((undone.put_back.len(), undone.left.len()), (steps.len(), 0));
         assert_eq!(card.settings(), before);
         card.nothing_is_written_down();
     }
@@ -63,8 +63,8 @@ fn a_threshold_is_taken_away_and_comes_back() {
     assert_eq!(threshold(), Some(100));
 
     let prepared = card.prepare(&plan(1)).expect("is fit");
-    let said = "split threshold: 100 -> 0 bytes";
-    assert!(prepared.steps().iter().any(|step| step.text.starts_with(said)));
+    let step_text = "split threshold: 100 -> 0 bytes";
+    assert!(prepared.steps().iter().any(|step| step.text.starts_with(step_text)));
     assert_eq!(threshold(), Some(0));
     drop(prepared);
     assert_eq!(threshold(), Some(100));
@@ -74,15 +74,15 @@ fn a_threshold_is_taken_away_and_comes_back() {
 fn queues_of_others_are_left_alone() {
     let card = Card::new();
     let name = card.name();
-    let said = card.sh(&format!("ethtool -X {name} context new start 2 equal 1"));
+    let output = card.sh(&format!("ethtool -X {name} context new start 2 equal 1"));
     card.sh(&format!("ethtool -N {name} flow-type udp4 dst-port 53 action 3"));
-    let context = said.trim().rsplit(' ').next().expect("a number").to_owned();
+    let context = output.trim().rsplit(' ').next().expect("a number").to_owned();
     let before = card.settings();
     let prepared = card.prepare(&plan(2)).expect("has one, and can have more");
     assert_eq!(prepared.queues(), [1, 4]);
     drop(prepared);
     assert_eq!(card.settings(), before);
-    for (queue, said) in [
+    for (queue, expected) in [
         (0, "own traffic"),
         (2, &format!("RSS context {context}")[..]),
         (3, "what rule 0 leads to"),
@@ -90,7 +90,7 @@ fn queues_of_others_are_left_alone() {
         let wanted = Plan { queues: Wanted::These(vec![queue]), ..plan(1) };
         let error = card.prepare(&wanted).expect_err("is another's");
         assert!(matches!(error, Error::NotPossible { .. }), "{error}");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
     let error = card.prepare(&plan(6)).expect_err("there are 5").to_string();
     assert!(error.contains("can set aside 5"), "{error}");

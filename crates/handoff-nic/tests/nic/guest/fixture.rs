@@ -14,23 +14,23 @@ pub(super) fn preparing(card: &Card) -> Child {
     command.env("DEVICE", card.name()).env("PLACE", card.place.path());
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = card.pair.right.namespace().attach(&mut command).spawn().expect("starts");
-    said(&mut child, "BEGINS");
+    wait_for(&mut child, "BEGINS");
     child
 }
 
 /// One that has.
 pub(super) fn prepared(card: &Card) -> Child {
     let mut child = preparing(card);
-    said(&mut child, "PREPARED");
+    wait_for(&mut child, "PREPARED");
     child
 }
 
-fn said(child: &mut Child, word: &str) {
+fn wait_for(child: &mut Child, word: &str) {
     let output = child.stdout.as_mut().expect("piped");
-    let (mut said, mut byte) = (String::new(), [0]);
-    while !said.contains(word) {
-        assert_eq!(output.read(&mut byte).expect("reads"), 1, "ended after: {said}");
-        said.push(byte[0] as char);
+    let (mut text, mut byte) = (String::new(), [0]);
+    while !text.contains(word) {
+        assert_eq!(output.read(&mut byte).expect("reads"), 1, "ended after: {text}");
+        text.push(byte[0] as char);
     }
 }
 

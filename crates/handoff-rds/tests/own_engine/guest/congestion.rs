@@ -11,7 +11,7 @@ use handoff_testbed::{Pair, PairEnd, load};
 
 use super::kernel::{LED_TO, cut_all, lead_away_from_the_kernel};
 use crate::hosts::{Buffers, Own, Setup, host_with, pattern, send_all};
-use crate::patience::Patience;
+use crate::timeout::Timeout;
 
 /// Bytes of a message.
 const LEN: usize = 30_000;
@@ -134,10 +134,10 @@ fn cut_while_congested(ours: &PairEnd, theirs: &PairEnd, lanes: u8) {
         join(join_all(senders), take_in_floods(&own)).await;
         own.engine.statistics()
     });
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     while !talking.is_finished() {
         let (sent, received, cuts) = (kernel.sent, kernel.received(), kernel.cuts);
-        assert!(!patience.is_over(), "{received} received, {sent} sent, {cuts} cuts");
+        assert!(!timeout.is_over(), "{received} received, {sent} sent, {cuts} cuts");
         kernel.turn();
     }
     let counted = talking.join().expect("talks");

@@ -9,7 +9,7 @@ use handoff_rds::wire::{HEADER_LEN, MAX_LANES, PORT};
 use handoff_testbed::{Pair, PairEnd, load};
 
 use crate::hosts::{Buffers, Setup, host, host_with, pattern, receive_all, send_all};
-use crate::patience::{Patience, STEP};
+use crate::timeout::{STEP, Timeout};
 
 const COUNT: usize = 200;
 
@@ -31,14 +31,14 @@ fn with_the_kernel(pair: &Pair, sending: Sending) -> Tally {
         receive_all(&socket, sizes()).await;
         tally
     });
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     for (number, size) in sizes().enumerate() {
         let received = loop {
             if let Some(received) = kernel.receive().expect("receives") {
                 break received;
             }
             kernel.wait_readable(STEP).expect("waits");
-            assert!(!patience.is_over(), "{number}");
+            assert!(!timeout.is_over(), "{number}");
         };
         assert!(received.payload == pattern(number as u32, size), "message {number}");
     }
@@ -46,7 +46,7 @@ fn with_the_kernel(pair: &Pair, sending: Sending) -> Tally {
         let mut payload = pattern(number as u32, size);
         while let Err(refused) = kernel.send((left, 4000).into(), payload, 0, Mode::Copy) {
             assert!(refused.error.is_temporary(), "{}", refused.error);
-            assert!(!patience.is_over(), "{number}: {}", refused.error);
+            assert!(!timeout.is_over(), "{number}: {}", refused.error);
             kernel.wait_writable(std::time::Duration::from_millis(20)).expect("waits");
             payload = refused.payload;
         }
@@ -121,9 +121,9 @@ fn cut_under_load(ours: &PairEnd, theirs: &PairEnd, lanes: u8) {
         assert!(connections > u64::from(lanes), "{connections}: none was cut");
     });
     let (mut received, mut sent) = (0, 0);
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     while received < COUNT || sent < COUNT {
-        assert!(!patience.is_over(), "{received} received, {sent} sent");
+        assert!(!timeout.is_over(), "{received} received, {sent} sent");
         let size = |number| sizes().nth(number).expect("one of them");
         if let Some(message) = kernel.receive().expect("receives") {
             let expected = pattern(received as u32, size(received));

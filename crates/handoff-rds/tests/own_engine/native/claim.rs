@@ -25,8 +25,8 @@ fn a_second_engine_is_refused_until_the_first_has_ended() {
     };
     let done = pair.right.namespace().run(|| {
         let first = alone(PORT);
-        let said = refused((own, PORT).into());
-        assert!(said.contains(&format!("{own} already, that of this process")), "{said}");
+        let reason = refused((own, PORT).into());
+        assert!(reason.contains(&format!("{own} already, that of this process")), "{reason}");
         // It may listen elsewhere, and be asked for by another form of the address.
         refused((own, 4_000).into());
         refused((own.to_ipv6_mapped(), PORT).into());

@@ -17,7 +17,7 @@ use crate::peer::{Peer, SOCKET};
 
 const LONG: usize = 900_000;
 
-/// The kernel wakes the engine for 256 KiB of a long message, and more than that may take longer than its patience.
+/// The kernel wakes the engine for 256 KiB of a long message, and more than that may take longer than its time-out.
 #[test]
 fn who_is_slow_but_goes_on_is_not_hung_up_on() {
     // Again where the machine was too slow to go on.
@@ -26,8 +26,8 @@ fn who_is_slow_but_goes_on_is_not_hung_up_on() {
 
 /// Whether it could go on often enough not to be hung up on.
 fn goes_on_slowly(pair: &Pair) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let setup = Setup { patience: PATIENCE, ..Setup::default() };
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let setup = Setup { patience: TIMEOUT, ..Setup::default() };
     let (ready, is_ready) = mpsc::channel();
     let engine = host_with(&pair.right, pair.right.v4().into(), setup, move |own| async move {
         let socket = own.engine.bind(SOCKET).expect("is free");
@@ -49,7 +49,7 @@ fn goes_on_slowly(pair: &Pair) -> bool {
         sleep(Duration::from_millis(50));
         let now = Instant::now();
         let written = peer.stream.write_all(piece);
-        if last.elapsed() > PATIENCE / 2 {
+        if last.elapsed() > TIMEOUT / 2 {
             return false;
         }
         written.expect("is taken");
@@ -137,7 +137,7 @@ fn the_rest_of_a_message_is_not_received_before_something_is_there() {
     let (sent, all_sent) = mpsc::channel();
     let stand = Arc::new(AtomicBool::new(false));
     let is_to_stand = stand.clone();
-    let setup = Setup { patience: crate::patience::LONG, ..Setup::default() };
+    let setup = Setup { patience: crate::timeout::LONG, ..Setup::default() };
     let engine = host_with(&pair.right, pair.right.v4().into(), setup, move |own| async move {
         let socket = own.engine.bind(SOCKET).expect("is free");
         ready.send(()).expect("is waited for");

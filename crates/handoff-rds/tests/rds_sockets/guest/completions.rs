@@ -6,7 +6,7 @@ use std::thread;
 use handoff_rds::End;
 use handoff_rds::kernel::{Mode, Socket};
 
-use crate::peers::{Numbered, Patience, Peers, complete, pattern, receive, send_waiting};
+use crate::peers::{Numbered, Peers, Timeout, complete, pattern, receive, send_waiting};
 
 const BYTES: usize = 200;
 
@@ -34,9 +34,9 @@ fn batch_of(count: u32) {
     let few = complete(&left, 1);
     let mut cookies = [u32::MAX; 3];
     let rest = count as usize - 1;
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     while left.peek_completions(&mut cookies).expect("looks") < rest {
-        assert!(!patience.is_over(), "not all came back");
+        assert!(!timeout.is_over(), "not all came back");
         left.wait_readable(std::time::Duration::from_millis(50)).expect("waits");
     }
     assert_eq!(left.peek_completions(&mut cookies).expect("looks"), rest);

@@ -5,7 +5,7 @@ use handoff_rds::End;
 use handoff_rds::kernel::{Information, Mode, Queue, Queued};
 use handoff_testbed::PairEnd;
 
-use crate::peers::{Patience, Peers, bind, complete, pattern, receive};
+use crate::peers::{Peers, Timeout, bind, complete, pattern, receive};
 
 const SIZES: [usize; 7] = [0, 1, 100, 4096, 4097, 65_000, 106_496];
 
@@ -85,10 +85,10 @@ fn the_kernel_tells_of_its_connections_sockets_and_queues() {
         let all = kernel.messages(Queue::Unread).expect("tells");
         all.into_iter().filter(ours).map(|it| it.len).collect::<Vec<_>>()
     };
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     while unread() != [77] {
         let all = kernel.messages(Queue::Unread);
-        assert!(!patience.is_over(), "{all:?}");
+        assert!(!timeout.is_over(), "{all:?}");
     }
     receive(&right);
     assert!(unread().is_empty());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use handoff_rds::kernel::{Mode, Socket};
 
-use crate::peers::{LONG, Patience, Peers, complete, pattern, receive, send_waiting};
+use crate::peers::{LONG, Peers, Timeout, complete, pattern, receive, send_waiting};
 
 #[test]
 fn a_cable_pulled_and_plugged_loses_doubles_and_reorders_nothing() {
@@ -29,9 +29,9 @@ fn a_cable_pulled_and_plugged_loses_doubles_and_reorders_nothing() {
                 // cable is back (docs/rds.md). What is left to send is more than the buffer takes.
                 scope.spawn(|| {
                     thread::sleep(OUTAGE);
-                    let mut patience = Patience::new();
+                    let mut timeout = Timeout::new();
                     while left.unacknowledged().expect("tells") == 0 {
-                        assert!(!patience.is_over(), "nothing waits for the cable");
+                        assert!(!timeout.is_over(), "nothing waits for the cable");
                         thread::sleep(Duration::from_millis(5));
                     }
                     peers.set_link("up");

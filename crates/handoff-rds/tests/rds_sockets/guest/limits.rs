@@ -7,7 +7,7 @@ use handoff_rds::Error;
 use handoff_rds::kernel::{Mode, Socket};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::peers::{Numbered, Patience, Peers, complete, receive, send_waiting};
+use crate::peers::{Numbered, Peers, Timeout, complete, receive, send_waiting};
 
 fn refused(socket: &Socket<Numbered>, to: &Socket<Numbered>, len: usize, mode: Mode) -> Error {
     let refused = socket.send(to.local_addr(), (vec![1; len], 9), 3, mode).expect_err("too much");
@@ -47,7 +47,7 @@ fn long_messages_are_refused_by_the_limit_that_they_pass() {
 fn a_congested_port_is_told_and_others_are_reached() {
     let peers = Peers::new();
     let [left, slow, quick] = [peers.left(4000), peers.right(4001), peers.right(4002)];
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     let mut accepted = 0;
     loop {
         match left.send(slow.local_addr(), (vec![2; 20_000], 0), 0, Mode::Lend) {
@@ -58,7 +58,7 @@ fn a_congested_port_is_told_and_others_are_reached() {
                 other => panic!("{other}"),
             },
         }
-        assert!(!patience.is_over(), "{accepted} messages, and no congestion");
+        assert!(!timeout.is_over(), "{accepted} messages, and no congestion");
     }
     left.send(quick.local_addr(), (vec![3], 0), 0, Mode::Lend).expect("is not congested");
     assert_eq!(receive(&quick).payload, [3]);
@@ -66,7 +66,7 @@ fn a_congested_port_is_told_and_others_are_reached() {
         assert_eq!(receive(&slow).payload, [2; 20_000]);
     }
     while let Err(refused) = left.send(slow.local_addr(), (vec![4], 0), 0, Mode::Lend) {
-        assert!(refused.error.is_temporary() && !patience.is_over(), "{}", refused.error);
+        assert!(refused.error.is_temporary() && !timeout.is_over(), "{}", refused.error);
         left.wait_readable(Duration::from_millis(50)).expect("waits");
     }
     assert_eq!(receive(&slow).payload, [4]);

@@ -8,7 +8,7 @@ use handoff_rds::protocol::Limits;
 use handoff_rds::wire::PORT;
 use handoff_rds::{End, Error};
 
-use crate::peers::{Numbered, Patience, Peers, pattern};
+use crate::peers::{Numbered, Peers, Timeout, pattern};
 use crate::tcp::Driver;
 
 const PORTS: [u16; 4] = [5000, 5001, 5002, 5003];
@@ -62,7 +62,7 @@ impl Talk {
     fn send(&mut self, number: u32) {
         let from = PORTS[number as usize / 4 % PORTS.len()];
         let mut message = Driver::message(from, self.kernel.local_addr(), payload(number), number);
-        let mut patience = Patience::new();
+        let mut timeout = Timeout::new();
         while let Err(refused) = self.driver.host.send(message) {
             assert!(refused.error.is_temporary(), "{}", refused.error);
             self.driver.turn();
@@ -70,7 +70,7 @@ impl Talk {
             let (error, counted) = (refused.error, self.driver.host.statistics());
             let seen = self.seen.len();
             assert!(
-                !patience.is_over(),
+                !timeout.is_over(),
                 "{number}, {seen}: {error}, {counted:?}, {}",
                 self.driver.last_map()
             );
@@ -80,12 +80,12 @@ impl Talk {
     }
 
     fn settle(&mut self, count: usize) {
-        let mut patience = Patience::new();
+        let mut timeout = Timeout::new();
         while self.ended.len() < count || self.seen.len() < count {
             self.driver.turn();
             self.drain();
             let counted = self.driver.host.statistics();
-            assert!(!patience.is_over(), "{} seen, {counted:?}", self.seen.len());
+            assert!(!timeout.is_over(), "{} seen, {counted:?}", self.seen.len());
         }
         assert_eq!((self.ended.len(), self.seen.len()), (count, count));
     }
@@ -121,10 +121,10 @@ fn both_ways(lanes: u8) {
     talk.settle(COUNT as usize);
     assert!(talk.ended.iter().all(|end| *end == End::Acknowledged));
     // A lane may be in renewal: the kernel's map of a moment in which we were too fast stood for a second.
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     while talk.driver.connections() != usize::from(lanes) {
         talk.driver.turn();
-        assert!(!patience.is_over(), "{} lanes", talk.driver.connections());
+        assert!(!timeout.is_over(), "{} lanes", talk.driver.connections());
     }
     let counted = talk.driver.host.statistics();
     assert_eq!(counted.restarts, 0, "{counted:?}");
@@ -165,7 +165,7 @@ fn the_kernels_congestion_is_honoured_and_ours_by_it() {
     let to = talk.kernel.local_addr();
     let mut accepted = 0;
     // Its socket is not read.
-    let mut patience = Patience::new();
+    let mut timeout = Timeout::new();
     loop {
         match talk.driver.host.send(Driver::message(PORTS[0], to, payload(accepted), accepted)) {
             Ok(_) => accepted += 1,
@@ -173,7 +173,7 @@ fn the_kernels_congestion_is_honoured_and_ours_by_it() {
             Err(refused) => assert!(refused.error.is_temporary(), "{}", refused.error),
         }
         talk.driver.turn();
-        assert!(!patience.is_over(), "{accepted} messages, and no congestion");
+        assert!(!timeout.is_over(), "{accepted} messages, and no congestion");
     }
     talk.settle(accepted as usize);
     talk.send(accepted);

@@ -124,7 +124,7 @@ fn a_host_that_is_not_let_in_is_turned_away() {
 
 #[test]
 fn what_makes_no_sense_is_one_line() {
-    for (words, code, said) in [
+    for (words, code, expected) in [
         (&["--nic", "eth77"][..], 2, "no network interface \"eth77\""),
         (&["--nic", "lo", "--lab"], 2, "leave --nic or --lab out"),
         (&["--placement", "same"], 2, "give --nic IFACE"),
@@ -140,6 +140,6 @@ fn what_makes_no_sense_is_one_line() {
         let output = recv(words).output().expect("it starts");
         let line = String::from_utf8(output.stderr).expect("UTF-8");
         assert_eq!((output.status.code(), line.lines().count()), (Some(code), 1), "{line}");
-        assert!(line.contains(said), "{line}");
+        assert!(line.contains(expected), "{line}");
     }
 }

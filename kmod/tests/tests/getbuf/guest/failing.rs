@@ -76,7 +76,7 @@ fn run(
 }
 
 /// A device, its sources and its targets.
-struct Bed {
+struct Testbed {
     lending: Lending,
     file: File,
     cached: u16,
@@ -92,7 +92,7 @@ struct Bed {
     reader: JoinHandle<io::Result<u64>>,
 }
 
-impl Bed {
+impl Testbed {
     fn new() -> Self {
         let lending = Lending::new();
         let file = on_disk();
@@ -144,12 +144,12 @@ fn any_allocation_may_fail() {
     if !ready() {
         handoff_testbed::skip!("this kernel fails no allocations on demand");
     }
-    let mut bed = Bed::new();
+    let mut testbed = Testbed::new();
     let failing = Failing::new();
-    let Bed { cached, direct, made, stream, still, target, .. } = bed;
+    let Testbed { cached, direct, made, stream, still, target, .. } = testbed;
 
     let mut count = 0;
-    let (lending, from) = (&mut bed.lending, &mut bed.from);
+    let (lending, from) = (&mut testbed.lending, &mut testbed.from);
     let mut each = |name: &str, make: &mut dyn FnMut(&Lending) -> Vec<squeue::Entry>| {
         count += run(lending, &failing, name, make);
     };
@@ -172,7 +172,7 @@ fn any_allocation_may_fail() {
 
     let open = || {
         let device = Device(OpenOptions::new().read(true).write(true).open("/dev/getbuf")?);
-        device.bind(&bed.file, SOURCE)
+        device.bind(&testbed.file, SOURCE)
     };
     for number in 1.. {
         failing.arm(number);
@@ -183,7 +183,7 @@ fn any_allocation_may_fail() {
             break;
         }
     }
-    bed.end();
+    testbed.end();
 }
 
 #[test]
@@ -191,29 +191,29 @@ fn allocations_of_workers_may_fail() {
     if !ready() {
         handoff_testbed::skip!("this kernel fails no allocations on demand");
     }
-    let mut bed = Bed::new();
+    let mut testbed = Testbed::new();
     let (mut failed, mut done) = (0, 0);
     let failing = AtRandom::below("getbuf", 10);
     for _ in 0..if long_form() { 2_000 } else { 50 } {
-        bed.from.write_all(&[1; 5_000]).expect("sends");
-        let it = &bed.lending;
+        testbed.from.write_all(&[1; 5_000]).expect("sends");
+        let it = &testbed.lending;
         let entries = [
             it.get_with(0, NULL, 0, 64, REPLACE | further(7)),
             it.put(0),
-            it.get(0, bed.cached, 0, BYTES),
+            it.get(0, testbed.cached, 0, BYTES),
             it.put(1),
-            it.get(1, bed.direct, 0, 65_536),
+            it.get(1, testbed.direct, 0, 65_536),
             it.put(2),
-            it.get(2, bed.made, 0, 1_000),
+            it.get(2, testbed.made, 0, 1_000),
             it.put(3),
-            it.get_with(3, bed.stream, 0, 5_000, NOWAIT),
+            it.get_with(3, testbed.stream, 0, 5_000, NOWAIT),
             it.put(4),
             it.put(5),
             it.fresh(4, 5, BYTES),
-            it.send(5, bed.target, 0, 5_000, 0),
+            it.send(5, testbed.target, 0, 5_000, 0),
         ];
         for entry in entries {
-            match bed.lending.run(entry.flags(squeue::Flags::ASYNC)) {
+            match testbed.lending.run(entry.flags(squeue::Flags::ASYNC)) {
                 0.. => done += 1,
                 error if error == -libc::ENOMEM => failed += 1,
                 // For slots that stayed empty, or full, since another command failed.
@@ -226,5 +226,5 @@ fn allocations_of_workers_may_fail() {
     }
     drop(failing);
     assert!(failed > 0 && done > failed, "{done} done, {failed} failed");
-    bed.end();
+    testbed.end();
 }

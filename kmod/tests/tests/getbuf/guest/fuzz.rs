@@ -30,7 +30,7 @@ const LAST: u64 = u64::MAX;
 /// After so many steps it looks for completions.
 const ACTIONS: usize = 16;
 
-/// What to do, with which slot, and two words of a command: [`Bed::act`] takes any numbers.
+/// What to do, with which slot, and two words of a command: [`Testbed::act`] takes any numbers.
 type Action = [u64; 4];
 type Input = Vec<Action>;
 
@@ -86,7 +86,7 @@ fn input(numbers: &mut Numbers, kept: &[Input]) -> Input {
 }
 
 /// What commands refer to. The device of each input is new.
-struct Bed {
+struct Testbed {
     lending: Lending<Box<dyn Queues>>,
     /// Requests that have not completed.
     out: usize,
@@ -103,7 +103,7 @@ fn device() -> Device {
     Device(OpenOptions::new().read(true).write(true).open("/dev/getbuf").expect("opens"))
 }
 
-impl Bed {
+impl Testbed {
     fn new(ring: Box<dyn Queues>) -> Self {
         let (file, memory) = (on_disk(), in_memory());
         for file in [&file, &memory] {
@@ -239,22 +239,22 @@ fn survive(mut numbers: Numbers, ring: fn() -> Box<dyn Queues>) {
     let (begin, mut count) = (Instant::now(), 0);
     // On the sanitizer kernel only few run per second.
     while count < 100 || begin.elapsed() < going_on(1, 30) {
-        let mut bed = Bed::new(ring());
+        let mut testbed = Testbed::new(ring());
         for _ in 0..50 {
             let input = input(&mut numbers, &kept);
             if let Some(coverage) = &coverage {
-                let reached = coverage.of(|| bed.run(&input));
+                let reached = coverage.of(|| testbed.run(&input));
                 let before = known.len();
                 known.extend(reached.windows(2).map(|steps| (steps[0], steps[1])));
                 if known.len() > before {
                     kept.push(input);
                 }
             } else {
-                bed.run(&input);
+                testbed.run(&input);
             }
             count += 1;
         }
-        bed.end(&input(&mut numbers, &kept));
+        testbed.end(&input(&mut numbers, &kept));
     }
     let places: HashSet<usize> = known.iter().map(|(_, to)| *to).collect();
     println!(

@@ -34,7 +34,7 @@ struct Churn<'a> {
 }
 
 /// A ring with its sources and targets.
-struct Bed {
+struct Testbed {
     lending: Lending<Box<dyn Queues>>,
     /// A file in the page cache, past it, one in memory, and one generated as it is read.
     files: [u16; 4],
@@ -49,7 +49,7 @@ struct Bed {
     reader: thread::JoinHandle<std::io::Result<u64>>,
 }
 
-impl Bed {
+impl Testbed {
     fn new(ring: Box<dyn Queues>, device: Device, file: &File, direct: &File) -> Self {
         ring.make_table(16);
         let lending = Lending { ring, device };
@@ -108,18 +108,18 @@ impl Churn<'_> {
                 0 => Device::open(),
                 _ => Device(self.shared.0.try_clone().expect("duplicates")),
             };
-            let mut bed = Bed::new(ring, device, self.file, self.direct);
+            let mut testbed = Testbed::new(ring, device, self.file, self.direct);
             let memory = in_memory();
             for _ in 0..100 {
-                self.step(&mut bed, &memory);
+                self.step(&mut testbed, &memory);
             }
-            bed.end(self.numbers.below(2) == 0);
+            testbed.end(self.numbers.below(2) == 0);
             rings += 1;
         }
         rings
     }
 
-    fn step(&mut self, bed: &mut Bed, memory: &File) {
+    fn step(&mut self, testbed: &mut Testbed, memory: &File) {
         let numbers = &mut self.numbers;
         // Some in a worker.
         let flags = match numbers.below(4) {
@@ -130,7 +130,7 @@ impl Churn<'_> {
         let bytes = 1 + numbers.below(100_000) as u32;
         let replace = if numbers.below(2) == 0 { REPLACE } else { 0 };
         let how = replace | further(numbers.below(4) as u8);
-        let Bed { lending, files, .. } = bed;
+        let Testbed { lending, files, .. } = testbed;
         let result = match numbers.below(12) {
             0 => lending.run(lending.get_with(slot, NULL, 0, bytes % 5_000 + 1, how).flags(flags)),
             1..=4 => {
@@ -139,12 +139,12 @@ impl Churn<'_> {
                 lending.run(lending.get_with(slot, source, offset, bytes, how).flags(flags))
             }
             5 => {
-                bed.from.write_all(&bytes_at(0, 3_000)).expect("sends");
-                lending.run(lending.get_with(slot, bed.stream, 0, bytes, replace).flags(flags))
+                testbed.from.write_all(&bytes_at(0, 3_000)).expect("sends");
+                lending.run(lending.get_with(slot, testbed.stream, 0, bytes, replace).flags(flags))
             }
             6 => {
                 // In order, since the second is for the first.
-                let waits = lending.get_with(slot, bed.still, 0, bytes, replace).user_data(1);
+                let waits = lending.get_with(slot, testbed.still, 0, bytes, replace).user_data(1);
                 let cancel = lending.cancel(1, 0);
                 if numbers.below(2) == 0 {
                     lending.submit(&[waits, cancel]);
@@ -157,7 +157,7 @@ impl Churn<'_> {
                 done.iter().map(cqueue::Entry::result).min().expect("two")
             }
             7 => lending.run(lending.fresh(slot, slot + 8, bytes).flags(flags)),
-            8 => lending.run(lending.send(slot, bed.target, 0, bytes % 5_000, 0).flags(flags)),
+            8 => lending.run(lending.send(slot, testbed.target, 0, bytes % 5_000, 0).flags(flags)),
             9 => {
                 let file = Fd(self.file.as_raw_fd());
                 let read = opcode::ReadFixed::new(file, std::ptr::null_mut(), bytes % 5_000, slot);
@@ -170,7 +170,7 @@ impl Churn<'_> {
                 lending.run(lending.put(slot).flags(flags))
             }
             _ => {
-                let fd = Fd(bed.out.as_raw_fd());
+                let fd = Fd(testbed.out.as_raw_fd());
                 let send = opcode::SendZc::new(fd, std::ptr::null(), bytes % 5_000);
                 lending.submit(&[send.buf_index(Some(slot)).build()]);
                 let done = &lending.wait(1)[0];

@@ -10,7 +10,7 @@ use handoff_testbed::Pair;
 use handoff_testbed::helpers::{byte_at, eventually};
 use netlink_packet_core::NLM_F_ACK;
 
-use crate::bed::{
+use crate::testbed::{
     MIB, connect, counters, exchange, listen, pair, run, set_fault, split_headers, steer, stream_of,
 };
 use crate::zcrx::Receiver;

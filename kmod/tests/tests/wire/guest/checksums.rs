@@ -12,7 +12,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType};
 
 use super::packets::send_cut;
-use crate::bed::{MIB, exchange, pair, run, stream_of};
+use crate::testbed::{MIB, exchange, pair, run, stream_of};
 
 /// The Internet checksum: 0 over what contains a right one.
 fn checksum(parts: &[&[u8]]) -> u16 {

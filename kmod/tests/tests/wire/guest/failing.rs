@@ -3,8 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::bed::{MIB, exchange, pair, run, split_headers, steer};
 use crate::failing::{AtRandom, ready};
+use crate::testbed::{MIB, exchange, pair, run, split_headers, steer};
 
 #[test]
 fn any_allocation_of_a_setting_may_fail() {

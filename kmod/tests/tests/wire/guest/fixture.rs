@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::bound::QUEUE;
-use crate::bed::{MIB, PORT};
+use crate::testbed::{MIB, PORT};
 use crate::zcrx::Receiver;
 
 #[test]

@@ -14,7 +14,7 @@ use io_uring::{IoUring, cqueue, opcode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType};
 
-use crate::bed::{
+use crate::testbed::{
     MIB, PORT, connect, counters, exchange, listen, pair, refused, run, set_fault, stream_of,
 };
 
@@ -48,9 +48,9 @@ fn only_packets_above_the_threshold_are_split() {
     let end = &pair.right;
     let device = end.device();
     run(end, &format!("ethtool -G {device} tcp-data-split on hds-thresh 256"));
-    let said = run(end, &format!("ethtool -g {device}"));
-    let told: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("HDS thresh:")).collect();
-    assert_eq!(told.iter().map(|it| it.trim()).collect::<Vec<_>>(), ["1024", "256"], "{said}");
+    let output = run(end, &format!("ethtool -g {device}"));
+    let told: Vec<_> = output.lines().filter_map(|line| line.strip_prefix("HDS thresh:")).collect();
+    assert_eq!(told.iter().map(|it| it.trim()).collect::<Vec<_>>(), ["1024", "256"], "{output}");
     let listener = listen(end, end.v4());
     let mut left = connect(&pair.left, end.v4());
     let (mut right, _) = listener.accept().expect("accepts");

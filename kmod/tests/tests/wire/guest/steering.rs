@@ -11,7 +11,7 @@ use handoff_testbed::PairEnd;
 use handoff_testbed::helpers::eventually;
 use netlink_packet_core::NLM_F_DUMP;
 
-use crate::bed::{MIB, PORT, counters, exchange, interface_index, pair, refused, run, steer};
+use crate::testbed::{MIB, PORT, counters, exchange, interface_index, pair, refused, run, steer};
 
 #[test]
 fn a_rule_names_the_queue() {
@@ -31,8 +31,8 @@ fn a_rule_names_the_queue() {
         }
     }
     // The second replaced the first, which is for the same packets.
-    let said = run(&pair.right, &format!("ethtool -n {}", pair.right.device()));
-    assert!(said.contains("Total 1 rules"), "{said}");
+    let output = run(&pair.right, &format!("ethtool -n {}", pair.right.device()));
+    assert!(output.contains("Total 1 rules"), "{output}");
 }
 
 #[test]
@@ -41,8 +41,8 @@ fn contexts_and_tables_spread_flows() {
     let device = pair.right.device();
     let bytes_of =
         |count: &BTreeMap<String, u64>, queue: u32| count[&format!("queue{queue}_rx_bytes")];
-    let said = run(&pair.right, &format!("ethtool -X {device} context new start 2 equal 1"));
-    let context = said.trim().rsplit(' ').next().expect("a number");
+    let output = run(&pair.right, &format!("ethtool -X {device} context new start 2 equal 1"));
+    let context = output.trim().rsplit(' ').next().expect("a number");
     let rule = format!("flow-type tcp6 dst-port {PORT} context {context}");
     run(&pair.right, &format!("ethtool -N {device} {rule}"));
     exchange(&pair, pair.right.v6(), MIB);
@@ -68,8 +68,8 @@ fn a_rule_and_its_context_name_queues_that_there_are() {
     const RULE: &str = "flow-type tcp4 dst-port 4000";
     let pair = pair(1_500);
     let (end, device) = (&pair.right, pair.right.device());
-    let said = run(end, &format!("ethtool -X {device} context new start 2 equal 2"));
-    let context = said.trim().rsplit(' ').next().expect("a number");
+    let output = run(end, &format!("ethtool -X {device} context new start 2 equal 2"));
+    let context = output.trim().rsplit(' ').next().expect("a number");
     // There are four: the context's last is 3, to which the rule's is added.
     let why = refused(end, &format!("ethtool -N {device} {RULE} context {context} action 1"));
     assert!(why.contains("Invalid argument"), "{why}");
@@ -116,10 +116,10 @@ fn what_the_hash_is_made_of_can_be_chosen() {
     assert_eq!(queues_hit("sd"), 1);
     assert_eq!(queues_hit("sdn"), 1, "one port, of many senders");
     assert_eq!(queues_hit("sdl"), 4, "each has a label of its own");
-    let said = run(end, &format!("ethtool -n {device} rx-flow-hash udp6"));
-    assert!(said.contains("IPv6 Flow Label") && !said.contains("L4 bytes"), "{said}");
-    let said = run(end, &format!("ethtool -n {device} rx-flow-hash tcp6"));
-    assert!(said.contains("L4 bytes 0 & 1") && said.contains("L4 bytes 2 & 3"), "{said}");
+    let output = run(end, &format!("ethtool -n {device} rx-flow-hash udp6"));
+    assert!(output.contains("IPv6 Flow Label") && !output.contains("L4 bytes"), "{output}");
+    let output = run(end, &format!("ethtool -n {device} rx-flow-hash tcp6"));
+    assert!(output.contains("L4 bytes 0 & 1") && output.contains("L4 bytes 2 & 3"), "{output}");
     refused(end, &format!("ethtool -N {device} rx-flow-hash tcp4 sdfnl"));
     refused(end, &format!("ethtool -N {device} rx-flow-hash udp4 v"));
 }

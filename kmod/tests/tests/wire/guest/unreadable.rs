@@ -14,7 +14,7 @@ use handoff_testbed::PairEnd;
 use netlink_packet_core::NLM_F_ACK;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::bed::{
+use crate::testbed::{
     MIB, connect, counters, interface_index, listen, pair, run, split_headers, stream_of,
 };
 

@@ -11,7 +11,7 @@ use handoff_testbed::helpers::eventually;
 use handoff_testbed::{Pair, PairEnd};
 
 use super::bound::{ready_to_bind, receive_bound, until_let_go};
-use crate::bed::{MIB, PORT, connect, pair, run, stream_of};
+use crate::testbed::{MIB, PORT, connect, pair, run, stream_of};
 
 /// Holds the queue in a process of its own, which reports that and then waits.
 fn holder(end: &PairEnd) -> Child {
@@ -20,11 +20,11 @@ fn holder(end: &PairEnd) -> Child {
     child.env("DEVICE", end.device()).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = end.namespace().attach(&mut child).spawn().expect("starts");
     let output = child.stdout.as_mut().expect("piped");
-    let mut said = String::new();
+    let mut text = String::new();
     let mut byte = [0];
-    while !said.contains("HELD") {
-        assert_eq!(output.read(&mut byte).expect("reads"), 1, "ended after: {said}");
-        said.push(byte[0] as char);
+    while !text.contains("HELD") {
+        assert_eq!(output.read(&mut byte).expect("reads"), 1, "ended after: {text}");
+        text.push(byte[0] as char);
     }
     child
 }

@@ -22,14 +22,14 @@ use super::log::Ended;
 use super::report::Counts;
 use handoff_net::arrived::Arrived;
 
-/// What the ledgers of all threads share.
+/// What the counters of all threads share.
 #[derive(Clone)]
 pub(super) struct Shared(Arc<All>);
 
 struct All {
     progress: ProgressBar,
     open: AtomicU64,
-    told: Mutex<Told>,
+    totals: Mutex<Totals>,
     /// It was said that the target can't be reached, and no connection has reached it since.
     down: AtomicBool,
     unreached: RateLimit,
@@ -38,7 +38,7 @@ struct All {
 
 /// What is for the report.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Totals {
     pub(super) notes: Vec<String>,
     /// Of threads that have ended, by their number.
     pub(super) counts: BTreeMap<usize, Counts>,
@@ -50,7 +50,7 @@ impl Shared {
         Self(Arc::new(All {
             progress: progress::bytes(None, quiet),
             open: AtomicU64::new(0),
-            told: Mutex::default(),
+            totals: Mutex::default(),
             down: AtomicBool::new(false),
             unreached: RateLimit::new(
                 |count| format!("{count} more connections did not reach the target"),
@@ -61,21 +61,21 @@ impl Shared {
     }
 
     /// The progress line goes; what is for the report.
-    pub(super) fn close(&self) -> Told {
+    pub(super) fn close(&self) -> Totals {
         self.0.progress.finish_and_clear();
-        std::mem::take(&mut self.told())
+        std::mem::take(&mut self.totals())
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.0.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.0.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The counts of a thread. Clones are of the same.
 #[derive(Clone)]
-pub(super) struct Ledger(Rc<Book>);
+pub(super) struct Counters(Rc<Inner>);
 
-struct Book {
+struct Inner {
     all: Shared,
     open: Cell<u64>,
     /// How many of them each client has.
@@ -85,9 +85,9 @@ struct Book {
     waiting: RefCell<Vec<Waker>>,
 }
 
-impl Ledger {
+impl Counters {
     pub(super) fn new(all: Shared) -> Self {
-        Self(Rc::new(Book {
+        Self(Rc::new(Inner {
             all,
             open: Cell::new(0),
             clients: RefCell::default(),
@@ -111,14 +111,14 @@ impl Ledger {
         counts.connections += 1;
         counts.most_open = counts.most_open.max(open);
         Some(Counted {
-            ledger: self.clone(),
+            counters: self.clone(),
             client,
             target: None,
             began: SystemTime::now(),
             clock: Instant::now(),
             up: Rc::default(),
             down: Rc::default(),
-            told: Cell::new(0),
+            shown: Cell::new(0),
             end: End::WithRelay,
         })
     }
@@ -168,25 +168,25 @@ impl Ledger {
 
     /// Says what goes otherwise than asked, now and in the report.
     pub(super) fn note(&self, note: String) {
-        let mut told = self.0.all.told();
-        if !told.notes.contains(&note) {
+        let mut totals = self.0.all.totals();
+        if !totals.notes.contains(&note) {
             output::say(format_args!("note: {note}"));
-            told.notes.push(note);
+            totals.notes.push(note);
         }
     }
 
     /// The thread of this number ends; it received from this queue, if from any.
     pub(super) fn close(&self, number: usize, queue: Option<&RxQueue>) {
-        let mut told = self.0.all.told();
-        told.counts.insert(number, self.0.counts.take());
+        let mut totals = self.0.all.totals();
+        totals.counts.insert(number, self.0.counts.take());
         // Who ends last knows all, so each looks when it is its turn.
-        told.nic = queue.map(Arrived::by).or(told.nic.take());
+        totals.nic = queue.map(Arrived::by).or(totals.nic.take());
     }
 }
 
 /// A connection that is counted, until it is dropped.
 pub(super) struct Counted {
-    ledger: Ledger,
+    counters: Counters,
     client: SocketAddr,
     /// The address of the target that it reached.
     target: Option<SocketAddr>,
@@ -195,7 +195,7 @@ pub(super) struct Counted {
     up: Rc<Cell<u64>>,
     down: Rc<Cell<u64>>,
     /// Bytes that the progress knows of.
-    told: Cell<u64>,
+    shown: Cell<u64>,
     end: End,
 }
 
@@ -228,12 +228,12 @@ impl Counted {
     /// Shows how far it is.
     pub(super) fn tell(&self) {
         let moved = self.moved();
-        self.ledger.0.all.0.progress.inc(moved - self.told.replace(moved));
+        self.counters.0.all.0.progress.inc(moved - self.shown.replace(moved));
     }
 
     /// A direction has ended, well or not; whether it came by a NIC's queue.
     pub(super) fn carried(&self, route: &Route, by_queue: bool) {
-        let mut counts = self.ledger.0.counts.borrow_mut();
+        let mut counts = self.counters.0.counts.borrow_mut();
         *counts.engines.entry(route.engine().name()).or_default() += 1;
         match by_queue {
             true => counts.taken_by_queue += route.taken(),
@@ -245,7 +245,7 @@ impl Counted {
     /// Takes it out of the count of those that came: it is not served.
     pub(super) fn uncount(mut self) {
         self.end = End::None;
-        self.ledger.0.counts.borrow_mut().connections -= 1;
+        self.counters.0.counts.borrow_mut().connections -= 1;
     }
 
     pub(super) fn ended_well(mut self) {
@@ -260,9 +260,9 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.tell();
-        let book = &self.ledger.0;
+        let inner = &self.counters.0;
         {
-            let mut counts = book.counts.borrow_mut();
+            let mut counts = inner.counts.borrow_mut();
             counts.up += self.up.get();
             counts.down += self.down.get();
             let failure = match &self.end {
@@ -274,7 +274,7 @@ impl Drop for Counted {
                 counts.failed += 1;
                 *counts.failures.entry(failure.to_owned()).or_default() += 1;
             }
-            if let Some(log) = book.all.0.log.as_ref().filter(|_| !matches!(self.end, End::None)) {
+            if let Some(log) = inner.all.0.log.as_ref().filter(|_| !matches!(self.end, End::None)) {
                 log.write(&Ended {
                     began: self.began,
                     client: self.client,
@@ -286,14 +286,14 @@ impl Drop for Counted {
                 });
             }
         }
-        book.open.set(book.open.get() - 1);
-        book.all.0.open.fetch_sub(1, Relaxed);
-        if let Entry::Occupied(mut own) = book.clients.borrow_mut().entry(self.client.ip()) {
+        inner.open.set(inner.open.get() - 1);
+        inner.all.0.open.fetch_sub(1, Relaxed);
+        if let Entry::Occupied(mut own) = inner.clients.borrow_mut().entry(self.client.ip()) {
             *own.get_mut() -= 1;
             if *own.get() == 0 {
                 own.remove();
             }
         }
-        book.waiting.take().into_iter().for_each(Waker::wake);
+        inner.waiting.take().into_iter().for_each(Waker::wake);
     }
 }

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::serving::{Client, PATIENCE, RINGS, Serving, content, until_full};
+use crate::serving::{Client, RINGS, Serving, TIMEOUT, content, until_full};
 
 const HELLO: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
 
@@ -31,8 +31,8 @@ fn hello() -> Router {
 fn first_answered(clients: &mut Vec<Client>) -> Client {
     let streams = clients.iter().map(|client| PollFd::new(&client.stream, PollFlags::IN));
     let mut streams: Vec<_> = streams.collect();
-    let patience = PATIENCE.try_into().expect("is short");
-    poll(&mut streams, Some(&patience)).expect("waits");
+    let timeout = TIMEOUT.try_into().expect("is short");
+    poll(&mut streams, Some(&timeout)).expect("waits");
     let first = streams.iter().position(|stream| !stream.revents().is_empty());
     let mut client = clients.swap_remove(first.expect("one is answered"));
     assert_eq!(client.answer().text(), "hello");
@@ -101,7 +101,7 @@ fn no_more_are_served_at_once_than_allowed() {
 #[test]
 fn idle_clients_leave_their_places_to_others() {
     for ring in RINGS {
-        let limits = Limits { connections: 3, idle: 10 * PATIENCE, ..Limits::default() };
+        let limits = Limits { connections: 3, idle: 10 * TIMEOUT, ..Limits::default() };
         let serving = Serving::start(ring, limits, hello());
         let mut idle: Vec<_> = (0..3).map(|_| serving.connect()).collect();
         for client in &mut idle[1..] {
@@ -132,7 +132,7 @@ fn slow_clients_leave_the_driver_room_for_others() {
     for ring in RINGS {
         let lent = lent.clone();
         let router = hello().route("/lent", get(async move || Extension(LentBody::from(lent))));
-        let limits = Limits { connections: 16, stall: 2 * PATIENCE, ..Limits::default() };
+        let limits = Limits { connections: 16, stall: 2 * TIMEOUT, ..Limits::default() };
         let driver = Driver::builder().ring(ring).in_flight(48);
         let serving = Serving::start_on(driver, limits, move || router);
         let mut slow: Vec<_> = (0..15).map(|_| serving.connect()).collect();
@@ -470,13 +470,13 @@ fn a_stop_is_heard_while_nothing_can_be_accepted() {
 fn a_client_that_never_pauses_stops_too() {
     for ring in RINGS {
         let serving =
-            Serving::start(ring, Limits { grace: 2 * PATIENCE, ..Limits::default() }, hello());
+            Serving::start(ring, Limits { grace: 2 * TIMEOUT, ..Limits::default() }, hello());
         let mut busy = serving.connect();
         let mut answers = busy.stream.try_clone().expect("has a descriptor");
         let asking = std::thread::spawn(move || {
             let begin = Instant::now();
             let mut goes_on = true;
-            while goes_on && begin.elapsed() < PATIENCE {
+            while goes_on && begin.elapsed() < TIMEOUT {
                 goes_on = std::io::Write::write_all(&mut busy.stream, &HELLO.repeat(200)).is_ok();
             }
             goes_on
@@ -525,10 +525,10 @@ fn a_server_ends_when_its_requests_have() {
         let ask = |serving: &Serving| {
             let mut client = serving.connect();
             client.send(b"POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n");
-            begun.recv_timeout(PATIENCE).expect("it begins");
+            begun.recv_timeout(TIMEOUT).expect("it begins");
             client
         };
-        let serving = start(2 * PATIENCE);
+        let serving = start(2 * TIMEOUT);
         let mut idle = serving.connect();
         idle.send(HELLO);
         assert_eq!(idle.answer().text(), "hello");
@@ -654,7 +654,7 @@ fn dropped_at_any_point_it_leaves_nothing() {
             let begin = Instant::now();
             while driver.in_flight() > 0 {
                 driver.turn(Wait::AtMost(Duration::from_millis(10))).expect("turns");
-                assert!(begin.elapsed() < PATIENCE, "{polls} polls: {driver:?}");
+                assert!(begin.elapsed() < TIMEOUT, "{polls} polls: {driver:?}");
             }
             assert_eq!(server.served().open, 0);
             client.join().expect("ends");

@@ -39,9 +39,9 @@ fn a_dry_run_says_all_and_does_nothing() {
     let host = Host::new();
     let before = host.settings();
     let arguments = ["prepare", host.device(), "--queues", "2", "--port", "8000", "--dry-run"];
-    let said = host.answer(&arguments);
-    assert_eq!(said["queues"], serde_json::json!([2, 3]));
-    let steps: Vec<_> = said["steps"].as_array().expect("a list").iter().collect();
+    let answer = host.answer(&arguments);
+    assert_eq!(answer["queues"], serde_json::json!([2, 3]));
+    let steps: Vec<_> = answer["steps"].as_array().expect("a list").iter().collect();
     assert_eq!(steps.len(), 4);
     assert!(steps[1]["change"]["table"].is_object(), "{steps:?}");
     let output = host.nic(&arguments);
@@ -82,7 +82,7 @@ fn what_is_kept_is_shown_and_restored() {
 fn refusals_are_one_line_with_their_code() {
     let host = Host::new();
     let device = host.device();
-    for (arguments, code, said) in [
+    for (arguments, code, expected) in [
         (&["prepare", "lo"][..], 3, "it is the loopback interface"),
         (&["prepare", "eth77"], 2, "no network interface"),
         (&["show", "eth77"], 2, "here are: lo"),
@@ -97,7 +97,7 @@ fn refusals_are_one_line_with_their_code() {
         let line = host.nic(arguments);
         assert_eq!(line.status.code(), Some(code), "{arguments:?}");
         let line = String::from_utf8(line.stderr).expect("UTF-8");
-        assert!(line.lines().last().is_some_and(|line| line.contains(said)), "{line}");
+        assert!(line.lines().last().is_some_and(|line| line.contains(expected)), "{line}");
     }
     for nonsense in [&["prepare"][..], &["restore"], &["prepare", device, "--queues", "0"]] {
         assert_eq!(host.nic(nonsense).status.code(), Some(2), "{nonsense:?}");

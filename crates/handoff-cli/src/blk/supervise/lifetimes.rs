@@ -3,19 +3,19 @@
 use std::time::{Duration, Instant};
 
 /// A process that lives for less than this has not served.
-const SHORT_LIFE: Duration = Duration::from_secs(1);
+const SHORT_LIFETIME: Duration = Duration::from_secs(1);
 /// The shortest pause.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Lifetimes of successive processes.
-pub(super) struct Lives {
+pub(super) struct Lifetimes {
     /// So many in a row were short.
     pub(super) short: u32,
     since: Instant,
 }
 
-impl Lives {
+impl Lifetimes {
     pub(super) fn new() -> Self {
         Self { short: 0, since: Instant::now() }
     }
@@ -25,7 +25,7 @@ impl Lives {
     }
 
     pub(super) fn end(&mut self) {
-        self.short = if self.since.elapsed() < SHORT_LIFE { self.short + 1 } else { 0 };
+        self.short = if self.since.elapsed() < SHORT_LIFETIME { self.short + 1 } else { 0 };
     }
 }
 

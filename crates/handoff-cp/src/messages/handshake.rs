@@ -13,8 +13,8 @@ use crate::args::Args;
 use crate::job::Job;
 use crate::wire::{Decoder, Event, Frame, HELLO_LEN, Hello};
 
-/// How often a sender knocks: messages to an unbound port are dropped silently.
-const KNOCK: Duration = Duration::from_millis(500);
+/// How often a sender says hello: messages to an unbound port are dropped silently.
+const HELLO_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The address and port of `endpoint`.
 ///
@@ -50,17 +50,17 @@ pub(super) fn own_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
 /// # Errors
 ///
 /// A receiver that does not answer in time, is busy, or is another program.
-pub(super) async fn knock(
+pub(super) async fn send_hello(
     line: &Line<'_>,
     peer: SocketAddr,
     hello: &Hello,
 ) -> Result<Hello, Failure> {
-    let (begin, mut knocked) = (Instant::now(), None::<Instant>);
+    let (begin, mut said_hello) = (Instant::now(), None::<Instant>);
     loop {
         line.reap()?;
-        if knocked.is_none_or(|then| then.elapsed() > KNOCK) {
+        if said_hello.is_none_or(|then| then.elapsed() > HELLO_INTERVAL) {
             line.try_say(peer, hello.encode().to_vec())?;
-            knocked = Some(Instant::now());
+            said_hello = Some(Instant::now());
         }
         while let Some(received) = line.port.receive()? {
             if received.from == peer {
@@ -105,7 +105,7 @@ fn answer(bytes: &[u8], ours: &Hello) -> Result<Hello, Failure> {
 /// # Errors
 ///
 /// The engine's error.
-pub(super) async fn admit(line: &Line<'_>) -> Result<Hello, Failure> {
+pub(super) async fn accept_hello(line: &Line<'_>) -> Result<Hello, Failure> {
     let begin = Instant::now();
     loop {
         line.reap()?;

@@ -205,8 +205,8 @@ fn packages_are_installed_used_and_purged() {
         let mut lintian = Command::new("lintian");
         // It leaves files there.
         lintian.env("TMPDIR", place.path());
-        let said = done(lintian.arg("--allow-root").args(&packages));
-        assert_eq!(said, "");
+        let output = done(lintian.arg("--allow-root").args(&packages));
+        assert_eq!(output, "");
     }
 
     verify_units(&packages[3], place.path());

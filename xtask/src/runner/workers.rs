@@ -1,9 +1,9 @@
-//! Decides which test runs when: lanes take tests from the stages' queues until all are empty.
+//! Decides which test runs when: workers take tests from the stages' queues until all are empty.
 //!
 //! Contracts:
-//! - a lane runs one test at a time, on the host or in its own guest, so a stage with many tests ends up
+//! - a worker runs one test at a time, on the host or in its own guest, so a stage with many tests ends up
 //!   in several guests;
-//! - there are two more lanes than processors, since tests wait too;
+//! - there are two more workers than processors, since tests wait too;
 //! - a stage for which no guest boots has failed; the others still run.
 
 use std::collections::{HashMap, VecDeque};
@@ -38,8 +38,8 @@ struct Queue<'a> {
     /// All programs with tests of the stage.
     programs: Arc<[&'a Program]>,
     tests: VecDeque<Test<'a>>,
-    /// How many lanes serve it.
-    lanes: usize,
+    /// How many workers serve it.
+    workers: usize,
 }
 
 /// Runs all stages. `each` is called with each result as it comes.
@@ -74,7 +74,7 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
             result.is_none()
         });
         let tests = tests.repeat(plan.repeat).into();
-        queues.push(Queue { stage, programs, tests, lanes: 0 });
+        queues.push(Queue { stage, programs, tests, workers: 0 });
     }
     let session = Session {
         plan,
@@ -83,12 +83,12 @@ pub fn run(plan: &Plan, stop: &StopFlag, each: impl FnMut(&TestResult) + Send) -
         queues: Mutex::new(queues),
         results: Mutex::new((report, each)),
     };
-    let lanes = 2 + thread::available_parallelism().map_or(1, usize::from);
+    let workers = 2 + thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
-        let running: Vec<_> = (0..lanes).map(|_| scope.spawn(|| session.lane())).collect();
+        let running: Vec<_> = (0..workers).map(|_| scope.spawn(|| session.worker())).collect();
         // Wait for all, even when one has failed.
-        let ended: Vec<_> = running.into_iter().map(|lane| lane.join()).collect();
-        ended.into_iter().try_for_each(|lane| match lane {
+        let ended: Vec<_> = running.into_iter().map(|worker| worker.join()).collect();
+        ended.into_iter().try_for_each(|worker| match worker {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
         })
@@ -105,13 +105,13 @@ struct Session<'a, F> {
 }
 
 impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
-    fn lane(&self) -> Result<()> {
+    fn worker(&self) -> Result<()> {
         while let Some((number, stage, programs)) = self.choose() {
             let served = match &stage.kernel {
                 None => self.on_host(number, stage),
                 Some(kernel) => self.in_guest(number, stage, kernel, &programs),
             };
-            self.queues()[number].lanes -= 1;
+            self.queues()[number].workers -= 1;
             match served {
                 // Whatever that broke, there is no result.
                 Err(_) if self.stop.load(Ordering::Acquire) => return Err(Error::Stopped),
@@ -123,25 +123,25 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
         Ok(())
     }
 
-    /// The stage that this lane serves next: the first that no lane serves, else the one with the most
-    /// tests for each lane.
+    /// The stage that this worker serves next: the first that no worker serves, else the one with the most
+    /// tests for each worker.
     fn choose(&self) -> Option<(usize, &'a Stage, Arc<[&'a Program]>)> {
         let mut queues = self.queues();
         let waiting = |queue: &Queue<'_>| {
-            let least = match (queue.lanes, &queue.stage.kernel) {
+            let least = match (queue.workers, &queue.stage.kernel) {
                 (0, _) | (_, None) => 1,
-                (lanes, Some(_)) => (lanes + 1) * WORTH_A_BOOT,
+                (workers, Some(_)) => (workers + 1) * WORTH_A_BOOT,
             };
             queue.tests.len() >= least
         };
-        let alone = queues.iter().position(|queue| queue.lanes == 0 && waiting(queue));
+        let alone = queues.iter().position(|queue| queue.workers == 0 && waiting(queue));
         let number = alone.or_else(|| {
             let shared = queues.iter().enumerate().filter(|(_, queue)| waiting(queue));
-            let share = |queue: &Queue<'_>| queue.tests.len() / (queue.lanes + 1);
+            let share = |queue: &Queue<'_>| queue.tests.len() / (queue.workers + 1);
             shared.max_by_key(|(_, queue)| share(queue)).map(|(number, _)| number)
         })?;
         let queue = &mut queues[number];
-        queue.lanes += 1;
+        queue.workers += 1;
         Some((number, queue.stage, Arc::clone(&queue.programs)))
     }
 

@@ -1,10 +1,11 @@
 //! Carries pieces through our memory: read, summed, handed on, several at a time.
 //!
 //! Contracts:
-//! - each lane owns one buffer, so the number of lanes limits memory and operations under way;
+//! - each worker, a task on the thread, owns one buffer, so the number of workers limits memory and operations
+//!   under way;
 //! - pieces of a file may go in any order if their offsets go with them (more than one stream, or a file to
 //!   a file), otherwise in the order of their offsets;
-//! - the first failure ends all lanes.
+//! - the first failure ends all workers.
 
 use std::cell::{Cell, RefCell};
 
@@ -34,7 +35,7 @@ pub(crate) const SENDING: &str = "sending to the peer";
 const FOLLOWS: &str = "the stream is broken";
 
 /// A copy from an inlet to an outlet.
-pub(crate) struct Carriage<'a> {
+pub(crate) struct Copier<'a> {
     inlet: Inlet,
     outlet: Outlet,
     piece: usize,
@@ -66,7 +67,7 @@ struct Piece {
     offset: u64,
 }
 
-/// A piece of a file that only this lane has.
+/// A piece of a file that only this worker has.
 struct Drawn {
     offset: u64,
     len: u64,
@@ -76,7 +77,7 @@ struct Drawn {
     turn: u64,
 }
 
-impl<'a> Carriage<'a> {
+impl<'a> Copier<'a> {
     /// Pieces have at most `piece` bytes; `sums` says whether to sum them.
     pub(crate) fn new(
         inlet: Inlet,
@@ -108,18 +109,18 @@ impl<'a> Carriage<'a> {
         }
     }
 
-    /// Copies everything, with one lane for each buffer. Returns bytes and checksum.
+    /// Copies everything, with one worker for each buffer. Returns bytes and checksum.
     ///
     /// # Errors
     ///
-    /// The first failure of any lane.
+    /// The first failure of any worker.
     pub(crate) async fn run(&self, buffers: Vec<Buffer>) -> Result<(u64, Option<u64>), Failure> {
-        let mut lanes: FuturesUnordered<_> =
-            buffers.into_iter().map(|buffer| self.lane(buffer)).collect();
-        while let Some(ended) = lanes.next().await {
+        let mut workers: FuturesUnordered<_> =
+            buffers.into_iter().map(|buffer| self.worker(buffer)).collect();
+        while let Some(ended) = workers.next().await {
             if let Err(failure) = ended {
                 // All that is on a stream ends in one turn, and one of it knows the cause.
-                let others = std::iter::from_fn(|| lanes.next().now_or_never().flatten());
+                let others = std::iter::from_fn(|| workers.next().now_or_never().flatten());
                 return Err(others.filter_map(Result::err).fold(failure, because));
             }
         }
@@ -131,7 +132,7 @@ impl<'a> Carriage<'a> {
         Ok((bytes, sum))
     }
 
-    async fn lane(&self, mut buffer: Buffer) -> Result<(), Failure> {
+    async fn worker(&self, mut buffer: Buffer) -> Result<(), Failure> {
         if let Inlet::File { file, lending, .. } = &self.inlet {
             while let Some(drawn) = self.draw() {
                 if drawn.hole {

@@ -27,7 +27,7 @@ use super::conditions::State;
 const MOST: usize = 1_024;
 
 /// A file's headers.
-pub(super) struct Told {
+pub(super) struct FileHeaders {
     stamp: Stamp,
     pub(super) state: State,
     /// Those of an answer with the whole file.
@@ -37,7 +37,7 @@ pub(super) struct Told {
 /// The kernel's facts about a file, if unchanged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
-    place: (u64, u64),
+    inode: (u64, u64),
     size: i64,
     modified: (i64, u64),
     changed: (i64, u64),
@@ -46,7 +46,7 @@ struct Stamp {
 impl Stamp {
     fn of(stat: &Stat) -> Self {
         Self {
-            place: (stat.st_dev, stat.st_ino),
+            inode: (stat.st_dev, stat.st_ino),
             size: stat.st_size,
             modified: (stat.st_mtime, stat.st_mtime_nsec),
             changed: (stat.st_ctime, stat.st_ctime_nsec),
@@ -56,30 +56,30 @@ impl Stamp {
 
 /// By name.
 #[derive(Default)]
-pub(super) struct Known(RefCell<HashMap<Vec<u8>, Rc<Told>>>);
+pub(super) struct HeaderCache(RefCell<HashMap<Vec<u8>, Rc<FileHeaders>>>);
 
-impl Known {
+impl HeaderCache {
     /// The headers for a file of this name.
-    pub(super) fn told(&self, name: &[u8], file: &File, stat: &Stat) -> Rc<Told> {
+    pub(super) fn get(&self, name: &[u8], file: &File, stat: &Stat) -> Rc<FileHeaders> {
         let stamp = Stamp::of(stat);
-        let mut known = self.0.borrow_mut();
-        if let Some(told) = known.get(name).filter(|told| told.stamp == stamp) {
-            return Rc::clone(told);
+        let mut cache = self.0.borrow_mut();
+        if let Some(headers) = cache.get(name).filter(|headers| headers.stamp == stamp) {
+            return Rc::clone(headers);
         }
         let now = SystemTime::now();
-        let told = Rc::new(Told::new(stamp, name, file, now));
+        let headers = Rc::new(FileHeaders::new(stamp, name, file, now));
         // What is sent of a time in the future, and of a moment ago, changes with the clock.
-        if !told.state.is_weak() {
-            if known.len() >= MOST {
-                known.clear();
+        if !headers.state.is_weak() {
+            if cache.len() >= MOST {
+                cache.clear();
             }
-            known.insert(name.to_vec(), Rc::clone(&told));
+            cache.insert(name.to_vec(), Rc::clone(&headers));
         }
-        told
+        headers
     }
 }
 
-impl Told {
+impl FileHeaders {
     fn new(stamp: Stamp, name: &[u8], file: &File, now: SystemTime) -> Self {
         let state = State::new(stamp.size as u64, stamp.modified, now);
         let mut fields = HeaderMap::new();
@@ -149,15 +149,15 @@ mod tests {
 
     #[test]
     fn a_changed_file_is_told_anew() {
-        let place = tempfile::tempdir().expect("a directory");
-        let path = place.path().join("a.txt");
-        let known = Known::default();
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a.txt");
+        let cache = HeaderCache::default();
         let again = || {
             let file = File::open(&path).expect("opens");
-            known.told(b"a.txt", &file, &stat(&path).expect("is there"))
+            cache.get(b"a.txt", &file, &stat(&path).expect("is there"))
         };
-        let told = |content: &str, modified: SystemTime| {
-            let next = place.path().join("next");
+        let headers = |content: &str, modified: SystemTime| {
+            let next = directory.path().join("next");
             fs::write(&next, content).expect("writes");
             let file = File::options().write(true).open(&next).expect("opens");
             file.set_times(FileTimes::new().set_modified(modified)).expect("sets");
@@ -165,44 +165,44 @@ mod tests {
             again()
         };
         let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        let first = told("one", past);
+        let first = headers("one", past);
         assert_eq!(first.fields[LAST_MODIFIED], "Sun, 09 Sep 2001 01:46:40 GMT");
         assert_eq!(first.fields[CONTENT_TYPE], "text/plain; charset=utf-8");
         assert!(Rc::ptr_eq(&first, &again()));
-        let longer = told("three", past);
+        let longer = headers("three", past);
         assert_ne!(longer.fields[ETAG], first.fields[ETAG]);
         assert_eq!(longer.state.size, 5);
         // A copy has the same tag, wherever it is.
-        let copied = told("three", past);
+        let copied = headers("three", past);
         assert!(!Rc::ptr_eq(&copied, &longer));
         assert_eq!(copied.fields[ETAG], longer.fields[ETAG]);
-        let later = told("seven", past + Duration::from_nanos(1));
+        let later = headers("seven", past + Duration::from_nanos(1));
         assert_ne!(later.fields[ETAG], longer.fields[ETAG]);
         // A time in the future is sent as now, and so is not kept.
         let future = SystemTime::now() + Duration::from_secs(1_000_000);
-        let first = told("eight", future);
+        let first = headers("eight", future);
         assert!(!Rc::ptr_eq(&first, &again()));
     }
 
     #[test]
     fn names_of_some_files_are_kept() {
-        let place = tempfile::tempdir().expect("a directory");
-        let path = place.path().join("file");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
         fs::write(&path, "").expect("writes");
         let file = File::open(&path).expect("opens");
         file.set_modified(SystemTime::UNIX_EPOCH).expect("sets");
         let stat = stat(&path).expect("is there");
-        let known = Known::default();
+        let cache = HeaderCache::default();
         for number in 0..3 * MOST {
-            known.told(number.to_string().as_bytes(), &file, &stat);
-            assert!(known.0.borrow().len() <= MOST);
+            cache.get(number.to_string().as_bytes(), &file, &stat);
+            assert!(cache.0.borrow().len() <= MOST);
         }
     }
 
     #[test]
     fn texts_have_the_encoding_that_they_look_like() {
         let split = [b"a".repeat(4095), "\u{e4}".into()].concat();
-        for (name, content, told) in [
+        for (name, content, expected) in [
             ("a.txt", &b"text"[..], "text/plain; charset=utf-8"),
             ("a.txt", "\u{e4}".as_bytes(), "text/plain; charset=utf-8"),
             ("a.txt", &split, "text/plain; charset=utf-8"),
@@ -217,7 +217,7 @@ mod tests {
         ] {
             let mut file = tempfile::tempfile().expect("a file");
             std::io::Write::write_all(&mut file, content).expect("writes");
-            assert_eq!(content_type(name.as_bytes(), &file), told, "{name}");
+            assert_eq!(content_type(name.as_bytes(), &file), expected, "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The testbed of a tour: two hosts, a place with a file on one, an empty place on the other.
+//! The testbed of a tour: two hosts, a volume with a file on one, an empty volume on the other.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use handoff_testbed::{self, Pair, TopologyError};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use super::place::{self, Joined, Place};
+use super::volume::{self, Joined, Volume};
 
 /// The name of the file that is sent.
 pub(super) const FILE: &str = "file";
@@ -40,9 +40,9 @@ impl Joint {
 }
 
 /// Everything that is set up for a tour. It is removed when this value is dropped.
-pub(super) struct Bed {
-    pub(super) near: Place,
-    pub(super) far: Place,
+pub(super) struct Testbed {
+    pub(super) near: Volume,
+    pub(super) far: Volume,
     pub(super) pair: Pair,
     pub(super) joint: Joint,
     /// The directory is dropped after what lies in it.
@@ -70,7 +70,7 @@ impl Counts {
     }
 }
 
-impl Bed {
+impl Testbed {
     /// Makes the testbed. `parts` are two for each device; without any, files are made in `directory`.
     /// Deviations from a complete tour go into `notes`.
     pub(super) fn new(
@@ -87,7 +87,10 @@ impl Bed {
             // A part has room for the file and for the file system's own needs.
             _ => {
                 let part = bytes + (32 << 20);
-                (place::parts(made.path(), "near", part)?, place::parts(made.path(), "far", part)?)
+                (
+                    volume::parts(made.path(), "near", part)?,
+                    volume::parts(made.path(), "far", part)?,
+                )
             }
         };
         // Nobody else sees the mounts, which go with this process and those that it starts.
@@ -98,10 +101,10 @@ impl Bed {
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change("/", private).failed("making mounts private")?;
 
-        let place =
-            |name: &str, joined, parts| Place::new(made.path().join(name), joined, parts, stop);
-        let near = place("near-host", Joined::Linear, &near)?;
-        let far = place("far-host", Joined::Stripe, &far)?;
+        let volume =
+            |name: &str, joined, parts| Volume::new(made.path().join(name), joined, parts, stop);
+        let near = volume("near-host", Joined::Linear, &near)?;
+        let far = volume("far-host", Joined::Stripe, &far)?;
         if let Err(reason) = near.device() {
             notes.push(format!("no block devices of ours, the files lie in a directory: {reason}"));
         }
@@ -119,9 +122,9 @@ impl Bed {
             }
             Err(error) => return Err(not_made(error)),
         };
-        let bed = Self { near, far, pair, joint, _directory: made };
-        bed.fill(bytes, stop)?;
-        Ok(bed)
+        let testbed = Self { near, far, pair, joint, _directory: made };
+        testbed.fill(bytes, stop)?;
+        Ok(testbed)
     }
 
     /// The counts since everything was set up.

@@ -97,7 +97,7 @@ fn a_kill_gives_back() {
     let program = std::env::current_exe().expect("known");
     for _ in 0..3 {
         let mut child = Command::new(&program)
-            .args(["--exact", "guest::lives::fixture::holds", "--nocapture"])
+            .args(["--exact", "guest::lifetimes::fixture::holds", "--nocapture"])
             .env("GETBUF_HOLDS", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

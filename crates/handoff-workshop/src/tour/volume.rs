@@ -31,13 +31,13 @@ impl Joined {
 }
 
 /// A directory on a device of its own, or, if this machine can have none, just a directory.
-pub(super) struct Place {
+pub(super) struct Volume {
     directory: PathBuf,
     /// The mount and the device, in the order in which they are dropped; or why there is no device.
     on: Result<(Mounted, Device), String>,
 }
 
-impl Place {
+impl Volume {
     /// Makes a device of `parts` and a file system on it, and mounts that at `directory`, which is made. The
     /// content of the parts is lost.
     pub(super) fn new(

@@ -1,4 +1,4 @@
-//! The door: connections are accepted as long as there is room, until it is time to end.
+//! Connections are accepted as long as there is room, until it is time to end.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -20,18 +20,18 @@ pub(super) struct Ends<'a> {
     pub(super) stop: &'a Stop,
     /// Readable when another thread has failed.
     pub(super) quit: UnixStream,
-    pub(super) door: &'a Door,
+    pub(super) limit: &'a ConnectionLimit,
 }
 
 /// How many connections all threads together still let in.
-pub(super) struct Door {
+pub(super) struct ConnectionLimit {
     left: AtomicU64,
     /// Readable, at its other end, when these are 0.
     closing: UnixStream,
     closed: UnixStream,
 }
 
-impl Door {
+impl ConnectionLimit {
     pub(super) fn new(connections: Option<u64>) -> Result<Self, Failure> {
         let (closing, closed) = UnixStream::pair().failed("watching threads")?;
         Ok(Self { left: AtomicU64::new(connections.unwrap_or(u64::MAX)), closing, closed })
@@ -42,7 +42,7 @@ impl Door {
     }
 
     /// Lets one more in; how many are left, or `None` if another thread has let the last one in.
-    fn let_one_in(&self) -> Option<u64> {
+    fn take_one(&self) -> Option<u64> {
         let fewer = |left: u64| left.checked_sub(1);
         let left = self.left.fetch_update(Relaxed, Relaxed, fewer).ok()? - 1;
         if left == 0 {
@@ -80,7 +80,7 @@ pub(super) async fn run(
         let quit = readable(&relay.driver, ends.quit)?;
         let signalled = pin!(stop.wait(&relay.driver));
         let stopped = pin!(select(signalled, quit));
-        let accepting = pin!(accept(relay, executor, listener, args, ends.door));
+        let accepting = pin!(accept(relay, executor, listener, args, ends.limit));
         match select(stopped, accepting).await {
             Either::Left((Either::Left((failure, _)), _)) if !stop.requested() => {
                 return Err(failure);
@@ -91,12 +91,12 @@ pub(super) async fn run(
         }
     }
     // The listener is closed, and so is the progress line: the terminal is the user's again.
-    relay.ledger.clear();
-    let over = pin!(relay.ledger.until_below(1));
+    relay.counters.clear();
+    let over = pin!(relay.counters.until_below(1));
     let grace = pin!(clock::pass(&relay.driver, args.grace));
     if let Either::Right(_) = select(over, grace).await {
-        let left = relay.ledger.open();
-        relay.ledger.note(format!("{left} connections were under way when --grace was over"));
+        let left = relay.counters.open();
+        relay.counters.note(format!("{left} connections were under way when --grace was over"));
     }
     Ok(())
 }
@@ -106,13 +106,13 @@ async fn accept(
     executor: &Executor,
     listener: Listener,
     args: &Args,
-    door: &Door,
+    limit: &ConnectionLimit,
 ) -> Result<(), Failure> {
     let (mut listener, allow_list) = listener.on(&relay.driver)?;
     let most_open = u64::from(relay.most_open);
-    let mut closed = pin!(readable(&relay.driver, door.watch()?)?);
-    while door.is_open() {
-        relay.ledger.until_below(most_open).await;
+    let mut closed = pin!(readable(&relay.driver, limit.watch()?)?);
+    while limit.is_open() {
+        relay.counters.until_below(most_open).await;
         let accepted = match select(pin!(listener.accept()), closed.as_mut()).await {
             Either::Left((accepted, _)) => accepted,
             Either::Right(_) => break,
@@ -122,16 +122,16 @@ async fn accept(
                 if !allow_list.lets_in(peer) {
                     continue;
                 }
-                let Some(counted) = relay.ledger.enter(peer, args.max_per_client) else {
+                let Some(counted) = relay.counters.enter(peer, args.max_per_client) else {
                     let most = "it has as many connections as --max-per-client allows";
                     allow_list.turned_away(peer, most);
                     continue;
                 };
-                let Some(left) = door.let_one_in() else {
+                let Some(left) = limit.take_one() else {
                     counted.uncount();
                     break;
                 };
-                if left == 0 || relay.ledger.open() >= most_open {
+                if left == 0 || relay.counters.open() >= most_open {
                     // The kernel would take more on, whom nobody serves meanwhile.
                     listener.pause();
                 }
@@ -140,13 +140,13 @@ async fn accept(
             }
             Err(error) => {
                 // Out of descriptors, mostly: others end.
-                relay.ledger.note(error.to_string());
+                relay.counters.note(error.to_string());
                 clock::pass(&relay.driver, connection::AGAIN).await;
             }
         }
     }
     drop(listener);
-    relay.ledger.until_below(1).await;
+    relay.counters.until_below(1).await;
     Ok(())
 }
 
@@ -154,13 +154,13 @@ async fn accept(
 mod tests {
     use super::*;
 
-    /// Both threads have seen the door open before one of them lets the last one in.
+    /// Both threads have seen that one is left before one of them lets the last one in.
     #[test]
     fn no_more_are_let_in_than_were_to_come() {
-        let door = Door::new(Some(1)).expect("a pair");
-        assert!(door.is_open());
-        assert_eq!(door.let_one_in(), Some(0));
-        assert_eq!(door.let_one_in(), None);
-        assert!(!door.is_open());
+        let limit = ConnectionLimit::new(Some(1)).expect("a pair");
+        assert!(limit.is_open());
+        assert_eq!(limit.take_one(), Some(0));
+        assert_eq!(limit.take_one(), None);
+        assert!(!limit.is_open());
     }
 }

@@ -16,12 +16,12 @@ const RIPE: Duration = Duration::from_secs(1);
 
 /// All connections of a server.
 #[derive(Default)]
-pub(crate) struct Seats {
+pub(crate) struct Registry {
     made: Cell<u64>,
-    all: RefCell<BTreeMap<u64, Rc<Seat>>>,
+    all: RefCell<BTreeMap<u64, Rc<Entry>>>,
 }
 
-struct Seat {
+struct Entry {
     peer: SocketAddr,
     /// It waits for a request since then.
     idle_since: Cell<Option<Instant>>,
@@ -29,21 +29,21 @@ struct Seat {
     waker: RefCell<Option<Waker>>,
 }
 
-impl Seats {
-    pub(crate) fn take(self: &Rc<Self>, peer: SocketAddr) -> Place {
+impl Registry {
+    pub(crate) fn register(self: &Rc<Self>, peer: SocketAddr) -> Registration {
         self.made.update(|made| made + 1);
         let number = self.made.get();
         let (idle_since, ended, waker) = Default::default();
-        let seat = Rc::new(Seat { peer, idle_since, ended, waker });
-        self.all.borrow_mut().insert(number, Rc::clone(&seat));
-        Place { seats: Rc::clone(self), number, seat }
+        let entry = Rc::new(Entry { peer, idle_since, ended, waker });
+        self.all.borrow_mut().insert(number, Rc::clone(&entry));
+        Registration { registry: Rc::clone(self), number, entry }
     }
 
-    fn longest(&self) -> Option<Rc<Seat>> {
+    fn longest(&self) -> Option<Rc<Entry>> {
         let all = self.all.borrow();
-        let idle = all.values().filter_map(|seat| Some((seat.idle_since.get()?, seat)));
-        let (since, seat) = idle.min_by_key(|(since, _)| *since)?;
-        (since.elapsed() >= RIPE).then(|| Rc::clone(seat))
+        let idle = all.values().filter_map(|entry| Some((entry.idle_since.get()?, entry)));
+        let (since, entry) = idle.min_by_key(|(since, _)| *since)?;
+        (since.elapsed() >= RIPE).then(|| Rc::clone(entry))
     }
 
     /// Whether a connection could be ended.
@@ -53,35 +53,35 @@ impl Seats {
 
     /// Ends the connection that has waited longest; whose it was.
     pub(crate) fn end_longest(&self) -> Option<SocketAddr> {
-        let seat = self.longest()?;
-        seat.idle_since.set(None);
-        seat.ended.set(true);
-        let waker = seat.waker.take();
+        let entry = self.longest()?;
+        entry.idle_since.set(None);
+        entry.ended.set(true);
+        let waker = entry.waker.take();
         waker.into_iter().for_each(Waker::wake);
-        Some(seat.peer)
+        Some(entry.peer)
     }
 }
 
-/// The place of one connection.
-pub(crate) struct Place {
-    seats: Rc<Seats>,
+/// The registration of one connection; dropping it removes the entry.
+pub(crate) struct Registration {
+    registry: Rc<Registry>,
     number: u64,
-    seat: Rc<Seat>,
+    entry: Rc<Entry>,
 }
 
-impl Place {
+impl Registration {
     /// Notes since when it waits for a request.
     pub(crate) fn mark_idle(&self, since: Instant) {
-        self.seat.idle_since.set(Some(since));
+        self.entry.idle_since.set(Some(since));
     }
 
     /// Notes that it has one.
     pub(crate) fn mark_busy(&self) {
-        self.seat.idle_since.set(None);
+        self.entry.idle_since.set(None);
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        self.seat.ended.get()
+        self.entry.ended.get()
     }
 
     /// Ready when the connection is to end for another.
@@ -89,7 +89,7 @@ impl Place {
         if self.is_ended() {
             return Poll::Ready(());
         }
-        let mut waker = self.seat.waker.borrow_mut();
+        let mut waker = self.entry.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             *waker = Some(context.waker().clone());
         }
@@ -97,9 +97,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
-        self.seats.all.borrow_mut().remove(&self.number);
+        self.registry.all.borrow_mut().remove(&self.number);
     }
 }
 
@@ -109,21 +109,23 @@ mod tests {
 
     #[test]
     fn the_one_that_waits_longest_is_ended_and_no_other() {
-        let seats = Rc::<Seats>::default();
-        let places = [1, 2, 3].map(|port| seats.take(([127, 0, 0, 1], port).into()));
+        let registry = Rc::<Registry>::default();
+        let registrations = [1, 2, 3].map(|port| registry.register(([127, 0, 0, 1], port).into()));
         let Some(early) = Instant::now().checked_sub(2 * RIPE) else { return };
         let mut context = Context::from_waker(Waker::noop());
-        assert_eq!(seats.end_longest(), None);
-        places[0].mark_idle(Instant::now());
-        assert!(!seats.has_ripe(), "its request may be on its way");
-        places[1].mark_idle(early);
-        places[2].mark_idle(early - RIPE);
-        places[2].mark_busy();
-        assert_eq!(seats.end_longest().map(|peer| peer.port()), Some(2));
-        assert_eq!(seats.end_longest(), None);
-        let ended = places.each_ref().map(|place| place.poll_ended(&mut context).is_ready());
+        assert_eq!(registry.end_longest(), None);
+        registrations[0].mark_idle(Instant::now());
+        assert!(!registry.has_ripe(), "its request may be on its way");
+        registrations[1].mark_idle(early);
+        registrations[2].mark_idle(early - RIPE);
+        registrations[2].mark_busy();
+        assert_eq!(registry.end_longest().map(|peer| peer.port()), Some(2));
+        assert_eq!(registry.end_longest(), None);
+        let ended = registrations
+            .each_ref()
+            .map(|registration| registration.poll_ended(&mut context).is_ready());
         assert_eq!(ended, [false, true, false]);
-        drop(places);
-        assert!(seats.all.borrow().is_empty());
+        drop(registrations);
+        assert!(registry.all.borrow().is_empty());
     }
 }

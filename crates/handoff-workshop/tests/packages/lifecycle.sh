@@ -7,8 +7,8 @@ install /root/packages/handoff_*.deb /root/packages/libhandoff0_*.deb
 handoff --version
 handoff doctor >/tmp/doctor
 grep -q io_uring /tmp/doctor
-handoff cp /root/life.sh /tmp/copy
-cmp /root/life.sh /tmp/copy
+handoff cp /root/lifecycle.sh /tmp/copy
+cmp /root/lifecycle.sh /tmp/copy
 ldconfig -p | grep -q libhandoff.so.0
 
 # By hand, and by its unit; both load the driver themselves.

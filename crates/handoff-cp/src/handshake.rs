@@ -35,7 +35,7 @@ const SILENT: &str =
     "the peer does not speak: is it `handoff cp`? (with nc, socat and the like use --raw)";
 
 /// Connections whose peers have not yet said who they are.
-struct Hall<'a, A> {
+struct Handshakes<'a, A> {
     driver: &'a Driver,
     queue: Option<&'a RxQueue>,
     listener: handoff::Listener,
@@ -70,19 +70,19 @@ pub(crate) async fn gather(
     let (listener, allow_list) = listener.on(driver)?;
     let room = MOST_WAITING.min(descriptors::allowed() / 4);
     let waiting = VecDeque::new();
-    let mut hall = Hall { driver, queue, listener, allow_list, waiting, room, answer };
+    let mut handshakes = Handshakes { driver, queue, listener, allow_list, waiting, room, answer };
     // A time-out past the end of time means none.
     let until = first.and_then(|first| Instant::now().checked_add(first));
     loop {
         let left =
             until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-        if let Some(transfer) = hall.transfer(left, rest).await? {
+        if let Some(transfer) = handshakes.transfer(left, rest).await? {
             return Ok(transfer);
         }
     }
 }
 
-impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
+impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Handshakes<'a, A> {
     /// All connections of the next transfer; `None` if some of them did not come.
     async fn transfer(
         &mut self,
@@ -91,13 +91,13 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
     ) -> Result<Option<(Vec<Socket>, Hello)>, Failure> {
         let driver = self.driver;
         let nobody = "nobody connected in time (--connect-timeout)";
-        let (peer, socket, hello) = within(driver, first, nobody, self.guest(None)).await?;
+        let (peer, socket, hello) = within(driver, first, nobody, self.accepted(None)).await?;
         let mut streams: Vec<Option<Socket>> = Vec::new();
         streams.resize_with(usize::from(hello.streams), || None);
         streams[usize::from(hello.stream)] = Some(socket);
         let others = async {
             while streams.iter().any(Option::is_none) {
-                let (_, socket, next) = self.guest(Some(hello)).await?;
+                let (_, socket, next) = self.accepted(Some(hello)).await?;
                 streams[usize::from(next.stream)] = Some(socket);
             }
             Ok::<_, Failure>(())
@@ -119,7 +119,7 @@ impl<'a, A: Fn(&Hello, &Socket) -> Result<Hello, String>> Hall<'a, A> {
     }
 
     /// The next welcome connection: of the transfer that has begun, if one has.
-    async fn guest(
+    async fn accepted(
         &mut self,
         begun: Option<Hello>,
     ) -> Result<(SocketAddr, Socket, Hello), Failure> {

@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// The longest step that [`Patience`] believes.
+/// The longest step that [`Timeout`] believes.
 pub(crate) const STEP: Duration = Duration::from_secs(1);
 
 /// Measures [`LONG`] by steps: where its host is busy, the clock of a guest leaps, by more than a minute.
-pub(crate) struct Patience {
+pub(crate) struct Timeout {
     left: Duration,
     last: Instant,
 }
 
-impl Patience {
+impl Timeout {
     pub(crate) fn new() -> Self {
         Self { left: LONG, last: Instant::now() }
     }
