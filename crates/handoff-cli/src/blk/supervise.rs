@@ -16,33 +16,39 @@
 //!   ([`Ending`]); a killed supervisor leaves the server, and `recover` makes a new one when that is gone too.
 
 use std::fs;
-use std::io::{self, BufRead as _, BufReader};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::thread;
 use std::time::Duration;
 
 use handoff_block::state::{Directory, Record};
-use handoff_block::{Control, ErrorKind, Files, Inherited, Prepared, Spec, Start};
+use handoff_block::{Control, ErrorKind, Files, Prepared, Start};
 use handoff_command::stop::Stop;
 use handoff_command::{Context, Failure, output};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use serde::{Deserialize, Serialize};
+use rustix::process::{Pid, Signal, kill_process};
 
 use self::lifetimes::{Lifetimes, PAUSE, pause_after};
 use self::log::Log;
+use self::process::{begin, call_it_handoff, is_readable, is_starved, pidfd_of, server};
 use self::spare::Spare;
+use self::task::{Answer, NoServer, no_thread};
 use super::ending::{self, Ending, Role};
 use super::failure::failure;
 use super::pressure;
 
+pub(super) use self::process::{await_end, detach, processes};
+pub(super) use self::task::Task;
+
 mod lifetimes;
 mod log;
+mod process;
 mod spare;
+mod task;
 
 /// After so many short-lived servers the supervisor gives up, unless memory or descriptors were short: then it
 /// pauses, each time twice as long as before, as between waiting servers.
@@ -50,71 +56,6 @@ const SHORT_LIFETIMES: u32 = 10;
 /// How often to look at a server whose end cannot be waited for, and to retry what failed for lack of
 /// resources.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// A server's task.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Task {
-    pub(super) spec: Spec,
-    /// The device to take over, instead of making one.
-    pub(super) recover: Option<u32>,
-    /// Says that the last server of the same device ([`Record::made`]) is gone, or will be when this one is
-    /// called.
-    follows: Option<u64>,
-    /// Whether to prepare and then wait for a line on stdin.
-    waits: bool,
-    /// What the supervisor holds for the device; `None` for the supervisor itself.
-    files: Option<Inherited>,
-}
-
-impl Task {
-    /// A task to make a device, or to take one over if its server is gone.
-    pub(super) fn new(spec: Spec, recover: Option<u32>) -> Self {
-        Self { spec, recover, follows: None, waits: false, files: None }
-    }
-
-    /// A task to take over a device whose server is gone.
-    fn following(record: &Record, id: u32, files: Inherited) -> Self {
-        let new = Self::new(record.spec.clone(), Some(id));
-        Self { follows: Some(record.made), files: Some(files), ..new }
-    }
-
-    /// A new device of which nobody hears must go. One that is taken over has its users.
-    pub(super) fn heard(&self, told: Result<(), Failure>) -> Result<(), Failure> {
-        match told {
-            Err(Failure::ReaderGone) if self.recover.is_some() => Ok(()),
-            told => told,
-        }
-    }
-}
-
-/// The line on stdout.
-#[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    /// The device is there.
-    Serving { id: u32 },
-    /// It is not; the text of a [`Failure`].
-    Refused { usage: bool, possible: bool, starved: bool, line: String },
-}
-
-/// Why there is no server.
-#[derive(Debug)]
-struct NoServer {
-    failure: Failure,
-    /// Whether memory, processes, threads or descriptors were short.
-    starved: bool,
-}
-
-impl From<Failure> for NoServer {
-    fn from(failure: Failure) -> Self {
-        Self { failure, starved: false }
-    }
-}
-
-impl From<NoServer> for Failure {
-    fn from(none: NoServer) -> Self {
-        none.failure
-    }
-}
 
 /// Arguments of the processes behind a device.
 #[derive(Debug, clap::Args)]
@@ -164,11 +105,6 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
     task.heard(say(&Answer::Serving { id: server.id() }))?;
     ending.of(server.record());
     server.wait().map_err(failure)
-}
-
-fn no_thread(error: io::Error) -> NoServer {
-    let failure = Failure::failed(format!("a thread cannot be started: {error}"));
-    NoServer { failure, starved: true }
 }
 
 /// Whether a waiting server must take over; not if its supervisor is gone, nor if it is asked to end, which
@@ -230,126 +166,6 @@ fn refuse(NoServer { failure, starved }: NoServer) -> Result<(), Failure> {
 fn say(answer: &Answer) -> Result<(), Failure> {
     let line = serde_json::to_string(answer).map_err(Failure::failed)?;
     output::text(&format!("{line}\n"))
-}
-
-/// Starts a supervisor that outlives this process, and returns the device's number.
-pub(super) fn detach(task: &Task) -> Result<u32, Failure> {
-    let mut command = process("supervise", task)?;
-    command.stderr(Stdio::null()).current_dir("/");
-    // SAFETY: between fork and exec only setsid and sigaction, which are safe there.
-    unsafe {
-        command.pre_exec(|| {
-            rustix::process::setsid()?;
-            // The signals for a session's end do not concern it either.
-            handoff_sys::hangup::ignore()
-        });
-    }
-    let (_, id) = begin(command)?;
-    Ok(id)
-}
-
-/// Gives this process its program's name, which it lacks when it was started from [`ending::PROGRAM`].
-fn call_it_handoff() {
-    // Only who looks at processes sees it.
-    let _ = rustix::thread::set_name(c"handoff");
-}
-
-fn process(role: &str, task: &Task) -> Result<Command, Failure> {
-    let task = serde_json::to_string(task).map_err(Failure::failed)?;
-    let mut command = Command::new(ending::PROGRAM);
-    command
-        .arg0(ending::SURVIVES)
-        .args(["blk", role, &task])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    Ok(command)
-}
-
-/// A server. A signal to a terminal's programs does not reach it.
-fn server(task: &Task) -> Result<Command, Failure> {
-    let mut command = process("serve", task)?;
-    command.process_group(0);
-    Ok(command)
-}
-
-/// Ends a process that has nothing to put back.
-fn end(mut child: Child) {
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-/// Becomes readable when a process ends.
-fn ending(child: &Child) -> io::Result<OwnedFd> {
-    Ok(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?)
-}
-
-/// The processes that have the files of a device open, and end when the device is gone.
-pub(super) fn processes(id: u32) -> Vec<OwnedFd> {
-    let all = Directory::of(id).processes().into_iter();
-    let all = all.filter_map(|process| Pid::from_raw(process.try_into().ok()?));
-    all.filter_map(|process| pidfd_open(process, PidfdFlags::empty()).ok()).collect()
-}
-
-/// Waits until a process has ended, so long at most.
-pub(super) fn await_end(process: &OwnedFd, most: Duration) {
-    let most = Timespec::try_from(most).ok();
-    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], most.as_ref());
-}
-
-/// Starts a process and reads its line.
-fn begin(mut command: Command) -> Result<(Child, u32), NoServer> {
-    let child = command.spawn().map_err(|error| NoServer {
-        starved: matches!(
-            error.raw_os_error(),
-            Some(libc::ENOMEM | libc::EAGAIN | libc::EMFILE | libc::ENFILE)
-        ),
-        failure: Failure::failed(format!("a process cannot be started: {error}")),
-    })?;
-    answered(child)
-}
-
-/// A process that has printed its line.
-fn answered(mut child: Child) -> Result<(Child, u32), NoServer> {
-    let stdout = child.stdout.take().expect("piped");
-    let mut line = String::new();
-    // A process that ended without a word has an empty line.
-    let _ = BufReader::new(stdout).read_line(&mut line);
-    let refused = match serde_json::from_str(&line) {
-        Ok(Answer::Serving { id }) => return Ok((child, id)),
-        Ok(Answer::Refused { usage, possible, starved, line }) => {
-            let failure = match (usage, possible) {
-                (true, _) => Failure::Usage(line),
-                (_, false) => Failure::NotPossible(line),
-                _ => Failure::Failed(line),
-            };
-            Some(NoServer { failure, starved })
-        }
-        Err(_) => None,
-    };
-    let status = child.wait().map_err(Failure::failed)?;
-    Err(refused.unwrap_or_else(|| NoServer {
-        failure: Failure::failed(format!("the server ended before it served: {status}")),
-        starved: is_starved(status),
-    }))
-}
-
-/// Waits until there is something to read, or its end; unless we are asked to end before.
-fn is_readable(fd: impl AsFd, stop: &Stop) -> Result<bool, Failure> {
-    let wake = stop.fd();
-    while !stop.requested() {
-        let mut fds = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&wake, PollFlags::IN)];
-        match poll(&mut fds, None) {
-            Ok(_) if !fds[0].revents().is_empty() => return Ok(!stop.requested()),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(Failure::failed(io::Error::from(error))),
-        }
-    }
-    Ok(false)
-}
-
-/// Whether the OOM killer may have killed a process; its signal looks like anybody's.
-fn is_starved(status: ExitStatus) -> bool {
-    status.signal() == Some(Signal::KILL.as_raw())
 }
 
 /// Serves a device by one process after another, until it is removed. Calls `ready` when the device is
@@ -476,7 +292,7 @@ fn wait(child: &mut Child, spare: &mut Spare, log: &mut Log<'_>) -> io::Result<E
             log.hold();
         }
         if ended.is_none() {
-            match ending(child) {
+            match pidfd_of(child) {
                 Ok(fd) => ended = Some(fd),
                 Err(error) => {
                     if !std::mem::replace(&mut is_told, true) {

@@ -12,7 +12,9 @@ use handoff::{Driver, Executor, Readiness};
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock};
 
-use super::{Args, Relay, connection};
+use super::args::Args;
+use super::connection;
+use super::shared::Relay;
 use handoff_net::reach::Listener;
 
 /// When it is time to end.

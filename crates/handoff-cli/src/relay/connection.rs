@@ -10,8 +10,8 @@ use handoff::{Engine, Error, Intake, Route, RouteEngine, RouteSource, Socket};
 use handoff_command::clock;
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
-use super::Relay;
 use super::counters::Counted;
+use super::shared::Relay;
 use handoff_net::reach;
 
 /// After a failure to accept or to connect that says nothing of when it ends.

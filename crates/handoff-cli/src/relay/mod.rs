@@ -10,179 +10,35 @@
 //! and their end) -> [`counters`] (counts, and tells the access log) -> [`report`].
 
 mod accept;
+mod args;
 mod connection;
 mod counters;
 mod log;
 mod report;
+mod shared;
 mod worker;
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
-use handoff::{Driver, Intake, RouteEngine};
-use handoff_command::access_log::{AccessLog, LogArgs};
+use handoff_command::access_log::AccessLog;
 use handoff_command::clock::Clock;
-use handoff_command::descriptors::{self, Reserve};
+use handoff_command::descriptors::{self};
 use handoff_command::failure::Failed;
-use handoff_command::quantity::parse_bytes;
 use handoff_command::threads::{on_threads, share};
-use handoff_command::{Context, Failure, output, quantity};
-use handoff_sys::getbuf;
+use handoff_command::{Context, Failure, output};
 
 use accept::ConnectionLimit;
-use counters::{Counters, Shared};
+pub(crate) use args::Args;
+use args::EngineName;
+use counters::Shared;
 use handoff_net::address::{Address, Endpoint};
 use handoff_net::deadline::Deadline;
 use handoff_net::nic::{self, Card};
-use handoff_net::reach::{self, Addresses, Listener};
+use handoff_net::reach::{self, Listener};
 use report::Report;
 use worker::{First, Turn, Worker};
-
-const EXAMPLES: &str = "\
-Examples:
-  handoff relay tcp-listen://:8080 tcp://192.0.2.7:80       pass every connection on
-  handoff relay --engine splice tcp-listen://:8080 tcp://host:80
-  handoff relay --max-connections 100 --idle 30 tcp-listen://[::1]:8080 tcp://host:80
-  handoff relay --from 192.0.2.0/24 --max-per-client 20 tcp-listen://:8080 tcp://host:80
-  handoff relay --idle 30 --least-rate 1k tcp-listen://:8080 tcp://host:80
-  handoff relay --nic eth0 --threads 4 tcp-listen://:8080 tcp://host:80   one queue, four rings
-  handoff relay --connections 1 --json tcp-listen://:9000 tcp://host:9000   one, and its report
-
-Payload goes from socket to socket without being read into memory: lent from the receive queue
-(get-buf, needs the module getbuf), or by splice(2). Of each direction the first 16 KiB are copied,
-as long as they come in small pieces, which is cheaper. With --nic what clients send stays where
-the NIC has put it. After SIGINT, SIGTERM or SIGHUP the relay takes no new connections, gives
-those under way --grace seconds, and prints its report.";
-
-/// Arguments of `handoff relay`.
-#[derive(Debug, clap::Args)]
-#[command(after_long_help = EXAMPLES)]
-pub struct Args {
-    /// Where to wait for connections: tcp-listen://[addr]:port (port 0 takes a free one, and the command
-    /// prints it)
-    #[arg(value_name = "LISTEN")]
-    pub listen: OsString,
-
-    /// Where each connection goes on to: tcp://host:port
-    #[arg(value_name = "TARGET")]
-    pub target: OsString,
-
-    /// Engine to pass payload on with
-    #[arg(long, value_enum, default_value_t = EngineName::Auto)]
-    pub engine: EngineName,
-
-    /// Receive what clients send without copies on this interface. The command prepares it, and puts it back
-    /// at the end (see `handoff nic`); needs root
-    #[arg(long, value_name = "IFACE")]
-    pub nic: Option<String>,
-
-    /// Threads that relay, each with its own ring; the kernel spreads connections over them. With --nic they
-    /// share its queue
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub threads: u16,
-
-    /// Most connections at the same time, divided evenly among the threads; more wait to be accepted. Fewer
-    /// if the limit on open files does not carry them
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=16_384))]
-    pub max_connections: u32,
-
-    /// Most connections of one client address at the same time, for each thread; more are closed at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_per_client: Option<u32>,
-
-    /// End after this many connections [default: go on until stopped]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub connections: Option<u64>,
-
-    /// Close a connection after this many seconds without a byte in either direction; 0: never
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = quantity::seconds)]
-    pub idle: Duration,
-
-    /// Close a connection that moves fewer bytes a second than this (k, m, g), in both directions together,
-    /// over the time of --idle; 0: never
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_bytes)]
-    pub least_rate: u64,
-
-    /// Seconds that open connections have to end after SIGINT, SIGTERM or SIGHUP
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
-    pub grace: Duration,
-
-    /// Seconds to reach the target
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds_above_0)]
-    pub connect_timeout: Duration,
-
-    /// Where connections are logged.
-    #[command(flatten)]
-    pub(crate) log: LogArgs,
-
-    /// Who may connect, and by which addresses.
-    #[command(flatten)]
-    pub addresses: Addresses,
-}
-
-/// Engines, as they are called on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum EngineName {
-    /// Copy the first small pieces, then take the best that works
-    Auto,
-    /// Lent from the socket's receive queue, and sent with io_uring without copying
-    GetBuf,
-    /// splice(2) through a pipe
-    Splice,
-    /// Received into registered memory, and sent from there
-    Memory,
-    /// Received into memory, and copied out of it
-    Copy,
-}
-
-impl EngineName {
-    fn only(self) -> Option<RouteEngine> {
-        match self {
-            Self::Auto => None,
-            Self::GetBuf => Some(RouteEngine::GetBuf),
-            Self::Splice => Some(RouteEngine::Splice),
-            Self::Memory => Some(RouteEngine::Memory),
-            Self::Copy => Some(RouteEngine::Copy),
-        }
-    }
-
-    /// Descriptors of a connection: two sockets, and what its engine cannot do without.
-    fn descriptors(self) -> usize {
-        match self {
-            Self::Auto if Path::new(getbuf::PATH).exists() => 4,
-            Self::Auto | Self::Memory | Self::Copy => 2,
-            Self::GetBuf => 4,
-            Self::Splice => 6,
-        }
-    }
-}
-
-/// What all connections share.
-pub(crate) struct Relay {
-    driver: Driver,
-    /// Connections at once on this thread.
-    most_open: u32,
-    engine: Option<RouteEngine>,
-    /// What clients' payload is received from, where that is a NIC's queue.
-    intake: Option<Intake>,
-    /// The target's addresses, in the order in which they are tried.
-    target: Vec<SocketAddr>,
-    connect_timeout: Duration,
-    reserve: Reserve,
-    /// What a connection takes of it.
-    beside_client: usize,
-    /// `None` keeps idle connections.
-    idle: Option<Duration>,
-    /// Bytes a second.
-    least_rate: u64,
-    /// Between looks at a connection that may stand still.
-    look: Duration,
-    counters: Counters,
-}
 
 /// Relays until it is stopped, or the number of connections is through.
 ///

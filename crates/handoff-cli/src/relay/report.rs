@@ -8,49 +8,8 @@ use handoff_command::clock::Clock;
 use handoff_command::output;
 use serde::Serialize;
 
-use super::counters::Totals;
+use super::counters::{Counts, Totals};
 use handoff_net::arrived::Arrived;
-
-/// What is counted while it runs.
-#[derive(Default)]
-pub(super) struct Counts {
-    pub(super) connections: u64,
-    pub(super) most_open: u64,
-    pub(super) failed: u64,
-    /// For having too many of their client's already; not among the connections.
-    pub(super) turned_away: u64,
-    /// How often each failure was seen.
-    pub(super) failures: BTreeMap<String, u64>,
-    pub(super) up: u64,
-    pub(super) down: u64,
-    /// Directions that ended, by the engine that served last.
-    pub(super) engines: BTreeMap<&'static str, u64>,
-    pub(super) taken: Tally,
-    /// By a NIC's queue.
-    pub(super) taken_by_queue: Tally,
-    pub(super) given: Tally,
-}
-
-impl Counts {
-    /// Those of another thread.
-    pub(super) fn add(&mut self, other: Self) {
-        self.connections += other.connections;
-        self.most_open = self.most_open.max(other.most_open);
-        self.failed += other.failed;
-        self.turned_away += other.turned_away;
-        for (failure, count) in other.failures {
-            *self.failures.entry(failure).or_default() += count;
-        }
-        self.up += other.up;
-        self.down += other.down;
-        for (engine, directions) in other.engines {
-            *self.engines.entry(engine).or_default() += directions;
-        }
-        self.taken += other.taken;
-        self.taken_by_queue += other.taken_by_queue;
-        self.given += other.given;
-    }
-}
 
 /// The result; its fields are those of `--json`.
 #[derive(Debug, Serialize)]

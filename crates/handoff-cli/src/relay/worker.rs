@@ -15,8 +15,9 @@ use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock, output, service};
 
 use super::accept::{self, ConnectionLimit, Ends};
+use super::args::{Args, EngineName};
 use super::counters::{Counters, Shared};
-use super::{Args, EngineName, Relay};
+use super::shared::Relay;
 use handoff_net::nic::{self, Card};
 use handoff_net::reach::Listener;
 

@@ -10,7 +10,8 @@ use handoff_command::Failure;
 
 use super::lifetimes::{Lifetimes, pause_after};
 use super::log::Log;
-use super::{NoServer, Task, answered, end, ending, server};
+use super::process::{answered, end, pidfd_of, server};
+use super::task::{NoServer, Task};
 
 /// The process that waits until its device has no server. Dropping this ends it.
 pub(super) struct Spare {
@@ -155,7 +156,7 @@ impl Drop for Spare {
 fn start(task: &Task) -> Result<(Child, OwnedFd), Failure> {
     let mut command = server(task)?;
     let child = command.stdin(Stdio::piped()).spawn().map_err(Failure::failed)?;
-    match ending(&child) {
+    match pidfd_of(&child) {
         Ok(ended) => Ok((child, ended)),
         Err(error) => {
             end(child);

@@ -1,0 +1,137 @@
+//! The processes behind a device: how they are started, what they say first, and when they end.
+
+use std::io::{self, BufRead as _, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use handoff_block::state::Directory;
+use handoff_command::Failure;
+use handoff_command::stop::Stop;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+
+use super::task::{Answer, NoServer, Task};
+use crate::blk::ending;
+
+/// Starts a supervisor that outlives this process, and returns the device's number.
+pub(in crate::blk) fn detach(task: &Task) -> Result<u32, Failure> {
+    let mut command = process("supervise", task)?;
+    command.stderr(Stdio::null()).current_dir("/");
+    // SAFETY: between fork and exec only setsid and sigaction, which are safe there.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            // The signals for a session's end do not concern it either.
+            handoff_sys::hangup::ignore()
+        });
+    }
+    let (_, id) = begin(command)?;
+    Ok(id)
+}
+
+/// Gives this process its program's name, which it lacks when it was started from [`ending::PROGRAM`].
+pub(super) fn call_it_handoff() {
+    // Only who looks at processes sees it.
+    let _ = rustix::thread::set_name(c"handoff");
+}
+
+fn process(role: &str, task: &Task) -> Result<Command, Failure> {
+    let task = serde_json::to_string(task).map_err(Failure::failed)?;
+    let mut command = Command::new(ending::PROGRAM);
+    command
+        .arg0(ending::SURVIVES)
+        .args(["blk", role, &task])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// A server. A signal to a terminal's programs does not reach it.
+pub(super) fn server(task: &Task) -> Result<Command, Failure> {
+    let mut command = process("serve", task)?;
+    command.process_group(0);
+    Ok(command)
+}
+
+/// Ends a process that has nothing to put back.
+pub(super) fn end(mut child: Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Becomes readable when a process ends.
+pub(super) fn pidfd_of(child: &Child) -> io::Result<OwnedFd> {
+    Ok(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?)
+}
+
+/// The processes that have the files of a device open, and end when the device is gone.
+pub(in crate::blk) fn processes(id: u32) -> Vec<OwnedFd> {
+    let all = Directory::of(id).processes().into_iter();
+    let all = all.filter_map(|process| Pid::from_raw(process.try_into().ok()?));
+    all.filter_map(|process| pidfd_open(process, PidfdFlags::empty()).ok()).collect()
+}
+
+/// Waits until a process has ended, so long at most.
+pub(in crate::blk) fn await_end(process: &OwnedFd, most: Duration) {
+    let most = Timespec::try_from(most).ok();
+    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], most.as_ref());
+}
+
+/// Starts a process and reads its line.
+pub(super) fn begin(mut command: Command) -> Result<(Child, u32), NoServer> {
+    let child = command.spawn().map_err(|error| NoServer {
+        starved: matches!(
+            error.raw_os_error(),
+            Some(libc::ENOMEM | libc::EAGAIN | libc::EMFILE | libc::ENFILE)
+        ),
+        failure: Failure::failed(format!("a process cannot be started: {error}")),
+    })?;
+    answered(child)
+}
+
+/// A process that has printed its line.
+pub(super) fn answered(mut child: Child) -> Result<(Child, u32), NoServer> {
+    let stdout = child.stdout.take().expect("piped");
+    let mut line = String::new();
+    // A process that ended without a word has an empty line.
+    let _ = BufReader::new(stdout).read_line(&mut line);
+    let refused = match serde_json::from_str(&line) {
+        Ok(Answer::Serving { id }) => return Ok((child, id)),
+        Ok(Answer::Refused { usage, possible, starved, line }) => {
+            let failure = match (usage, possible) {
+                (true, _) => Failure::Usage(line),
+                (_, false) => Failure::NotPossible(line),
+                _ => Failure::Failed(line),
+            };
+            Some(NoServer { failure, starved })
+        }
+        Err(_) => None,
+    };
+    let status = child.wait().map_err(Failure::failed)?;
+    Err(refused.unwrap_or_else(|| NoServer {
+        failure: Failure::failed(format!("the server ended before it served: {status}")),
+        starved: is_starved(status),
+    }))
+}
+
+/// Waits until there is something to read, or its end; unless we are asked to end before.
+pub(super) fn is_readable(fd: impl AsFd, stop: &Stop) -> Result<bool, Failure> {
+    let wake = stop.fd();
+    while !stop.requested() {
+        let mut fds = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&wake, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) if !fds[0].revents().is_empty() => return Ok(!stop.requested()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Failure::failed(io::Error::from(error))),
+        }
+    }
+    Ok(false)
+}
+
+/// Whether the OOM killer may have killed a process; its signal looks like anybody's.
+pub(super) fn is_starved(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::KILL.as_raw())
+}
