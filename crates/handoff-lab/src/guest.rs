@@ -12,68 +12,12 @@ mod accelerator;
 mod boot;
 mod end;
 mod run;
+mod state;
 
-use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
-use std::os::unix::net::UnixStream;
-use std::process::Child;
-use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 pub use self::boot::prepare;
-use crate::cache::Cache;
-use crate::console::Console;
-use crate::machine::Acceleration;
-use crate::tool::StopFlag;
-
-/// How often a wait checks the stop flag and the guest's state.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long the console may lag behind the control channel.
-const CONSOLE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A running guest.
-///
-/// ```no_run
-/// use handoff_lab::{Guest, Job, Machine, StopFlag};
-///
-/// # fn main() -> handoff_lab::Result<()> {
-/// let mut guest = Guest::boot(&Machine::default(), &StopFlag::default())?;
-/// let (outcome, output, _) = guest.run_captured(&Job::new(["lsmod"]))?;
-/// if let Some(fault) = outcome.fault {
-///     eprintln!("{fault}");
-/// }
-/// print!("{}", String::from_utf8_lossy(&output));
-/// guest.power_off()?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct Guest {
-    /// The kernel's release, as the guest reports it.
-    pub release: String,
-    acceleration: Acceleration,
-    process: Child,
-    control: Arc<Mutex<UnixStream>>,
-    messages: Receiver<(u8, Vec<u8>)>,
-    console: Arc<Console>,
-    complaints: Arc<Mutex<VecDeque<String>>>,
-    readers: Vec<JoinHandle<()>>,
-    commands: u32,
-    /// The bits of [`BAD_TAINT`](run::BAD_TAINT) that have been seen.
-    taint: u64,
-    stop: StopFlag,
-    /// Keeps the cache from being removed.
-    _cache: Cache,
-}
-
-impl Guest {
-    /// How the guest's instructions are executed; never [`Acceleration::Auto`].
-    pub fn acceleration(&self) -> Acceleration {
-        self.acceleration
-    }
-}
+pub use self::state::Guest;
 
 /// Whether a shell in the guest can have a terminal.
 pub(crate) fn on_terminal() -> bool {

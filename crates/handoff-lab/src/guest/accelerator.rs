@@ -9,9 +9,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::Duration;
 
+use super::state::Guest;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::guest::Guest;
 use crate::kernel::Kernel;
 use crate::machine::{Acceleration, Machine, QEMU};
 use crate::tool::{self, StopFlag};

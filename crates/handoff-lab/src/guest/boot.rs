@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::accelerator;
-use super::{Guest, LOOK};
+use super::state::{Guest, LOOK};
 use crate::cache::Cache;
 use crate::channel::{read_complaints, read_console, read_messages};
 use crate::console::Console;

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{CONSOLE_TIMEOUT, Guest};
+use super::state::{CONSOLE_TIMEOUT, Guest};
 use crate::channel::send;
 use crate::console::Fault;
 use crate::error::{Error, Result, Trying};

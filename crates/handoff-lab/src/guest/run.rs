@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use super::{CONSOLE_TIMEOUT, Guest, LOOK};
+use super::state::{CONSOLE_TIMEOUT, Guest, LOOK};
 use crate::channel::{feed, send};
 use crate::console::Fault;
 use crate::error::{Error, Result, Trying};
