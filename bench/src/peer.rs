@@ -52,7 +52,7 @@ const BETWEEN_LOOKS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const START_UP: Duration = Duration::from_millis(300);
 
 /// The longest wait for a receiver to listen at the port that it is known to have.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time between two looks whether a receiver listens yet.
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
@@ -313,8 +313,8 @@ impl Receiver {
             if let Some(status) = running.ended()? {
                 return Err(format!("the receiver '{command}' ended: {}", output.failure(status)));
             }
-            if begin.elapsed() > PATIENCE {
-                return Err(format!("the receiver '{command}' does not listen for {PATIENCE:?}"));
+            if begin.elapsed() > TIMEOUT {
+                return Err(format!("the receiver '{command}' does not listen for {TIMEOUT:?}"));
             }
             std::thread::sleep(BETWEEN_TRIES);
         }

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How long the device may take to appear.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 pub(super) struct Program {
@@ -67,7 +67,7 @@ impl Program {
             if let Some(status) = ended.filter(|status| !status.success()) {
                 return Err(output.failure(status));
             }
-            if begin.elapsed() > PATIENCE || stop.load(Ordering::Relaxed) {
+            if begin.elapsed() > TIMEOUT || stop.load(Ordering::Relaxed) {
                 let time = begin.elapsed().as_secs();
                 return Err(format!(
                     "it has no ublk device after {time} s: {}",

@@ -18,7 +18,7 @@ use handoff_testbed::Namespace;
 use rustix::net::{RecvFlags, recv};
 
 use super::bed::Bed;
-use crate::network::{PATIENCE, drain::take};
+use crate::network::{TIMEOUT, drain::take};
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 /// Bytes that are enough for any server's head.
@@ -44,7 +44,7 @@ impl Asking {
     /// One line that says what is wrong with an answer.
     pub(super) fn ask(&self, size: u64, times: u64, gone: &AtomicBool) -> Result<u64, String> {
         let mut stream = self.connect(gone)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(line)?;
+        stream.set_read_timeout(Some(TIMEOUT)).map_err(line)?;
         let request = format!("GET /{size} HTTP/1.1\r\nHost: bench\r\n\r\n");
         stream.write_all(request.as_bytes()).map_err(line)?;
         let head = take_head(&mut stream, size)?;
@@ -66,8 +66,8 @@ impl Asking {
                     return Err(format!("no connection: {error}"));
                 }
                 Err(_) if gone.load(Ordering::Relaxed) => return Err("it is gone".to_owned()),
-                Err(_) if begin.elapsed() > PATIENCE => {
-                    return Err(format!("it does not listen for {PATIENCE:?}"));
+                Err(_) if begin.elapsed() > TIMEOUT => {
+                    return Err(format!("it does not listen for {TIMEOUT:?}"));
                 }
                 Err(_) => thread::sleep(BETWEEN_TRIES),
             }
@@ -89,7 +89,7 @@ fn take_head(stream: &mut TcpStream, size: u64) -> Result<u64, String> {
         if let Some(at) = space[..seen].windows(4).position(|end| end == b"\r\n\r\n") {
             break at + 4;
         }
-        if seen == 0 || seen == LONGEST_HEAD || begin.elapsed() > PATIENCE {
+        if seen == 0 || seen == LONGEST_HEAD || begin.elapsed() > TIMEOUT {
             return Err("the server sends no head of an answer".to_owned());
         }
         thread::yield_now();

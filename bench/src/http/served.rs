@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{PATIENCE, account::Account},
+    network::{TIMEOUT, account::Account},
 };
 
 /// How long a server serves between two looks at its client.
@@ -131,8 +131,8 @@ impl<'a> Served<'a> {
         while wrk.arrived()? < before + enough {
             self.server.serve_for(TURN)?;
             wrk.must_run(slot)?;
-            if begin.elapsed() > PATIENCE {
-                return Err(format!("it answers nothing for {PATIENCE:?}"));
+            if begin.elapsed() > TIMEOUT {
+                return Err(format!("it answers nothing for {TIMEOUT:?}"));
             }
         }
         self.server.serve_for(slot.length() / 4)

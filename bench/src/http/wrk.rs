@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Job, bed::Bed};
 use crate::{
     measure::Slot,
-    network::PATIENCE,
+    network::TIMEOUT,
     peer::{Affinity, Output, Running},
     processor::Waits,
 };
@@ -122,8 +122,8 @@ impl Wrk {
         kill_process(process, Signal::INT).map_err(|errno| format!("wrk: {errno}"))?;
         let begin = Instant::now();
         while self.running.ended()?.is_none() {
-            if begin.elapsed() > PATIENCE {
-                return Err(format!("wrk does not end for {PATIENCE:?}"));
+            if begin.elapsed() > TIMEOUT {
+                return Err(format!("wrk does not end for {TIMEOUT:?}"));
             }
             thread::sleep(BETWEEN_LOOKS);
         }

@@ -7,7 +7,7 @@ use std::{
 
 use rustix::thread::gettid;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use crate::processor::Waits;
 
 /// What the threads of one far end share with the waiter.
@@ -72,11 +72,11 @@ impl Arrivals {
                 return Err(format!("{ended} after {} of {bytes} bytes", state.received));
             }
             let before = state.received;
-            let waited = self.changed.wait_timeout(state, PATIENCE);
+            let waited = self.changed.wait_timeout(state, TIMEOUT);
             let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = now;
             if timeout.timed_out() && state.received == before {
-                return Err(format!("nothing arrived for {PATIENCE:?}"));
+                return Err(format!("nothing arrived for {TIMEOUT:?}"));
             }
         }
         match state.received - bytes {

@@ -7,7 +7,7 @@ use std::{
 
 use handoff::{Driver, Region, RingUse, RxBinding, RxQueue};
 
-use super::{PATIENCE, far::Network, queues::OwnQueue};
+use super::{TIMEOUT, far::Network, queues::OwnQueue};
 
 const PAGE: usize = 4_096;
 /// The time between two tries to take a queue whose last user has just gone.
@@ -61,7 +61,7 @@ pub(crate) fn bind(
                 return Err(CANNOT_GROW.to_owned());
             }
             Ok(bound) => return Ok(bound),
-            Err(error) if begin.elapsed() > PATIENCE => return Err(error.to_string()),
+            Err(error) if begin.elapsed() > TIMEOUT => return Err(error.to_string()),
             Err(_) => thread::sleep(BETWEEN_TRIES),
         }
     }

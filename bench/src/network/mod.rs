@@ -23,4 +23,4 @@ pub(crate) mod talk;
 use std::time::Duration;
 
 /// After this time a connection counts as dead.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);

@@ -21,7 +21,7 @@ use std::{
 
 use handoff_testbed::Namespace;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use crate::{
     measure::Slot,
     peer::{Affinity, Output, Placeholders, Running},
@@ -184,9 +184,9 @@ impl<'a> Program<'a> {
                 return Ok(found);
             }
             self.must_run()?;
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIMEOUT {
                 let said = self.output.last_line();
-                let otherwise = format!("it {otherwise} for {PATIENCE:?}");
+                let otherwise = format!("it {otherwise} for {TIMEOUT:?}");
                 return Err(match said.is_empty() {
                     true => otherwise,
                     false => format!("{otherwise}: {said}"),

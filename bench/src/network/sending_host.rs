@@ -20,7 +20,7 @@ use handoff_command::allow_list::AllowList;
 use handoff_lab::StopFlag;
 
 use super::{
-    PATIENCE,
+    TIMEOUT,
     far::{Connection, FarEnd},
     talk::{Answer, Hello, Order, Silence, Talk},
 };
@@ -29,7 +29,7 @@ use crate::processor::Waits;
 /// The time between two looks at a listener.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 /// The longest wait for an answer. The sending host makes a connection in half of this time, or gives up.
-const FOR_AN_ANSWER: Duration = PATIENCE.saturating_mul(2);
+const FOR_AN_ANSWER: Duration = TIMEOUT.saturating_mul(2);
 
 pub(crate) struct SendingHost {
     address: IpAddr,
@@ -105,7 +105,7 @@ impl SendingHost {
         let far = self.reach(port)?.ok_or("no connection: it was refused")?;
         listener.set_nonblocking(true).map_err(line)?;
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < TIMEOUT {
             match listener.accept() {
                 Ok((near, from)) if from.ip() == self.address => {
                     near.set_nonblocking(false).map_err(line)?;
@@ -117,7 +117,7 @@ impl SendingHost {
                 Err(error) => return Err(line(error)),
             }
         }
-        Err(format!("the connection of the sending host did not arrive for {PATIENCE:?}"))
+        Err(format!("the connection of the sending host did not arrive for {TIMEOUT:?}"))
     }
 
     /// Makes the host connect to the listener at this port. Returns `None` if nobody listens.
@@ -165,7 +165,7 @@ impl SendingHost {
 /// Reads the host's hello, and tells the host if its version does not fit.
 fn greet(talk: &mut Talk) -> Result<(), String> {
     let line = |silence: Silence| silence.to_string();
-    let hello: Hello = talk.hear(Some(PATIENCE)).map_err(line)?;
+    let hello: Hello = talk.hear(Some(TIMEOUT)).map_err(line)?;
     hello.must_fit().or_else(|why| {
         talk.say(&Answer::Failed(why.clone())).map_err(line)?;
         Err(why)

@@ -21,7 +21,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 /// The version of this protocol, and of the pattern.
 const EDITION: u32 = 3;
@@ -120,7 +120,7 @@ impl Talk {
     pub(crate) fn new(stream: TcpStream, stop: &StopFlag) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { stream, heard: Vec::new(), stop: stop.clone() })
     }
 
@@ -133,10 +133,10 @@ impl Talk {
         })
     }
 
-    /// The next value. Waits at most for `patience`; for `None`, without a limit.
+    /// The next value. Waits at most for `timeout`; for `None`, without a limit.
     pub(crate) fn hear<T: DeserializeOwned>(
         &mut self,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<T, Silence> {
         let begin = Instant::now();
         loop {
@@ -150,8 +150,8 @@ impl Talk {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Silence::Stopped);
             }
-            if let Some(patience) = patience.filter(|&patience| begin.elapsed() > patience) {
-                return Err(Silence::For(patience));
+            if let Some(timeout) = timeout.filter(|&timeout| begin.elapsed() > timeout) {
+                return Err(Silence::For(timeout));
             }
             self.listen()?;
         }
@@ -208,8 +208,8 @@ mod tests {
     #[test]
     fn silence_has_its_reasons() {
         let (mut talk, mut far, stop) = ends();
-        let patience = Duration::from_millis(10);
-        let heard = talk.hear::<Answer>(Some(patience));
+        let timeout = Duration::from_millis(10);
+        let heard = talk.hear::<Answer>(Some(timeout));
         assert!(matches!(heard, Err(Silence::For(_))), "{heard:?}");
         far.write_all(b"GET / HTTP/1.1\r\n").unwrap();
         let heard = talk.hear::<Hello>(None);

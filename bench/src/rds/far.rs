@@ -18,7 +18,7 @@ use rustix::{
 };
 
 use crate::{
-    network::{PATIENCE, arrivals::Arrivals, bed::Bed},
+    network::{TIMEOUT, arrivals::Arrivals, bed::Bed},
     processor::Waits,
 };
 
@@ -79,8 +79,8 @@ impl Far {
         let namespace = bed.connected().namespace();
         let thread = namespace.spawn("bench-far", work).map_err(|error| error.to_string())?;
         self.threads.push(thread);
-        told.recv_timeout(PATIENCE)
-            .unwrap_or_else(|_| Err(format!("the far end was not ready within {PATIENCE:?}")))
+        told.recv_timeout(TIMEOUT)
+            .unwrap_or_else(|_| Err(format!("the far end was not ready within {TIMEOUT:?}")))
     }
 
     /// Waits until this many bytes have arrived: see [`Arrivals::await_total`].

@@ -10,7 +10,7 @@ use super::{
     far::{Far, Post},
     job::{Job, Op},
 };
-use crate::network::{PATIENCE, bed::Bed};
+use crate::network::{TIMEOUT, bed::Bed};
 
 /// Bytes of the length before each message.
 const HEAD: usize = 4;
@@ -102,8 +102,8 @@ impl Tcp {
         let (mut far, mut connections) = (Far::new()?, Vec::new());
         for _ in job.ports() {
             let (near, distant) = bed.connection()?;
-            near.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-            near.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+            near.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+            near.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
             connections.push(Framed::new(near).map_err(failed)?);
             let serve = move |framed, post: &Post| {
                 let served = match job.op {

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     measure::Reaped,
-    network::{PATIENCE, bed::Bed},
+    network::{TIMEOUT, bed::Bed},
 };
 
 /// Bytes of a socket's receive buffer: as many as our own engine holds for a port.
@@ -65,9 +65,9 @@ fn wait(places: &[Place], room: bool, end: Option<&Post>) -> Result<bool, String
     let ends = end.map(|post| PollFd::new(&post.end, PollFlags::IN));
     let mut polled: Vec<_> =
         places.iter().map(|it| PollFd::new(&it.socket, what)).chain(ends).collect();
-    let patience =
-        end.is_none().then_some(Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 });
-    match poll(&mut polled, patience.as_ref()) {
+    let timeout =
+        end.is_none().then_some(Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 });
+    match poll(&mut polled, timeout.as_ref()) {
         Ok(ready) => Ok(ready > 0),
         // The caller looks at the signal's flag.
         Err(rustix::io::Errno::INTR) => Ok(true),
@@ -162,7 +162,7 @@ fn serve(places: &mut [Place], post: &Post, mode: Mode, op: Op) -> Result<(), St
 /// Waits until lent buffers are back, so that the sockets can be closed.
 fn settle(places: &mut [Place]) -> Result<(), String> {
     let begin = Instant::now();
-    while places.iter().any(|place| place.socket.lent() > 0) && begin.elapsed() < PATIENCE {
+    while places.iter().any(|place| place.socket.lent() > 0) && begin.elapsed() < TIMEOUT {
         for place in places.iter_mut() {
             place.socket.completions(usize::MAX, &mut Vec::new()).map_err(line)?;
             // Unread messages would keep the socket readable.
@@ -207,7 +207,7 @@ impl Way for Kernel {
                 return Ok(sent);
             }
             if !busy && !wait(&self.places, refused, None)? {
-                return Err(format!("nothing came back for {PATIENCE:?}"));
+                return Err(format!("nothing came back for {TIMEOUT:?}"));
             }
         }
     }
@@ -216,7 +216,7 @@ impl Way for Kernel {
         let to = (self.places[0].to.ip(), PORT).into();
         while !self.places[0].send(to, self.mode)? {
             if !self.reap()? && !wait(&self.places, true, None)? {
-                return Err(format!("nothing came back for {PATIENCE:?}"));
+                return Err(format!("nothing came back for {TIMEOUT:?}"));
             }
         }
         loop {
@@ -225,7 +225,7 @@ impl Way for Kernel {
                 return Ok(());
             }
             if !self.reap()? && !wait(&self.places, false, None)? {
-                return Err(format!("no answer for {PATIENCE:?}"));
+                return Err(format!("no answer for {TIMEOUT:?}"));
             }
         }
     }

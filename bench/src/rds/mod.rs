@@ -20,8 +20,8 @@ mod framed;
 mod job;
 mod kernel;
 mod own;
-mod patience;
 mod program;
+mod timeout;
 mod verdict;
 
 use std::{fs, time::Duration};

@@ -11,7 +11,7 @@ use super::{
     exchange::{Returned, Way},
     far::{Far, Post},
     job::{Job, Op, UNDER_WAY},
-    patience::Patience,
+    timeout::Timeout,
 };
 use crate::{measure::Reaped, network::bed::Bed};
 use futures_util::future::{Either, select};
@@ -91,7 +91,7 @@ impl Place {
 }
 
 pub(super) struct Own {
-    patience: Patience,
+    timeout: Timeout,
     host: Host,
     to: IpAddr,
     buffers: usize,
@@ -148,9 +148,9 @@ impl Own {
         let inside = bed.connecting().namespace().enter_thread();
         let inside = inside.map_err(|error| error.to_string())?;
         let host = Host::new(near, job, sending, job.buffers())?;
-        let (patience, buffers) = (Patience::new(&host.driver)?, job.buffers());
+        let (timeout, buffers) = (Timeout::new(&host.driver)?, job.buffers());
         Ok((
-            Self { patience, host, to: distant, buffers, back: Back::default(), _inside: inside },
+            Self { timeout, host, to: distant, buffers, back: Back::default(), _inside: inside },
             far,
         ))
     }
@@ -199,10 +199,10 @@ impl Way for Own {
         /// The number of messages of a socket between two looks at the clock and at completions.
         const LOOK: usize = 16;
 
-        let Self { host: Host { places, executor, .. }, to, buffers, patience, back, .. } = self;
+        let Self { host: Host { places, executor, .. }, to, buffers, timeout, back, .. } = self;
         let work = async {
             let mut sent = 0;
-            patience.renew();
+            timeout.renew();
             loop {
                 let mut busy = back.reap(places);
                 let ending = over();
@@ -219,19 +219,19 @@ impl Way for Own {
                     return Ok(sent);
                 }
                 if busy {
-                    patience.renew();
+                    timeout.renew();
                 }
                 // A change at one socket wakes whoever waits at any of them.
-                patience.until(places[0].socket.changed()).await?;
+                timeout.until(places[0].socket.changed()).await?;
             }
         };
         executor.run(work).map_err(|error| error.to_string())?
     }
 
     fn ask(&mut self) -> Result<(), String> {
-        let Self { host: Host { places, executor, .. }, to, patience, back, .. } = self;
+        let Self { host: Host { places, executor, .. }, to, timeout, back, .. } = self;
         let work = async {
-            patience.renew();
+            timeout.renew();
             let mut waits = false;
             loop {
                 back.reap(places);
@@ -239,7 +239,7 @@ impl Way for Own {
                 if waits && places[0].socket.try_receive().is_some() {
                     return Ok(());
                 }
-                patience.until(places[0].socket.changed()).await?;
+                timeout.until(places[0].socket.changed()).await?;
             }
         };
         executor.run(work).map_err(|error| error.to_string())?

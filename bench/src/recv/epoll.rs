@@ -13,7 +13,7 @@ use rustix::{
 
 use super::reception::Receive;
 use crate::network::{
-    PATIENCE,
+    TIMEOUT,
     far::{FarEnd, Network},
     pattern::Stream,
 };
@@ -50,11 +50,11 @@ impl Epoll {
 impl Epoll {
     /// Waits until the socket is readable or a signal comes.
     fn wait(&mut self) -> Result<(), String> {
-        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
         self.events.clear();
         let room = rustix::buffer::spare_capacity(&mut self.events);
-        match epoll::wait(&self.poll, room, Some(&patience)) {
-            Ok(_) if self.events.is_empty() => Err(format!("nothing arrived for {PATIENCE:?}")),
+        match epoll::wait(&self.poll, room, Some(&timeout)) {
+            Ok(_) if self.events.is_empty() => Err(format!("nothing arrived for {TIMEOUT:?}")),
             // A signal ends the wait with nothing readable; the caller looks at the signal's flag.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(format!("epoll_wait failed: {errno}")),

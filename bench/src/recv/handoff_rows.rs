@@ -11,7 +11,7 @@ use handoff_command::growth::Growth;
 
 use super::reception::Receive;
 use crate::network::{
-    PATIENCE,
+    TIMEOUT,
     binding::{Memory, bind},
     far::{FarEnd, Network},
     pattern::Stream,
@@ -128,7 +128,7 @@ impl Receive for Handoff<'_> {
     fn receive(&mut self, stream: &mut Stream) -> Result<(), String> {
         let (before, mut begin) = (stream.position(), None);
         loop {
-            self.driver.turn(Wait::AtMost(PATIENCE)).map_err(line)?;
+            self.driver.turn(Wait::AtMost(TIMEOUT)).map_err(line)?;
             match self.by {
                 By::Visit => {
                     if let Some(end) = self.receiver.visit(|span| stream.take(&span)) {
@@ -147,8 +147,8 @@ impl Receive for Handoff<'_> {
                 return Ok(());
             }
             // The turn ended without bytes for this connection.
-            if begin.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                return Err(format!("nothing arrived for {PATIENCE:?}"));
+            if begin.get_or_insert_with(Instant::now).elapsed() > TIMEOUT {
+                return Err(format!("nothing arrived for {TIMEOUT:?}"));
             }
         }
     }

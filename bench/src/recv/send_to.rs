@@ -15,7 +15,7 @@ use handoff_command::{Context, Failure, Stop};
 
 use crate::{
     network::{
-        PATIENCE,
+        TIMEOUT,
         card::DEFAULT_PORT,
         far::FarEnd as _,
         pattern::Pattern,
@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The longest wait for a connection; the receiving host waits longer for its answer.
-const FOR_A_CONNECTION: Duration = PATIENCE;
+const FOR_A_CONNECTION: Duration = TIMEOUT;
 
 /// The connections of this host, by the numbers that the receiving host gives them.
 struct Senders {
@@ -50,7 +50,7 @@ pub(crate) fn run(target: &str, context: &Context) -> Result<(), Failure> {
     })?;
     let failed = |error: io::Error| Failure::Failed(error.to_string());
     let mut talk = Talk::new(stream, context.stop.flag()).map_err(failed)?;
-    let greeted = talk.say(&Hello::ours()).and_then(|()| talk.hear(Some(PATIENCE)));
+    let greeted = talk.say(&Hello::ours()).and_then(|()| talk.hear(Some(TIMEOUT)));
     match greeted.map_err(|silence| silent(address, &silence, &context.stop))? {
         Answer::Done(_) => {
             hangup::say(format_args!("sending to {address} until its table is complete"));

@@ -26,7 +26,7 @@ use super::epoll::BUFFER;
 use crate::{
     measure::{Cpu, Engine, Slot, Tally},
     network::{
-        PATIENCE,
+        TIMEOUT,
         account::Account,
         binding::{Memory, bind},
         far::{FarEnd, Network},
@@ -191,8 +191,8 @@ impl<P: Part> Share<P> {
             let now = self.position();
             if now != position {
                 (position, since) = (now, Instant::now());
-            } else if since.elapsed() > PATIENCE {
-                return Err(format!("nothing arrived for {PATIENCE:?}"));
+            } else if since.elapsed() > TIMEOUT {
+                return Err(format!("nothing arrived for {TIMEOUT:?}"));
             }
         }
     }

@@ -6,7 +6,7 @@ use handoff::{Buffer, Driver, Lane, RingUse, Wait};
 
 use super::{
     bed::Bed,
-    handoff_rows::{BETWEEN_LOOKS, GROUP, ON_LOAN, PATIENCE, after, attached, memory, refused},
+    handoff_rows::{BETWEEN_LOOKS, GROUP, ON_LOAN, TIMEOUT, after, attached, memory, refused},
 };
 use crate::measure::{self, Slot};
 
@@ -97,9 +97,9 @@ impl Bulk {
             if self.on_loan == 0 {
                 return Ok(());
             }
-            self.turn(Wait::AtMost(PATIENCE))?;
-            if begin.elapsed() > PATIENCE {
-                return Err(format!("after {PATIENCE:?}, buffers are still on loan"));
+            self.turn(Wait::AtMost(TIMEOUT))?;
+            if begin.elapsed() > TIMEOUT {
+                return Err(format!("after {TIMEOUT:?}, buffers are still on loan"));
             }
         }
     }

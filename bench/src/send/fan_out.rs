@@ -12,7 +12,7 @@ use handoff::{Driver, Frozen, RingUse, Socket, Wait};
 
 use super::{
     bed::Bed,
-    handoff_rows::{GROUP, ON_LOAN, PATIENCE, memory},
+    handoff_rows::{GROUP, ON_LOAN, TIMEOUT, memory},
     payload::Payload,
 };
 use crate::measure::{Engine, Slot, Tally};
@@ -100,9 +100,9 @@ impl LendToAll {
     fn make_room(&self, most: usize) -> Result<(), String> {
         let begin = Instant::now();
         while self.driver.in_flight() > most {
-            self.driver.turn(Wait::AtMost(PATIENCE)).map_err(|error| error.to_string())?;
-            if begin.elapsed() > PATIENCE {
-                return Err(format!("after {PATIENCE:?}, loans are still out"));
+            self.driver.turn(Wait::AtMost(TIMEOUT)).map_err(|error| error.to_string())?;
+            if begin.elapsed() > TIMEOUT {
+                return Err(format!("after {TIMEOUT:?}, loans are still out"));
             }
         }
         Ok(())

@@ -24,7 +24,7 @@ pub(super) const ON_LOAN: u64 = 2 * GROUP as u64;
 pub(super) const BETWEEN_LOOKS: u32 = 32;
 pub(super) const PAGE: u64 = 4_096;
 /// The longest wait for the last buffers of a slot.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The batches of the rows, in sends per system call.
 pub(super) const BATCHES: [u32; 3] = [1, 8, 32];
@@ -190,9 +190,9 @@ impl UringZc {
             if self.on_loan.is_empty() && self.groups.is_empty() {
                 return Ok(());
             }
-            self.turn(Wait::AtMost(PATIENCE))?;
-            if begin.elapsed() > PATIENCE {
-                return Err(format!("after {PATIENCE:?}, buffers are still on loan"));
+            self.turn(Wait::AtMost(TIMEOUT))?;
+            if begin.elapsed() > TIMEOUT {
+                return Err(format!("after {TIMEOUT:?}, buffers are still on loan"));
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::measure::{Engine, Slot, Tally};
 /// The number of sends after which the error queue is read at the latest, as in the selftest.
 const SENDS_PER_READ: u64 = 32;
 /// How long the selftest waits until the socket is writable, or for the last returns.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How a row calls the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl MsgZerocopy {
                 self.read_all()?;
                 unread = 0;
             }
-            while !self.is_ready(PollFlags::OUT, PATIENCE)? {
+            while !self.is_ready(PollFlags::OUT, TIMEOUT)? {
                 self.read_all()?;
                 unread = 0;
             }
@@ -121,7 +121,7 @@ impl MsgZerocopy {
             if error.raw_os_error() != Some(libc::ENOBUFS) {
                 return Err(error);
             }
-            self.is_ready(PollFlags::ERR, PATIENCE)?;
+            self.is_ready(PollFlags::ERR, TIMEOUT)?;
             self.read_all()?;
         }
     }
@@ -155,9 +155,9 @@ impl MsgZerocopy {
     fn await_returns(&mut self) -> Result<(), String> {
         let begin = Instant::now();
         while self.returned < self.sent {
-            let read = self.is_ready(PollFlags::ERR, PATIENCE).and_then(|_| self.read_all());
+            let read = self.is_ready(PollFlags::ERR, TIMEOUT).and_then(|_| self.read_all());
             read.map_err(|error| format!("the error queue is unreadable: {error}"))?;
-            if self.returned < self.sent && begin.elapsed() > PATIENCE {
+            if self.returned < self.sent && begin.elapsed() > TIMEOUT {
                 return Err(format!(
                     "{} of {} sends were never returned",
                     self.sent - self.returned,

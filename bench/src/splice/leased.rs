@@ -10,7 +10,7 @@ use handoff::{
 };
 
 use super::{
-    PATIENCE,
+    TIMEOUT,
     file_send::{PIECE, Place, Way},
     streams::{LENGTH, Streams},
 };
@@ -68,7 +68,7 @@ impl Leased {
 
     /// Waits for something to happen, and takes what has finished.
     fn turn(&mut self) -> Result<(), String> {
-        self.driver.turn(Wait::AtMost(PATIENCE)).map_err(line)?;
+        self.driver.turn(Wait::AtMost(TIMEOUT)).map_err(line)?;
         while let Some(getting) = self.getting.pop_front() {
             match getting.try_take() {
                 Ok(lent) => {
@@ -111,8 +111,8 @@ impl Leased {
             self.turn()?;
             if self.returned.total() > before {
                 (before, since) = (self.returned.total(), Instant::now());
-            } else if since.elapsed() > PATIENCE {
-                return Err(format!("nothing came back for {PATIENCE:?}"));
+            } else if since.elapsed() > TIMEOUT {
+                return Err(format!("nothing came back for {TIMEOUT:?}"));
             }
         }
         Ok(())

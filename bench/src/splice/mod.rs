@@ -43,7 +43,7 @@ use handoff_command::{Context, Failure};
 use crate::{
     lab,
     measure::{Engine, Measured, Subject, Tally},
-    network::{PATIENCE, drain::Drain, sender::Sender},
+    network::{TIMEOUT, drain::Drain, sender::Sender},
     peer::ProgramOptions,
     processor::Pinned,
     report::{self, Config, PASS, Report},

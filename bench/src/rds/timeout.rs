@@ -13,21 +13,21 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use crate::network::PATIENCE;
+use crate::network::TIMEOUT;
 
-/// A periodic timer that expires once per [`PATIENCE`], so it costs nothing in between.
-pub(super) struct Patience {
+/// A periodic timer that expires once per [`TIMEOUT`], so it costs nothing in between.
+pub(super) struct Timeout {
     tick: Readiness,
     timer: File,
     since: Instant,
 }
 
-impl Patience {
+impl Timeout {
     pub(super) fn new(driver: &Driver) -> Result<Self, String> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(|errno| format!("no timer: {errno}"))?;
-        let length = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let length = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
         let every = Itimerspec { it_interval: length, it_value: length };
         timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every)
             .map_err(|errno| format!("the timer cannot be set: {errno}"))?;
@@ -52,9 +52,9 @@ impl Patience {
         // The read fails with EAGAIN if the timer has not expired.
         let _ = rustix::io::read(&self.timer, &mut [0; size_of::<u64>()]);
         self.tick = self.timer.readable().map_err(line)?;
-        match self.since.elapsed() < PATIENCE - Duration::from_millis(1) {
+        match self.since.elapsed() < TIMEOUT - Duration::from_millis(1) {
             true => Ok(()),
-            false => Err(format!("nothing came for {PATIENCE:?}")),
+            false => Err(format!("nothing came for {TIMEOUT:?}")),
         }
     }
 }
