@@ -1,7 +1,6 @@
 //! What the `handoff` command mounts as `handoff bench`.
 
 use clap::{Args, Subcommand};
-
 use handoff_command::{Context, Failure};
 
 use crate::{

@@ -10,13 +10,12 @@
 
 use std::time::Duration;
 
+use handoff_command::{Context, Failure};
 use handoff_lab::{
     Acceleration, Machine,
     command::{self, Carried, TIMED_OUT},
 };
 use handoff_sys::companion::WORKSHOP;
-
-use handoff_command::{Context, Failure};
 
 use crate::{failure, report::Report};
 

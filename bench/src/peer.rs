@@ -20,6 +20,7 @@ use std::{
 };
 
 use clap::Args;
+use handoff_command::Failure;
 use handoff_command::named::parse_named;
 use handoff_command::quantity::bytes_per_unit;
 use handoff_lab::command::Carried;
@@ -32,8 +33,6 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
     thread::{CpuSet, sched_setaffinity},
 };
-
-use handoff_command::Failure;
 
 use crate::{
     measure::{Cpu, Engine, Slot, Tally, Time},

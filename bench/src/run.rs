@@ -11,10 +11,9 @@
 use std::{fs, path::PathBuf, time::Duration, time::SystemTime};
 
 use clap::Args;
+use handoff_command::{Context, Failure, Stop, output};
 use handoff_testbed::instructions;
 use regex_lite::Regex;
-
-use handoff_command::{Context, Failure, Stop, output};
 
 use crate::{
     lab,

@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use clap::{Args, Parser};
-
 use handoff_command::{Context, Failure, Stop};
 
 use crate::{report::Report, run::Found};

@@ -12,10 +12,9 @@
 
 use std::{sync::atomic::AtomicBool, thread::sleep, time::Duration};
 
+use handoff_command::{Failure, Stop};
 use handoff_meter::{Meter, Options, Scope, Totals, Unavailable};
 use handoff_sys::hangup;
-
-use handoff_command::{Failure, Stop};
 
 use crate::{
     measure::{Engine, Slot, Subject, Tally},

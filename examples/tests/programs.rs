@@ -235,9 +235,9 @@ fn a_socket_that_nobody_listens_at_is_an_error() {
 }
 
 mod guest {
-    use super::*;
-
     use handoff_testbed::{self, Pair};
+
+    use super::*;
 
     /// Two hosts joined by software NICs; queue 3 of the receiving NIC gets what comes to port 4003.
     fn wired() -> Pair {

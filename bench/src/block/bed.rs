@@ -7,11 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use handoff_command::Failure;
 use handoff_testbed::{Disk as _, NullDisk, instructions};
 
 use super::BlockArgs;
-use handoff_command::Failure;
-
 use crate::failure::of_testbed;
 
 /// Bytes of each file by default.

@@ -21,6 +21,7 @@ use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 use clap::Args;
 use handoff_block::{Engine, Kind, Spec};
 use handoff_command::quantity::format_size;
+use handoff_command::{Context, Failure};
 use handoff_testbed::instructions;
 
 use self::{
@@ -30,8 +31,6 @@ use self::{
     program::Program,
     served::{Device, Served},
 };
-use handoff_command::{Context, Failure};
-
 use crate::{
     lab,
     measure::{self, Measured, Subject},

@@ -7,9 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::Job;
 use handoff_command::Failure;
 
+use super::Job;
 use crate::{
     network::{
         bed::{self, Load},

@@ -24,6 +24,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use handoff_command::quantity::{parse_count, parse_size};
+use handoff_command::{Context, Failure};
 
 use self::{
     bed::Bed,
@@ -32,8 +33,6 @@ use self::{
     program::Program,
     served::{MakeServer, Served},
 };
-use handoff_command::{Context, Failure};
-
 use crate::{
     lab,
     measure::{Compare, Measured, Plan, Subject},

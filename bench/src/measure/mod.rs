@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use handoff_command::growth::Growth;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub use self::engine::{Cpu, Engine, MakeEngine, Reaped, Slot, Subject, Tally, Time};
@@ -24,7 +25,6 @@ use crate::{
     report::{Latency, Row},
     statistics::Spread,
 };
-use handoff_command::growth::Growth;
 
 /// How the time of a measurement is divided.
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use handoff_command::Failure;
 use handoff_nic::Prepared;
 use handoff_testbed::{Namespace, Pair, PairEnd, TopologyError};
 use rustix::thread::CpuSet;
@@ -20,8 +21,6 @@ use super::{
     queues::{OwnQueue, Queues},
     sender::Sender,
 };
-use handoff_command::Failure;
-
 use crate::{failure::of_testbed, peer::Placeholders};
 
 /// The port of queue 0. The port of queue N is N more.

@@ -15,6 +15,7 @@ use std::{
 };
 
 use handoff_command::allow_list::{self, AllowList};
+use handoff_command::{Failure, Stop};
 use handoff_net::nic::failure;
 use handoff_nic::{Directory, Error, ErrorKind, Flow, Nic, Plan, Prepared, Wanted};
 use handoff_sys::hangup;
@@ -30,8 +31,6 @@ use super::{
     queues::{OwnQueue, Queues},
     sending_host::SendingHost,
 };
-use handoff_command::{Failure, Stop};
-
 use crate::peer::Placeholders;
 
 /// The NIC, and the host that sends to it.

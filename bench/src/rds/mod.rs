@@ -29,6 +29,7 @@ use std::{fs, time::Duration};
 use clap::Args;
 use handoff::Engine as Sends;
 use handoff_command::named::parse_named;
+use handoff_command::{Context, Failure};
 use handoff_rds::kernel::Mode;
 
 use self::{
@@ -40,8 +41,6 @@ use self::{
     own::Own,
     program::{Program, Sending},
 };
-use handoff_command::{Context, Failure};
-
 use crate::{
     lab,
     measure::{Engine, Measured, Plan, Subject},

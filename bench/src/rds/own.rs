@@ -7,13 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    exchange::{Returned, Way},
-    far::{Far, Post},
-    job::{Job, Op, UNDER_WAY},
-    timeout::Timeout,
-};
-use crate::{measure::Reaped, network::bed::Bed};
 use futures_util::future::{Either, select};
 use handoff::{Buffer, Driver, Executor, Region, Tally};
 use handoff_rds::{
@@ -24,6 +17,14 @@ use handoff_rds::{
 };
 use handoff_sys::hangup;
 use handoff_testbed::NamespaceGuard;
+
+use super::{
+    exchange::{Returned, Way},
+    far::{Far, Post},
+    job::{Job, Op, UNDER_WAY},
+    timeout::Timeout,
+};
+use crate::{measure::Reaped, network::bed::Bed};
 
 /// The engine at one end, with its sockets. Tasks are dropped before what they use.
 struct Host {

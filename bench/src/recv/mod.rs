@@ -28,10 +28,9 @@ use std::{fmt::Write as _, slice, sync::Arc, time::Duration};
 use clap::Args;
 use handoff_command::allow_list::AllowArgs;
 use handoff_command::quantity::{parse_count, parse_size};
-
-use self::rows::{LOADS, own_queues, subjects};
 use handoff_command::{Context, Failure, Stop};
 
+use self::rows::{LOADS, own_queues, subjects};
 use crate::{
     measure::{Measured, Plan, Subject},
     network::{

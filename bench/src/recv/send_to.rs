@@ -8,10 +8,9 @@ use std::{
     time::Duration,
 };
 
+use handoff_command::{Context, Failure, Stop};
 use handoff_sys::hangup;
 use rustix::thread::{CpuSet, sched_getaffinity};
-
-use handoff_command::{Context, Failure, Stop};
 
 use crate::{
     network::{

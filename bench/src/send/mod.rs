@@ -18,10 +18,9 @@ use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
 use clap::{Args, ValueEnum};
 use handoff_command::quantity::{format_size, parse_count, parse_size};
-
-use self::bed::Bed;
 use handoff_command::{Context, Failure};
 
+use self::bed::Bed;
 use crate::{
     failure::of_testbed,
     measure::{self, Measured, Plan},

@@ -32,14 +32,13 @@ mod streams;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
+use handoff_command::{Context, Failure};
 
 use self::{
     lent::{Form, Lent},
     spliced::{OpSplice, Splice},
     streams::{Over, Streams},
 };
-use handoff_command::{Context, Failure};
-
 use crate::{
     lab,
     measure::{Engine, Measured, Subject, Tally},

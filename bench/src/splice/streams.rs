@@ -10,6 +10,7 @@ use std::{
 };
 
 use handoff::RouteEngine;
+use handoff_command::Failure;
 use rustix::{fs::fstatfs, thread::CpuSet};
 
 use super::{
@@ -20,8 +21,6 @@ use super::{
     plain::{Copied, Sendfile, Spliced},
     relay::{self, Relay},
 };
-use handoff_command::Failure;
-
 use crate::{
     measure::{Engine, Subject},
     network::{

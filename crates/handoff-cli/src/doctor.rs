@@ -3,10 +3,9 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
+use handoff_command::{Context, Failure, output};
 use handoff_probe::{self as probe, Capability, Mechanism, State};
 use rustix::termios::tcgetwinsize;
-
-use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 Examples:

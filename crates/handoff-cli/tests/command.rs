@@ -5,7 +5,6 @@ use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-
 use terminal::Terminal;
 
 #[allow(dead_code, reason = "each test program uses a part")]

@@ -6,10 +6,9 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use handoff_testbed::running::{Listening, Running};
 use seccompiler::{BpfMap, BpfProgram, TargetArch};
 use serde_json::{Value, json};
-
-use handoff_testbed::running::{Listening, Running};
 
 const PROFILE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/seccomp/handoff.json"));

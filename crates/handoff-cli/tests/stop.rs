@@ -9,7 +9,6 @@ use handoff_command::{Failure, Stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::raise;
-
 use terminal::{Terminal, in_its_own_session};
 
 #[allow(dead_code, reason = "each test program uses a part")]

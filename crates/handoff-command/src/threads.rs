@@ -57,7 +57,6 @@ impl Drop for Quits<'_> {
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
-
     use std::time::Duration;
 
     use super::*;

@@ -241,13 +241,13 @@ mod tests {
 
         use clap::Parser as _;
         use handoff::{Region, RxBinding, Tally};
+        use handoff_command::{Context, Stop};
+        use handoff_net::address::Address;
         use rustix::fs::OFlags;
 
         use super::super::*;
         use crate::args::Args;
         use crate::order::Order;
-        use handoff_command::{Context, Stop};
-        use handoff_net::address::Address;
 
         const DISK: &str = "/dev/disk/by-id/nvme-tests";
         /// The most pieces of a request.

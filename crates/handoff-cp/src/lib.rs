@@ -60,12 +60,11 @@ mod turn;
 mod unfinished;
 pub mod wire;
 
+pub use args::{Args, EngineName, Lend};
 use handoff_command::failure::Failed;
 use handoff_command::{Context, Failure, output, standard};
 use handoff_net::address::{self, Address};
 use handoff_net::nic::{self, Card};
-
-pub use args::{Args, EngineName, Lend};
 use inlet::Inlet;
 use job::Job;
 use order::Order;

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-
 use handoff_sys::companion::WORKSHOP;
 
 use crate::cache::Cache;

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 use std::time::Duration;
 
+use handoff_testbed::{Side, die_with_us};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::Signal;
@@ -19,7 +20,6 @@ use crate::initramfs;
 use crate::kernel::{Kernel, KernelChoice};
 use crate::tool;
 use crate::userland::Userland;
-use handoff_testbed::{Side, die_with_us};
 
 /// The emulator.
 pub(crate) const QEMU: &str = "qemu-system-x86_64";

@@ -133,13 +133,13 @@ fn family(process: u32) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     use std::os::unix::process::CommandExt;
     use std::process::Command;
     use std::thread;
 
     use rustix::process::{Pid, Signal, kill_process_group};
+
+    use super::*;
 
     #[test]
     fn a_process_that_spins_is_busy_and_one_that_sleeps_is_idle() {

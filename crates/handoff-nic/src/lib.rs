@@ -61,8 +61,7 @@ pub use prepared::{Prepared, Steered};
 pub use queues::{Bound, Queue};
 pub use restore::{restore, restore_all};
 pub use rules::{Rule, Rules, Target};
+use settings::even;
 pub use settings::{ChannelKind, Channels, Ring, Rings, Table};
 pub use state::{Directory, Owner, Record};
 pub use undo::Undone;
-
-use settings::even;

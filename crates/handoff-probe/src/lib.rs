@@ -34,9 +34,8 @@ mod splice;
 mod tracing;
 mod zcrx;
 
-use answer::{Finding, named};
-
 pub use answer::{Capability, State, System};
+use answer::{Finding, named};
 pub use interface::{interface, interfaces};
 pub use mechanism::Mechanism;
 pub use memory::{lock_limit, locked_already};

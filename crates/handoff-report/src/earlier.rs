@@ -6,9 +6,8 @@ use std::{
     time::SystemTime,
 };
 
-use handoff_command::Failure;
-
 use handoff_bench::report::Report;
+use handoff_command::Failure;
 
 use crate::{
     findings::{Environment, Findings, Run},

@@ -64,8 +64,9 @@ fn send(signal: rustix::process::Signal, child: &Child) {
 }
 
 mod native {
-    use super::*;
     use rustix::process::Signal;
+
+    use super::*;
 
     #[test]
     fn what_is_missing_is_left_out_and_told() {
@@ -114,9 +115,11 @@ mod native {
 }
 
 mod guest {
-    use super::*;
-    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     use std::os::unix::process::ExitStatusExt as _;
+
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+    use super::*;
 
     fn devices() -> usize {
         let names = std::fs::read_dir("/dev").expect("devices").flatten().map(|it| it.file_name());

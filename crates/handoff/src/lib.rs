@@ -66,7 +66,6 @@ mod socket;
 pub mod tokio;
 mod transfer;
 
-pub use self::core::LoanStats;
 pub use driver::builder::{DriverBuilder, RingUse};
 pub use driver::{Driver, Wait};
 pub use error::{Error, Result};
@@ -109,3 +108,5 @@ pub use socket::receive_dma_buf::{DmaBufReceiver, NextDmaBufSpan};
 pub use socket::receive_mapped::{MappedReceiver, NextMappedSpan};
 pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};
 pub use transfer::{Readiness, Transfer, Transferred};
+
+pub use self::core::LoanStats;

@@ -3,15 +3,16 @@
 use std::path::Path;
 use std::time::Instant;
 
+use handoff_lab::{
+    Disk, DiskContent, Ending, Guest, Job, KernelChoice, Machine, Put, Result, StopFlag, Stripped,
+    where_tasks_stood,
+};
+
 use crate::libtest;
 use crate::plan::Plan;
 use crate::report::Ran;
 use crate::report::Verdict;
 use crate::selection::Program;
-use handoff_lab::{
-    Disk, DiskContent, Ending, Guest, Job, KernelChoice, Machine, Put, Result, StopFlag, Stripped,
-    where_tasks_stood,
-};
 
 /// Where the guest has the test programs.
 const DIRECTORY: &str = "/opt/handoff/tests";

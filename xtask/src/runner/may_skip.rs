@@ -1,7 +1,8 @@
 //! The declaration of expected skips.
 
-use crate::report::Verdict;
 use handoff_lab::{Error, Result};
+
+use crate::report::Verdict;
 
 /// Which tests may skip, and where. By default none may.
 ///

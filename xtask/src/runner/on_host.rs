@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_lab::{Error, KeptWaiting, Result, StopFlag, Trying};
 use handoff_testbed::die_with_us;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -15,7 +16,6 @@ use crate::libtest;
 use crate::plan::Plan;
 use crate::report::Ran;
 use crate::selection::Program;
-use handoff_lab::{Error, KeptWaiting, Result, StopFlag, Trying};
 
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a test may take to clean up.
@@ -81,12 +81,13 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use handoff_lab::Machine;
+
     use super::*;
     use crate::may_skip::MaySkip;
     use crate::report::{Report, TestResult, Verdict};
     use crate::selection::Part;
     use crate::workers::run;
-    use handoff_lab::Machine;
 
     /// The ways in which a test ends.
     mod fixture {

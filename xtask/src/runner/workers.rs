@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use handoff_lab::{Error, Guest, KernelChoice, Result, StopFlag};
+
 use crate::in_guest::Guests;
 use crate::plan::Plan;
 use crate::report::{Ran, Report, TestResult, Verdict};
 use crate::selection::{Program, Stage};
 use crate::{keep, libtest, on_host};
-use handoff_lab::{Error, Guest, KernelChoice, Result, StopFlag};
 
 /// How many tests must be left for each guest of a stage before another guest boots for it.
 const WORTH_A_BOOT: usize = 8;

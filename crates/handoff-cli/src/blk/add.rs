@@ -6,14 +6,13 @@ use std::io::{self, Read as _};
 use std::path::{self, Path, PathBuf};
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use handoff_block::state::{Directory, Record};
+use handoff_block::{Control, Engine, Kind, SEGMENTS_KEPT, Spec};
 use handoff_command::quantity::{format_size, parse_size};
 use handoff_command::{Context, Failure, output, service};
 
 use super::failure::{device, failure};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use handoff_block::state::{Directory, Record};
-use handoff_block::{Control, Engine, Kind, SEGMENTS_KEPT, Spec};
-
 use super::pressure;
 use super::supervise::{self, Task};
 

@@ -3,13 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff_command::{Context, Failure, output};
-
-use super::failure::failure;
 use handoff_block::Control;
 use handoff_block::state::Directory;
+use handoff_command::{Context, Failure, output};
 
 use super::ending::{self, Forced, listed};
+use super::failure::failure;
 use super::holders::{self, Holder};
 use super::supervise;
 

@@ -8,7 +8,6 @@
 //!   (`handoff_block::state`); they ask no server.
 
 use clap::Subcommand;
-
 use handoff_command::{Context, Failure};
 
 mod add;

@@ -18,7 +18,6 @@ use std::path::Path;
 
 use handoff_block::Kind;
 use handoff_block::state::Record;
-
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
 

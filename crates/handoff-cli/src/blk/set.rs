@@ -2,11 +2,11 @@
 
 use std::path::{self, PathBuf};
 
-use super::failure::{device, failure};
 use handoff_block::{Control, policy};
-
 use handoff_command::named::parse_named;
 use handoff_command::{Context, Failure, output};
+
+use super::failure::{device, failure};
 
 const EXAMPLES: &str = "\
 Keys and values are numbers of the map's length, or bytes: hex: and two digits for each byte.

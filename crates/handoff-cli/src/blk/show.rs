@@ -5,15 +5,14 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff_command::quantity::format_size;
-use handoff_command::{Context, Failure, output};
-
-use super::failure::{device, failure};
 use handoff_block::state::{Bucket, Counters, DIRECTORY, Directory, Record};
 use handoff_block::{Control, DeviceState, Found};
+use handoff_command::quantity::format_size;
+use handoff_command::{Context, Failure, output};
 use handoff_meter::{Meter, Options, Scope, Totals};
 use serde_json::{Value, json};
 
+use super::failure::{device, failure};
 use super::pressure;
 
 const LIST_EXAMPLES: &str = "\

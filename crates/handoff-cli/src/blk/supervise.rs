@@ -34,15 +34,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use self::lifetimes::{Lifetimes, PAUSE, pause_after};
 use self::log::Log;
+pub(super) use self::process::{await_end, detach, processes};
 use self::process::{begin, call_it_handoff, is_readable, is_starved, pidfd_of, server};
 use self::spare::Spare;
+pub(super) use self::task::Task;
 use self::task::{Answer, NoServer, no_thread};
 use super::ending::{self, Ending, Role};
 use super::failure::failure;
 use super::pressure;
-
-pub(super) use self::process::{await_end, detach, processes};
-pub(super) use self::task::Task;
 
 mod lifetimes;
 mod log;

@@ -233,9 +233,9 @@ fn parse_share(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory as _, Parser};
+    use handoff_meter::{Place, Totals};
 
     use super::*;
-    use handoff_meter::{Place, Totals};
 
     #[derive(Debug, Parser)]
     struct Cli {

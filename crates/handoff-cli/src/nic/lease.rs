@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::process::Command;
 
 use handoff_command::{Context, Failure, output};
-
 use handoff_net::nic::failure;
 use handoff_nic::{Directory, Lease, Namespace, Prepared, Step};
 use ipnet::IpNet;

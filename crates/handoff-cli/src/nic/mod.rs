@@ -7,7 +7,6 @@
 //! - `show` changes nothing and needs no privileges.
 
 use clap::Subcommand;
-
 use handoff_command::{Context, Failure};
 
 mod lease;

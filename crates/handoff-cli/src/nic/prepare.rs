@@ -7,15 +7,14 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use handoff_command::{Context, Failure, output};
-
 use handoff_net::nic::failure;
+use handoff_net::nic::{Card, put_back};
 use handoff_nic::{Directory, Flow, Ip, Nic, Plan, Prepared, Step, Wanted};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 
 use super::numbers::numbers;
-use handoff_net::nic::{Card, put_back};
 
 const EXAMPLES: &str = "\
 The steps, where they are still needed: header/data split on, with threshold 0; rules (ntuple)

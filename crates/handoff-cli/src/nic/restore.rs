@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
+use handoff_command::{Context, Failure, output};
 use handoff_net::nic::failure;
 use handoff_nic::{Directory, Undone, restore, restore_all};
-
-use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 What somebody else has set meanwhile stays, and the command reports it. An interface is left

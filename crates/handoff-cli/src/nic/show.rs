@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use handoff_command::{Context, Failure, output};
-
 use handoff_net::nic::failure;
 use handoff_nic::{Directory, Nic, Obstacle, Record, Target, Weight};
 use serde::Serialize;

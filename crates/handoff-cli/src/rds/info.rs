@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use handoff_command::{Context, Failure, output};
 use handoff_net::rds::failure;
 use handoff_rds::kernel::{Bound, Connection, Counter, Information, Queue};
 use serde::Serialize;
-
-use handoff_command::{Context, Failure, output};
 
 const EXAMPLES: &str = "\
 Each connection has one line for each of its lanes. A socket with more unread bytes than its

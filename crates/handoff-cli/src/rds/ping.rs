@@ -8,14 +8,13 @@ use futures_util::future::select;
 use handoff::{Driver, Executor};
 use handoff_command::failure::Failed;
 use handoff_command::{Context, Failure, clock, output};
+use handoff_net::rds::failure;
+use handoff_net::rds::{Host, Serving, UNDER_WAY};
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::own::Engine;
 use handoff_rds::protocol::Event;
 use handoff_rds::wire::PORT;
 use serde::Serialize;
-
-use handoff_net::rds::failure;
-use handoff_net::rds::{Host, Serving, UNDER_WAY};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -11,11 +11,11 @@ use futures_util::future::{Either, select};
 use handoff::{Driver, Executor, Readiness};
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock};
+use handoff_net::reach::Listener;
 
 use super::args::Args;
 use super::connection;
 use super::shared::Relay;
-use handoff_net::reach::Listener;
 
 /// When it is time to end.
 pub(super) struct Ends<'a> {

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, FutureExt as _, select};
 use handoff::{Engine, Error, Intake, Route, RouteEngine, RouteSource, Socket};
 use handoff_command::clock;
+use handoff_net::reach;
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
 use super::counters::Counted;
 use super::shared::Relay;
-use handoff_net::reach;
 
 /// After a failure to accept or to connect that says nothing of when it ends.
 pub(super) const AGAIN: Duration = Duration::from_millis(250);

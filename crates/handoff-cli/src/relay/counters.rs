@@ -16,10 +16,10 @@ use handoff::{Route, RxQueue, Tally};
 use handoff_command::access_log::AccessLog;
 use handoff_command::rate_limit::RateLimit;
 use handoff_command::{output, progress};
+use handoff_net::arrived::Arrived;
 use indicatif::ProgressBar;
 
 use super::log::Ended;
-use handoff_net::arrived::Arrived;
 
 /// What is counted while it runs.
 #[derive(Default)]

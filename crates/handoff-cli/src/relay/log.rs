@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
-use serde::ser::{Serialize, SerializeStruct as _, Serializer};
-
 use handoff_command::access_log::{self, Line};
+use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 /// A connection that is over.
 #[derive(Debug)]

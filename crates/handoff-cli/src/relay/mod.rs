@@ -22,17 +22,16 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 
+use accept::ConnectionLimit;
+pub(crate) use args::Args;
+use args::EngineName;
+use counters::Shared;
 use handoff_command::access_log::AccessLog;
 use handoff_command::clock::Clock;
 use handoff_command::descriptors::{self};
 use handoff_command::failure::Failed;
 use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, output};
-
-use accept::ConnectionLimit;
-pub(crate) use args::Args;
-use args::EngineName;
-use counters::Shared;
 use handoff_net::address::{Address, Endpoint};
 use handoff_net::deadline::Deadline;
 use handoff_net::nic::{self, Card};

@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use handoff::Tally;
 use handoff_command::clock::Clock;
 use handoff_command::output;
+use handoff_net::arrived::Arrived;
 use serde::Serialize;
 
 use super::counters::{Counts, Totals};
-use handoff_net::arrived::Arrived;
 
 /// The result; its fields are those of `--json`.
 #[derive(Debug, Serialize)]

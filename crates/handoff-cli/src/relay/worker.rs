@@ -13,13 +13,13 @@ use handoff_command::allow_list;
 use handoff_command::descriptors::Reserve;
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock, output, service};
+use handoff_net::nic::{self, Card};
+use handoff_net::reach::Listener;
 
 use super::accept::{self, ConnectionLimit, Ends};
 use super::args::{Args, EngineName};
 use super::counters::{Counters, Shared};
 use super::shared::Relay;
-use handoff_net::nic::{self, Card};
-use handoff_net::reach::Listener;
 
 /// Between looks at how far connections are.
 const LOOK: Duration = Duration::from_secs(1);

@@ -2,11 +2,10 @@
 
 use std::time::SystemTime;
 
+use handoff_command::access_log::{self, Line};
 use handoff_http::Answered;
 use http::header::{HOST, HeaderName, REFERER, USER_AGENT};
 use serde::Serialize;
-
-use handoff_command::access_log::{self, Line};
 
 /// A request that is over; its fields are those of a line of JSON.
 #[derive(Debug, Serialize)]

@@ -19,14 +19,13 @@ mod worker;
 
 use std::os::unix::net::UnixStream;
 
+pub(crate) use args::Args;
 use handoff_command::access_log::AccessLog;
 use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
 use handoff_command::rate_limit::RateLimit;
 use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, allow_list, descriptors, output, service};
-
-pub(crate) use args::Args;
 use handoff_net::address::Endpoint;
 use handoff_net::deadline::Deadline;
 use handoff_net::reach::Listener;

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use handoff::Tally;
-use handoff_http::Served;
-use serde::Serialize;
-
 use handoff_command::clock::Clock;
 use handoff_command::output;
+use handoff_http::Served;
+use serde::Serialize;
 
 /// What one thread has served, or all of them.
 #[derive(Default)]

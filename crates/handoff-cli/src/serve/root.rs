@@ -13,13 +13,12 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use handoff_command::Failure;
 use percent_encoding::percent_decode_str;
 use rustix::fs::{
     CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, readlink, stat,
 };
 use rustix::io::Errno;
-
-use handoff_command::Failure;
 
 /// How often to retry while files are being exchanged.
 const LOOKS: usize = 16;

@@ -12,13 +12,13 @@ use handoff_command::failure::Failed;
 use handoff_command::rate_limit::RateLimit;
 use handoff_command::{Failure, Stop, output};
 use handoff_http::{Answered, Limits, Server};
+use handoff_net::reach::Listener;
 
 use super::args::Args;
 use super::files::Files;
 use super::log::Entry;
 use super::report::Counts;
 use super::root::Root;
-use handoff_net::reach::Listener;
 
 pub(super) struct Worker<'a> {
     pub(super) args: &'a Args,

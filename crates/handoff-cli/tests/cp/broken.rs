@@ -8,10 +8,10 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::thread;
 
 use handoff_testbed::helpers::eventually;
+use handoff_testbed::running::{Ended, Running};
 use rustix::process::Signal;
 
 use crate::session::{cp, names, path, pattern};
-use handoff_testbed::running::{Ended, Running};
 
 /// Bytes of a receiver's copy, which has no name yet.
 fn written(receiver: &Running, directory: &Path) -> u64 {

@@ -9,12 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_cp::wire::{Hello, MAGIC};
+use handoff_testbed::running::Running;
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use crate::hostile;
 use crate::session::{cp, names, path, pattern, run};
 use crate::strangers::{Crowd, KINDS, Protocol, Visited};
-use handoff_testbed::running::Running;
 
 /// A page for the first words of each, and what keeps them.
 const KIB_OF_A_STRANGER: u64 = 16;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use handoff_cp::checksum::PieceSum;
 use handoff_cp::wire::{FRAME_LEN, Frame, HELLO_LEN, Hello};
 use handoff_testbed::helpers::eventually;
+use handoff_testbed::running::Running;
 
 use crate::session::{cp, names, path, pattern, run};
-use handoff_testbed::running::Running;
 
 /// The first byte of the frame that ends a transfer.
 const END: u8 = 2;

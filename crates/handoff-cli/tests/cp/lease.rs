@@ -5,12 +5,12 @@ mod guest {
     use std::path::Path;
     use std::process::Command;
 
+    use handoff_testbed::running::Running;
     use handoff_testbed::{Namespace, Pair};
     use rustix::process::Signal;
     use serde_json::Value;
 
     use crate::session::{cp, path, pattern};
-    use handoff_testbed::running::Running;
 
     /// A host with a card, a container on it, and another host that knows the way to the container.
     struct Testbed {

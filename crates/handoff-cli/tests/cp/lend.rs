@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use crate::session::{cp, path, pattern};
 use handoff_testbed::running::Running;
+
+use crate::session::{cp, path, pattern};
 
 #[test]
 fn what_makes_no_sense_is_usage() {
@@ -31,10 +32,10 @@ fn a_file_that_is_to_be_read_is_read() {
 mod guest {
     use std::fs;
 
+    use handoff_testbed::running::Running;
     use handoff_testbed::{Pair, load};
 
     use crate::session::{cp, path, pattern, transfer};
-    use handoff_testbed::running::Running;
 
     const LEN: usize = 8_000_001;
 

@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
+use handoff_testbed::running::Running;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::session::{cp, names, path, pattern, run};
 use crate::terminal::{Terminal, shown};
-use handoff_testbed::running::Running;
 
 #[test]
 fn file_to_file() {

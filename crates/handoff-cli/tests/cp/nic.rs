@@ -3,11 +3,11 @@
 use std::fs;
 use std::process::Command;
 
+use handoff_testbed::running::Ended;
 use handoff_testbed::{Pair, PairEnd};
 use serde_json::Value;
 
 use crate::session::{path, pattern, transfer};
-use handoff_testbed::running::Ended;
 
 pub(crate) fn received_without_a_copy(ended: &Ended, least: u64) -> Value {
     let report = ended.report();
@@ -63,13 +63,13 @@ mod guest {
     use std::time::{Duration, Instant};
 
     use handoff_sys::tcp;
+    use handoff_testbed::running::{Running, TIMEOUT, is_long};
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     use rustix::process::Signal;
     use serde::Deserialize as _;
 
     use super::*;
     use crate::session::cp;
-    use handoff_testbed::running::{Running, TIMEOUT, is_long};
 
     #[test]
     fn a_file_goes_over_the_wire_without_a_copy() {

@@ -7,12 +7,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use handoff_testbed::running::Running;
 use handoff_testbed::topology_or_skip;
 use handoff_testbed::{Namespace, Pair};
 use serde_json::Value;
 
 use crate::session::{cp, path, pattern, transfer};
-use handoff_testbed::running::Running;
 
 const ENGINES: [&str; 4] = ["auto", "uring-zc", "msg-zerocopy", "copy"];
 

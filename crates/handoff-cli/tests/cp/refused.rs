@@ -8,12 +8,12 @@ use std::path::Path;
 use std::process::Command;
 
 use handoff_testbed::Namespace;
+use handoff_testbed::running::Running;
 use handoff_testbed::{skip, topology_or_skip};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 use socket2::{Domain, Socket, Type};
 
 use crate::session::{cp, names, path, pattern, run, transfer};
-use handoff_testbed::running::Running;
 
 #[test]
 fn addresses_and_options_that_make_no_sense() {

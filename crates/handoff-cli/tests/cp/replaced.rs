@@ -8,13 +8,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use handoff_testbed::helpers::eventually;
+use handoff_testbed::running::{Ended, Running};
 use handoff_testbed::skip;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 use rustix::process::Signal;
 
 use crate::refused::{for_nobody, nobodys};
 use crate::session::{cp, names, path, pattern, run, transfer};
-use handoff_testbed::running::{Ended, Running};
 
 const ACL: &str = "system.posix_acl_access";
 

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_cp::wire::{HELLO_LEN, Hello};
+use handoff_testbed::running::Running;
 use rustix::process::Signal;
 
 use crate::hostile::{data, hello};
 use crate::refused::without_io_uring;
 use crate::session::{cp, names, path, pattern, run, transfer};
-use handoff_testbed::running::Running;
 
 /// Bytes of a stream of [`Peer`].
 const STREAM: usize = 250;
@@ -220,13 +220,13 @@ mod guest {
     use std::process::{Command, Stdio};
 
     use handoff_testbed::helpers::eventually;
+    use handoff_testbed::running::Ended;
     use handoff_testbed::{Pair, PairEnd};
     use seccompiler::{SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 
     use super::*;
     use crate::nic::{received_without_a_copy, settings};
     use crate::refused::refusing;
-    use handoff_testbed::running::Ended;
 
     /// Four streams, unless these say it.
     fn streams<'a>(more: &[&'a str]) -> Vec<&'a str> {

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use handoff_testbed::Namespace;
-
 use handoff_testbed::running::{Ended, Running};
 
 /// Bytes that differ from place to place, and do not repeat with pages or pieces.

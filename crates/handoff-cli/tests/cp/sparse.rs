@@ -6,8 +6,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use crate::session::{cp, path, pattern, run, transfer};
 use handoff_testbed::running::Running;
+
+use crate::session::{cp, path, pattern, run, transfer};
 
 const LEN: u64 = 5 << 30;
 

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use handoff_testbed::running::{Running, TIMEOUT};
 use handoff_testbed::{Pair, PairEnd};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
-
-use handoff_testbed::running::{Running, TIMEOUT};
 
 /// Bytes of which no two pages are the same.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {

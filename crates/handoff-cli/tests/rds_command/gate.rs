@@ -6,9 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use handoff_testbed::running::TIMEOUT;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Whoever opens the directory waits until the gate is dropped.
 pub(crate) struct Gate(OwnedFd);

@@ -12,7 +12,6 @@ use handoff_rds::Received;
 use handoff_rds::own::{Engine, Socket};
 use handoff_rds::protocol::{Event, Limits};
 use handoff_testbed::PairEnd;
-
 use handoff_testbed::running::TIMEOUT;
 
 /// The port that copies are received at.

@@ -7,11 +7,10 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_testbed::running::{Ended, Running, TIMEOUT};
 use handoff_testbed::{Pair, PairEnd};
 use rustix::process::Signal;
 use serde_json::Value;
-
-use handoff_testbed::running::{Ended, Running, TIMEOUT};
 
 /// Runs `handoff rds` at one end of the pair.
 pub(crate) fn rds(end: &PairEnd, arguments: &[&str]) -> Ended {

@@ -6,11 +6,11 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
+use handoff_testbed::running::{Running, TIMEOUT};
 use rustix::process::Signal;
 
 use crate::session::Relay;
 use crate::session::{ENGINES, bytes_at, command, echo, serve, there_and_back};
-use handoff_testbed::running::{Running, TIMEOUT};
 
 #[test]
 fn no_more_are_served_at_once_than_allowed() {

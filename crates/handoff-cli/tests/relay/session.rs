@@ -1,14 +1,12 @@
 //! Starting the relay, and what is on both sides of it.
 
 use std::io::{Read, Write};
-
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Deref;
 use std::process::Command;
 
-use socket2::{Domain, Socket, Type};
-
 use handoff_testbed::running::{Ended, Listening};
+use socket2::{Domain, Socket, Type};
 
 /// Engines that need no module.
 pub(crate) const ENGINES: [&str; 3] = ["splice", "memory", "copy"];

@@ -4,9 +4,10 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::Path;
 
+use handoff_testbed::running::Running;
+
 use crate::session::Server;
 use crate::session::{command, directory};
-use handoff_testbed::running::Running;
 
 fn outcome(place: &Path, options: &[&str]) -> (Option<i32>, String) {
     let output = command(place, options).output().expect("starts");

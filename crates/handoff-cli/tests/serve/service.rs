@@ -6,11 +6,11 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
+use handoff_testbed::running::TIMEOUT;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::session::Server;
 use crate::session::{content, directory};
-use handoff_testbed::running::TIMEOUT;
 
 /// The server as systemd starts it, with these sockets.
 fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {

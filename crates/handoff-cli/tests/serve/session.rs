@@ -2,18 +2,16 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-
 use std::net::TcpStream;
 use std::ops::Deref;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use handoff_testbed::running::{Ended, Listening};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
-
-use handoff_testbed::running::{Ended, Listening};
 
 pub(crate) fn content(len: usize) -> Vec<u8> {
     handoff_testbed::helpers::bytes_at(0, len)

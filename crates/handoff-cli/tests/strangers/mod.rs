@@ -11,10 +11,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff_testbed::running::TIMEOUT;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{SockFilter, SockRef};
-
-use handoff_testbed::running::TIMEOUT;
 
 /// Strangers of one kind.
 pub(crate) const CROWD: usize = 200;

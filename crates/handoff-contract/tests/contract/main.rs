@@ -2,6 +2,7 @@
 
 mod commands;
 mod engines;
+mod imports;
 mod layers;
 mod links;
 mod names;

@@ -11,11 +11,10 @@ mod lines;
 #[cfg(test)]
 mod tests;
 
-use http::StatusCode;
-
 pub use chunked::{Chunked, Piece};
 pub(crate) use head::has_token;
 pub use head::{Framing, Head};
+use http::StatusCode;
 pub use lines::Lines;
 
 /// Why a request is not served, and the status that tells its client.

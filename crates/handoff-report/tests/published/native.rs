@@ -1,12 +1,11 @@
 //! Each bench lists its rows, including those that cannot run here.
 
 use clap::Parser;
-use handoff_command::{Context, Failure, Stop};
-
 use handoff_bench::{
     command::{BenchArgs, measure},
     report::Row,
 };
+use handoff_command::{Context, Failure, Stop};
 use handoff_testbed::skip;
 use serde_json::Value;
 

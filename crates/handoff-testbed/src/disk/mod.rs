@@ -16,12 +16,12 @@ mod looped;
 mod null;
 mod ram;
 
+use std::{fs::File, io::Seek as _, io::SeekFrom, path::Path};
+
 pub use flaky::{Fault, Flaky, Schedule};
 pub use looped::LoopDisk;
 pub use null::NullDisk;
 pub use ram::RamDisk;
-
-use std::{fs::File, io::Seek as _, io::SeekFrom, path::Path};
 
 use crate::error::{TopologyError, asked};
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop};
+use handoff_cp::checksum::PieceSum;
 use rustix::fs::{Advice, fadvise};
 use serde::Deserialize;
 
@@ -14,7 +15,6 @@ use super::report::{Chain, Hop};
 use super::running::Running;
 use super::testbed::Testbed;
 use super::witness::{Part, Seen, Witness};
-use handoff_cp::checksum::PieceSum;
 
 /// What carries the bytes between the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

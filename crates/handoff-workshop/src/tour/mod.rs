@@ -19,7 +19,6 @@ use handoff_command::failure::Failed;
 use handoff_command::quantity::parse_size;
 use handoff_command::{Context, Failure, output};
 use handoff_lab::{Disk, DiskContent, Machine, command, command::Carried};
-
 use handoff_sys::companion::WORKSHOP;
 
 mod chain;

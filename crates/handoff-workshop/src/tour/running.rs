@@ -5,12 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use handoff_bench::peer::Output;
+use handoff_command::{Failure, Stop};
+use handoff_sys::companion::{self, PRODUCT};
 use handoff_testbed::Namespace;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
-
-use handoff_command::{Failure, Stop};
-use handoff_sys::companion::{self, PRODUCT};
 
 /// The time between two looks at a run.
 const LOOK: Duration = Duration::from_millis(20);

@@ -3,9 +3,8 @@
 use std::ops::Deref;
 use std::process::Command;
 
-use serde_json::Value;
-
 use handoff_testbed::running::{Ended, Running};
+use serde_json::Value;
 
 /// One side at work, which has said its first line.
 pub(crate) struct Side {

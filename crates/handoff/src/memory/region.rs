@@ -408,8 +408,9 @@ impl DerefMut for Buffer {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn a_region_is_zeroed_whole_pages() {

@@ -201,9 +201,11 @@ impl Block {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         #[test]

@@ -68,9 +68,10 @@ impl Outstanding {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::ring::Token;
-    use proptest::prelude::*;
 
     fn key(index: u32) -> Key {
         Token::from_user_data(u64::from(index)).key

@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use handoff_sys::ring_fd::RingFd;
-use rustix::event::{EventfdFlags, eventfd};
-
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{EnterFlags, squeue};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::features::Features;
 use super::queues::{Batch, Completion, Place, Queues, Shape};

@@ -132,8 +132,9 @@ pub(crate) fn memlock_or(action: &'static str, need: u64, error: io::Error) -> E
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         #[test]

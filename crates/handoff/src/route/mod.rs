@@ -32,14 +32,15 @@ use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 
+pub use ends::{RouteSink, RouteSource};
+pub use engines::RouteEngine;
+
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::file::File;
 use crate::outcome::Tally;
 use crate::reactor::Reactor;
 use crate::socket::Socket;
-pub use ends::{RouteSink, RouteSource};
-pub use engines::RouteEngine;
 
 /// The most pieces on their way at once.
 pub(crate) const PIECES: usize = 16;

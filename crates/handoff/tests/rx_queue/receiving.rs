@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use handoff::{DmaBuf, Driver, Intake, Receiver, Region, RxQueue, Tally};
+use handoff_testbed::helpers::byte_at;
 
 use crate::bed::{Bed, QUEUES, send};
-use handoff_testbed::helpers::byte_at;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const MIB: usize = 1 << 20;

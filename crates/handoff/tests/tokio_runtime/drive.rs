@@ -6,12 +6,13 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
+use handoff::{Buffer, Driver, Region};
+use tokio::task::{LocalSet, spawn_local};
+
 use crate::LONG;
 use crate::traffic::{
     attached, drivers, narrow_tcp, pattern, tcp, udp, with_each_driver, with_each_engine,
 };
-use handoff::{Buffer, Driver, Region};
-use tokio::task::{LocalSet, spawn_local};
 
 /// Runs a future beside the driver, which nothing else turns.
 fn run<T>(driver: &Driver, future: impl Future<Output = T>) -> T {

@@ -7,9 +7,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 use handoff_block::Files;
 use handoff_block::state::{DIRECTORY, Directory, Held, make_base};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
-
 use handoff_command::Failure;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom};
 
 /// Makes this process and those that it starts log to a file. The file gets its name only with a device, so
 /// that nothing is left if there never is one.

@@ -5,11 +5,11 @@ use std::time::Instant;
 use futures_lite::future::yield_now;
 use handoff::Driver;
 use handoff_command::{Failure, output, service};
+use handoff_net::rds::Host;
 
 use super::super::frame::{self, HEAD, Head, Kind};
 use super::peers::Peers;
 use super::shared::{AT_ONCE, Run};
-use handoff_net::rds::Host;
 
 /// The longest answer that anybody may request.
 const LONGEST: usize = 1 << 20;

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use futures_lite::future::yield_now;
 use handoff::{Buffer, Driver, Region};
 use handoff_command::Failure;
+use handoff_net::rds::failure;
+use handoff_net::rds::{Host, Port};
 use handoff_rds::End;
 
 use super::super::frame::{self, Head, Kind};
 use super::shared::{AT_ONCE, Run, StressArgs};
-use handoff_net::rds::failure;
-use handoff_net::rds::{Host, Port};
 
 /// How long to wait at the end, from the last answer on, for answers to requests that were given up.
 const GRACE: Duration = Duration::from_secs(5);

@@ -14,9 +14,8 @@ use handoff_command::{Context, Failure, output};
 
 use self::ask::Asking;
 use self::shared::Run;
-use super::report::Report;
-
 pub(super) use self::shared::StressArgs;
+use super::report::Report;
 
 pub(super) fn run(args: &StressArgs, context: &Context) -> Result<(), Failure> {
     let driver =

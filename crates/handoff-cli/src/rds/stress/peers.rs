@@ -14,16 +14,15 @@ use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use handoff::{Buffer, Region};
 use handoff_command::rate_limit::RateLimit;
 use handoff_command::{Failure, output};
-
-use handoff::{Buffer, Region};
 use handoff_net::rds::failure;
+use handoff_net::rds::{Host, Port};
 use handoff_rds::kernel::{Mode, Socket};
 use handoff_rds::{Completion, Error, Refused};
 
 use super::shared::Run;
-use handoff_net::rds::{Host, Port};
 
 /// Bytes of all answers.
 const ROOM: usize = 256 << 20;

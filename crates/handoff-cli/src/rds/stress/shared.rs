@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use handoff::{Driver, Tally};
 use handoff_command::quantity::parse_bytes;
 use handoff_command::{Context, clock};
+use handoff_net::rds::{Serving, UNDER_WAY};
 
 use super::super::frame::HEAD;
 use super::super::report::Times;
-use handoff_net::rds::{Serving, UNDER_WAY};
 
 /// Between looks if nothing reports a change.
 const LOOK: Duration = Duration::from_millis(80);

@@ -4,13 +4,13 @@ use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use handoff_testbed::running::Running;
 use handoff_testbed::{Pair, PairEnd};
 
 use crate::crowd::PROTOCOL;
 use crate::hostile::greet;
 use crate::session::{cp, path, pattern};
 use crate::strangers::{Crowd, Kind, Visited};
-use handoff_testbed::running::Running;
 
 fn start(end: &PairEnd, args: &[&str]) -> Running {
     Running::start(end.namespace().attach(&mut cp(args)))

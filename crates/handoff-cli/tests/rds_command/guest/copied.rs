@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use handoff_cp::wire::HELLO_LEN;
 use handoff_rds::wire::{Header, PORT};
+use handoff_testbed::running::Running;
 use handoff_testbed::{Pair, load};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
@@ -17,7 +18,6 @@ use crate::copy::{
 };
 use crate::hosts::{hosts, stranger_at};
 use crate::peer::sends;
-use handoff_testbed::running::Running;
 
 const LONG: usize = 3_000_001;
 

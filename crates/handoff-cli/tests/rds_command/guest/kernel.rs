@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use handoff_rds::kernel::{Mode, Socket};
+use handoff_testbed::running::{Running, TIMEOUT};
 use handoff_testbed::{Netem, Pair, load};
 
 use crate::hosts::{hosts, ip, stranger_at};
@@ -11,7 +12,6 @@ use crate::session::{
     stress,
 };
 use crate::strangers::Visited;
-use handoff_testbed::running::{Running, TIMEOUT};
 
 fn pair() -> Pair {
     load("rds_tcp", &[]).expect("the lab's kernel has it");

@@ -5,13 +5,13 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use handoff_testbed::Pair;
+use handoff_testbed::running::Running;
 use rustix::process::Signal;
 
 use crate::copy::{
     Endless, Files, copy, cp, pattern, receiver, receives_only_from_those_named, sender,
 };
 use crate::gate::Gate;
-use handoff_testbed::running::Running;
 
 const OWN: [&str; 2] = ["--rds", "own"];
 const LONG: usize = 5_000_001;

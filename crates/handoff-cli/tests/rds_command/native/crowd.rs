@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use handoff_rds::wire::{Header, MAX_LANES, PORT};
+use handoff_testbed::running::{Running, TIMEOUT};
 use handoff_testbed::{Pair, PairEnd};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
@@ -19,7 +20,6 @@ use crate::hosts::{hosts, ip, stranger_at};
 use crate::peer::{self, play, sends};
 use crate::session::{Answering, command, rds, request};
 use crate::strangers::{CROWD, Crowd, KINDS, Kind, Protocol, Visited};
-use handoff_testbed::running::{Running, TIMEOUT};
 
 /// What the engine keeps of a connection until a message comes, and a peer's part of what arrives.
 const KIB_OF_A_STRANGER: u64 = 8;

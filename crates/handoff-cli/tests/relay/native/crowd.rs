@@ -1,13 +1,13 @@
 //! A crowd that takes nothing, over a cable: what is lent to it is out.
 
 use handoff_testbed::Pair;
+use handoff_testbed::running::is_long;
 use rustix::process::Signal;
 
 use crate::crowd::{KEPT_DESCRIPTORS, PROTOCOL};
 use crate::session::Relay;
 use crate::session::{command, echo_at, there_and_back};
 use crate::strangers::{CROWD, Crowd, Kind, Visited, despite_idle};
-use handoff_testbed::running::is_long;
 
 #[test]
 fn a_peer_is_served_while_others_never_read() {

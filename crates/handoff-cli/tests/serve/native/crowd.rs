@@ -1,6 +1,7 @@
 //! A crowd that takes nothing of its answers, over a cable: what is lent to it is out.
 
 use handoff_testbed::Pair;
+use handoff_testbed::running::is_long;
 
 use crate::crowd::{
     KEPT_DESCRIPTORS, KIB_OF_A_STRANGER, KIB_OF_THE_CLIENT, LARGE, PROTOCOL, assert_answered,
@@ -8,7 +9,6 @@ use crate::crowd::{
 use crate::session::Server;
 use crate::session::{command, directory};
 use crate::strangers::{CROWD, Crowd, Kind, Visited};
-use handoff_testbed::running::is_long;
 
 /// More than the kernel takes for a client that does not read.
 const HUGE: usize = 16 << 20;

@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 
 use futures_lite::future::yield_now;
 use handoff::Engine as Sending;
-
 use handoff_rds::wire::PORT;
 use handoff_testbed::{Pair, PairEnd};
 

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::thread;
 
 use handoff::{MappedSpan, Outcome, ReceiveEngine, Receiver, Region, RxBinding, Tally};
+use handoff_testbed::helpers::byte_at;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{TcpTlsRx, TcpTlsTx, TcpUlp, TlsCryptoInfo};
 
@@ -14,7 +15,6 @@ use crate::receiving::{
     LONG, MIB, PAGE, QUEUE, area, bound, driver, exchange, expect_stream, receiver,
 };
 use crate::traffic::{self, within};
-use handoff_testbed::helpers::byte_at;
 
 #[test]
 fn bytes_that_come_by_another_queue_are_counted_as_copied() {

@@ -5,11 +5,12 @@ use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 use std::thread;
 
+use handoff_testbed::helpers::{bytes_at, eventually};
+
 use crate::device::{
     Device, Lending, NOWAIT, NULL, Queues, SOURCE, TARGET, connection, in_memory, on_disk, write,
 };
 use crate::resizing::Resizing;
-use handoff_testbed::helpers::{bytes_at, eventually};
 
 fn none_out(device: &Device) {
     eventually("no lend is out", || (device.query().module_lends == 0).then_some(()));

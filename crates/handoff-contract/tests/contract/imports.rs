@@ -1,0 +1,70 @@
+//! Imports stand in three groups: the standard library, other crates, and this crate; rustfmt sorts within each.
+
+use std::fs;
+
+use syn::{Item, ItemUse, UseTree};
+
+use crate::links::{files, root};
+
+/// The group of an import.
+fn group(import: &ItemUse) -> u8 {
+    let first = match &import.tree {
+        UseTree::Path(path) => path.ident.to_string(),
+        UseTree::Name(name) => name.ident.to_string(),
+        UseTree::Rename(rename) => rename.ident.to_string(),
+        UseTree::Glob(_) | UseTree::Group(_) => return 1,
+    };
+    match first.as_str() {
+        "alloc" | "core" | "std" if import.leading_colon.is_none() => 0,
+        "crate" | "self" | "super" => 2,
+        _ => 1,
+    }
+}
+
+/// Whether the imports that follow each other stand by their groups, in these items and in the modules among them.
+fn are_grouped(items: &[Item]) -> bool {
+    let mut last = 0;
+    items.iter().all(|item| match item {
+        Item::Use(import) => {
+            let before = std::mem::replace(&mut last, group(import));
+            before <= last
+        }
+        Item::Mod(module) => {
+            last = 0;
+            module.content.as_ref().is_none_or(|(_, items)| are_grouped(items))
+        }
+        _ => {
+            last = 0;
+            true
+        }
+    })
+}
+
+#[test]
+fn imports_are_grouped() {
+    let mut sources = Vec::new();
+    files(&root(), &[".rs"], &mut sources);
+    let mut wrong = Vec::new();
+    for source in sources {
+        let text = fs::read_to_string(&source).expect("a source");
+        let file =
+            syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+        if !are_grouped(&file.items) {
+            wrong.push(source.display().to_string());
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "cargo +nightly fmt -- --config group_imports=StdExternalCrate, for\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn a_group_out_of_order_is_found() {
+    let grouped = |text: &str| are_grouped(&syn::parse_file(text).expect("parses").items);
+    assert!(grouped("use std::fs; use syn::Item; use crate::a; mod b; use std::io; use super::c;"));
+    assert!(!grouped("use syn::Item; use std::fs;"));
+    assert!(!grouped("use crate::a; use syn::Item;"));
+    assert!(!grouped("mod tests { use super::*; use std::fs; }"));
+}
