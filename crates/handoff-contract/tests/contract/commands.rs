@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use syn::{Field, Fields, Item};
+use syn::{Expr, Field, Fields, Item, LitStr};
 
 /// Where a command's JSON comes from: the page's section, the source, and the structures in it.
 const PRINTED: [(&str, &str, &[&str]); 14] = [
@@ -38,6 +38,23 @@ fn is_taken_apart(field: &Field) -> bool {
         || field.ident.as_ref().is_some_and(|name| name == "disagreement")
 }
 
+/// The key of a field: its name, unless serde is to print another one.
+fn key(field: &Field) -> Option<String> {
+    let mut key = field.ident.as_ref()?.to_string();
+    for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("serde")) {
+        let read = attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident("rename") {
+                key = meta.value()?.parse::<LitStr>()?.value();
+            } else if let Ok(value) = meta.value() {
+                value.parse::<Expr>()?;
+            }
+            Ok(())
+        });
+        read.expect("an attribute of serde");
+    }
+    Some(key)
+}
+
 /// The keys of a structure.
 fn keys(source: &str, structure: &str) -> Vec<String> {
     let file = syn::parse_file(source).expect("a source");
@@ -47,7 +64,7 @@ fn keys(source: &str, structure: &str) -> Vec<String> {
     });
     let Some(Fields::Named(fields)) = fields else { panic!("no structure {structure}") };
     let printed = fields.named.iter().filter(|field| !is_taken_apart(field));
-    printed.filter_map(|field| Some(field.ident.as_ref()?.to_string())).collect()
+    printed.filter_map(key).collect()
 }
 
 #[test]
