@@ -39,7 +39,9 @@ fn the_public_api_is_the_checked_in_one() {
         .omit_auto_derived_impls(true)
         .build()
         .unwrap();
-    let text: String = api.items().map(|item| format!("{item}\n")).collect();
+    let items = api.items().map(|item| format!("{item}\n"));
+    // The guides are pages, and nothing that a program can name.
+    let text: String = items.filter(|item| !item.starts_with("pub mod handoff::guide")).collect();
     let checked_in = root.join("docs/public-api.txt");
     if std::env::var_os(UPDATE).is_some() {
         return fs::write(checked_in, text).unwrap();

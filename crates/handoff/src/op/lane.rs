@@ -173,6 +173,12 @@ impl LaneShared {
         })
     }
 
+    /// Whether no request needs the socket any more.
+    #[inline]
+    pub(crate) fn has_let_go(&self) -> bool {
+        self.socket.borrow().is_none()
+    }
+
     /// The socket, if it is still needed.
     pub(crate) fn socket_if_needed(&self) -> Option<Rc<SocketShared>> {
         self.socket.borrow().clone()

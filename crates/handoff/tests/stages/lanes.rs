@@ -519,6 +519,32 @@ fn lanes_outlive_their_driver() {
     });
 }
 
+/// The driver's end turns, since a read is under way: by then the lane has let go of its socket.
+#[test]
+fn a_dropped_lane_with_waiting_buffers_ends_with_its_driver() {
+    within(LONG, || {
+        for stream in [false, true] {
+            let test = "lanes::a_dropped_lane_with_waiting_buffers_ends_with_its_driver";
+            let Some(driver) = driver(test) else { return };
+            let mut region = Region::anonymous(4096).unwrap();
+            let (datagrams, connection) = (udp(), tcp("127.0.0.1"));
+            let socket = match stream {
+                true => driver.socket(connection.0),
+                false => driver.socket(datagrams.0),
+            };
+            let socket = socket.unwrap();
+            let lane = socket.lane(&region, 3).unwrap();
+            let (pipe, _kept) = std::io::pipe().unwrap();
+            let pipe = driver.file(std::os::fd::OwnedFd::from(pipe)).unwrap();
+            let _reading = pipe.read(Buffer::from(vec![0; 10])).unwrap();
+            driver.turn(Wait::No).unwrap();
+            push(&lane, filled(&mut region, 0, 195));
+            drop(lane);
+            drop(driver);
+        }
+    });
+}
+
 #[test]
 fn futures_wait_for_room_and_for_what_comes_back() {
     within(LONG, || {

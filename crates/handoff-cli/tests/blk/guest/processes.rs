@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -131,6 +131,22 @@ fn a_log_that_has_become_long_keeps_its_end() {
 
 /// Asks until there is an answer.
 #[track_caller]
+/// Has a process stand still, and waits until each of its threads does. The kernel's workers for its rings do not
+/// count: without the threads they begin nothing.
+pub(super) fn hold(process: i32) {
+    tell(process, Signal::STOP);
+    let stands = |task: &Path| {
+        let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+        let Some((name, rest)) = stat.rsplit_once(')') else { return true };
+        rest.trim_start().starts_with('T') || name.contains("(iou-")
+    };
+    let tasks = PathBuf::from(format!("/proc/{process}/task"));
+    eventually(|| {
+        let mut tasks = fs::read_dir(&tasks).expect("it runs").flatten();
+        tasks.all(|task| stands(&task.path())).then_some(())
+    });
+}
+
 pub(super) fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

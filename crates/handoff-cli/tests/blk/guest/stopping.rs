@@ -15,7 +15,7 @@ use super::command::{
     write_block,
 };
 use super::file_systems::run;
-use super::processes::{eventually, log};
+use super::processes::{eventually, hold, log};
 
 /// So many bytes are in a file that nobody has synced.
 const BYTES: usize = 16 << 20;
@@ -155,7 +155,7 @@ fn a_forced_end_comes_although_the_server_stands_still() {
         let files = Files::new(1, 8 << 20);
         let device = Added::new(&["loop", files.name(0), "--engine", engine]);
         let (node, server) = (device.node(), device.server(None));
-        tell(server, Signal::STOP);
+        hold(server);
         let reader = std::thread::spawn(move || read_block(&node, 0));
         eventually(|| (device.under_way() > 0).then_some(()));
         let output = blk(&["del", "--force", "--grace", "1", &device.id.to_string()]);

@@ -291,6 +291,10 @@ fn pump(core: &Core, lane: &Rc<LaneShared>) {
     let Some(ring) = core.io.ring() else { return };
     let mut state = lane.state.borrow_mut();
     state.marked = false;
+    // A lane that was marked before its buffers were given up may have let go of its socket since.
+    if lane.has_let_go() {
+        return;
+    }
     let submitted = match state.stream {
         Some(_) => state.submit_stream(&mut ring.borrow_mut(), lane),
         None => state.submit_datagrams(&mut ring.borrow_mut(), lane),
