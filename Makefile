@@ -17,7 +17,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 .PHONY: install-workshop packages clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Install missing Debian packages (as root; nothing to do the second time)
 	@scripts/setup
@@ -102,7 +102,7 @@ install: ## Install what `make build` built below PREFIX (/usr/local)
 	install -D -m 644 $(DIST)/zsh/_handoff $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff
 	install -D -m 644 $(DIST)/fish/handoff.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff.fish
 
-install-workshop: ## Install what `make workshop` built beside it
+install-workshop: ## Install what `make workshop` built below PREFIX, too
 	install -D -m 755 $(WORKSHOP) $(DESTDIR)$(PREFIX)/bin/handoff-workshop
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(DIST)/workshop/man1/*.1
 	install -D -m 644 $(DIST)/workshop/bash/handoff-workshop \
@@ -112,7 +112,7 @@ install-workshop: ## Install what `make workshop` built beside it
 	install -D -m 644 $(DIST)/workshop/fish/handoff-workshop.fish \
 	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff-workshop.fish
 
-packages: setup build workshop ## Pack what these built as Debian packages, in target/packages
+packages: setup build workshop ## Build both and pack them as Debian packages, in target/packages
 	@scripts/setup debhelper dh-dkms fakeroot
 	scripts/packages target/packages HANDOFF=$(HANDOFF) WORKSHOP=$(WORKSHOP) ARCHIVE=$(ARCHIVE) DIST=$(DIST)
 

@@ -1,10 +1,8 @@
 //! Imports stand in three groups: the standard library, other crates, and this crate; rustfmt sorts within each.
 
-use std::fs;
-
 use syn::{Item, ItemUse, UseTree};
 
-use crate::links::{files, root};
+use crate::names::rust_files;
 
 /// The group of an import.
 fn group(import: &ItemUse) -> u8 {
@@ -42,17 +40,8 @@ fn are_grouped(items: &[Item]) -> bool {
 
 #[test]
 fn imports_are_grouped() {
-    let mut sources = Vec::new();
-    files(&root(), &[".rs"], &mut sources);
-    let mut wrong = Vec::new();
-    for source in sources {
-        let text = fs::read_to_string(&source).expect("a source");
-        let file =
-            syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
-        if !are_grouped(&file.items) {
-            wrong.push(source.display().to_string());
-        }
-    }
+    let wrong = rust_files().filter(|(_, file)| !are_grouped(&file.items));
+    let wrong: Vec<_> = wrong.map(|(path, _)| path.display().to_string()).collect();
     assert!(
         wrong.is_empty(),
         "cargo +nightly fmt -- --config group_imports=StdExternalCrate, for\n{}",

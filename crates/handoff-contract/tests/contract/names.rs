@@ -1,6 +1,7 @@
 //! A function that is named like a question answers one.
 
 use std::fs;
+use std::path::PathBuf;
 
 use syn::visit::{self, Visit};
 use syn::{Attribute, File, ImplItemFn, ItemFn, ReturnType, Signature, TraitItemFn};
@@ -10,17 +11,24 @@ use crate::links::{files, root};
 /// How the name of a question begins.
 const QUESTIONS: [&str; 4] = ["are_", "has_", "is_", "was_"];
 
-#[test]
-fn questions_have_an_answer() {
+/// All Rust files of the tree.
+pub(crate) fn rust_files() -> impl Iterator<Item = (PathBuf, File)> {
     let mut sources = Vec::new();
     files(&root(), &[".rs"], &mut sources);
+    sources.into_iter().map(|path| {
+        let text = fs::read_to_string(&path).expect("a source");
+        let file = syn::parse_file(&text);
+        let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        (path, file)
+    })
+}
+
+#[test]
+fn questions_have_an_answer() {
     let mut faults = Vec::new();
-    for source in sources {
-        let text = fs::read_to_string(&source).expect("a source");
-        let file =
-            syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+    for (path, file) in rust_files() {
         let found = unanswered(&file).into_iter();
-        faults.extend(found.map(|name| format!("{}: {name}", source.display())));
+        faults.extend(found.map(|name| format!("{}: {name}", path.display())));
     }
     assert!(faults.is_empty(), "these return nothing: a verb names them\n{}", faults.join("\n"));
 }

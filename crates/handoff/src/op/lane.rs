@@ -235,7 +235,7 @@ impl Slot {
         match self.stage {
             Stage::InKernel => Some(token),
             Stage::Blocked => Some(token.of_lane_readiness()),
-            _ => None,
+            Stage::Free | Stage::Waiting | Stage::Lent | Stage::Failing | Stage::Back => None,
         }
     }
 
