@@ -18,7 +18,7 @@ const LEN: usize = 30_000;
 /// Ports of ours that send, by as many lanes.
 const SENDERS: std::ops::Range<u16> = 4000..4004;
 /// Messages from each of them, and to ours.
-const COUNT: usize = 80;
+const COUNT: usize = 32;
 /// Bytes that a port holds before it is congested, on both sides.
 const RECEIVE: u32 = 150_000;
 /// Messages that are read in one go before there is another cut.
