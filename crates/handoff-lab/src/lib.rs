@@ -55,7 +55,7 @@ pub use guest::{Guest, prepare};
 pub use job::{Ending, Hang, Input, Job, Outcome, Stream, where_tasks_stood};
 pub use kernel::{Kernel, KernelChoice};
 pub use machine::{Acceleration, Disk, DiskContent, Machine, Put};
-pub use scheduled::KeptWaiting;
+pub use scheduled::{KeptWaiting, processor_time};
 pub use strip::Stripped;
 pub use tool::StopFlag;
 pub use userland::Userland;

@@ -107,6 +107,20 @@ impl KeptWaiting {
     }
 }
 
+/// How long a process and those of its children that it has waited for were on a processor; also of one that has ended
+/// and that nobody has waited for. 0 if there is no such process.
+pub fn processor_time(process: u32) -> Duration {
+    let of = || {
+        let told = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // Behind the name, which may have spaces: the state, ten numbers of other things, then its own time and its
+        // children's, each for the program and for the kernel.
+        let behind = told.rsplit_once(") ")?.1.split(' ').skip(11).take(4);
+        behind.map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()
+    };
+    let per_second = rustix::param::clock_ticks_per_second();
+    Duration::from_millis(of().unwrap_or_default() * 1000 / per_second)
+}
+
 /// A process, and all that it started, directly or not.
 fn family(process: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -137,7 +151,7 @@ mod tests {
     use std::process::Command;
     use std::thread;
 
-    use rustix::process::{Pid, Signal, kill_process_group};
+    use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
     use super::*;
 
@@ -161,6 +175,19 @@ mod tests {
         };
         assert!(becomes("while :; do :; done", true));
         assert!(becomes("exec sleep 100", false));
+    }
+
+    #[test]
+    fn the_time_of_an_ended_process_has_that_of_its_children() {
+        // The limit ends the child after a second on a processor.
+        let script = "(ulimit -t 1; while :; do :; done); exit 0";
+        let mut child = Command::new("sh").args(["-c", script]).spawn().expect("starts");
+        let process = Pid::from_child(&child);
+        waitid(WaitId::Pid(process), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).expect("ends");
+        let took = processor_time(child.id());
+        assert!((900..5000).contains(&took.as_millis()), "{took:?}");
+        child.wait().expect("it has ended");
+        assert_eq!(processor_time(child.id()), Duration::ZERO);
     }
 
     #[test]

@@ -156,9 +156,11 @@ fn append(journal: &mut File, test: &TestResult) -> io::Result<()> {
 }
 
 fn show(test: &TestResult) {
-    let TestResult { place, name, verdict, seconds, kept, .. } = test;
+    let TestResult { place, name, verdict, seconds, processor_seconds, kept, .. } = test;
     match verdict {
-        Verdict::Passed => println!("pass  [{place}] {name}  {seconds:.1} s"),
+        Verdict::Passed => {
+            println!("pass  [{place}] {name}  {seconds:.1} s, {processor_seconds:.1} computing")
+        }
         Verdict::Skipped { reason } => println!("skip  [{place}] {name}: {reason}"),
         Verdict::Failed { reason } => {
             println!("FAIL  [{place}] {name}  {seconds:.1} s");
@@ -196,6 +198,7 @@ mod tests {
             name: name.to_owned(),
             verdict,
             seconds: 1.5,
+            processor_seconds: 1.0,
             ran: true,
             kept: None,
         };

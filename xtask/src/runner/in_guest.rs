@@ -69,9 +69,10 @@ impl<'a> Guests<'a> {
         let path = format!("{DIRECTORY}/{}", program.name);
         let words = [path.as_str()].into_iter().chain(libtest::arguments(test));
         let job = Job { timeout: Some(timeout), tracks: true, ..Job::new(words) };
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), guest.processor_time());
         let (outcome, output, errors) = guest.run_captured(&job)?;
         let took = begin.elapsed();
+        let computed = guest.processor_time().saturating_sub(before);
         let (output, errors) = (String::from_utf8_lossy(&output), String::from_utf8_lossy(&errors));
         let printed = format!("{output}\n{errors}");
         let mut tasks = String::new();
@@ -113,6 +114,6 @@ impl<'a> Guests<'a> {
             ("what it left behind", outcome.left),
             ("what the guest's kernel printed meanwhile", outcome.console.join("\n")),
         ];
-        Ok((Ran { verdict, took, ran: true, details }, alive))
+        Ok((Ran { verdict, took, computed, ran: true, details }, alive))
     }
 }

@@ -1,16 +1,16 @@
 //! Runs one test on this machine.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use handoff_lab::{Error, KeptWaiting, Result, StopFlag, Trying};
+use handoff_lab::{Error, KeptWaiting, Result, StopFlag, Trying, processor_time};
 use handoff_testbed::die_with_us;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::libtest;
 use crate::plan::Plan;
@@ -33,7 +33,7 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     command.process_group(0);
     die_with_us(&mut command, Signal::KILL);
     let begin = Instant::now();
-    let status = wait(&mut command, plan.timeout, stop)?;
+    let (status, computed) = wait(&mut command, plan.timeout, stop)?;
     let ended = match status {
         Some(status) => format!("ended with {status}"),
         None => format!("was ended after {} s", plan.timeout.as_secs()),
@@ -45,19 +45,27 @@ pub(super) fn run(program: &Program, test: &str, plan: &Plan, stop: &StopFlag) -
     let well = status.is_some_and(|status| status.success());
     let verdict = libtest::verdict(test, &printed, well, &ended);
     let details = vec![("all that it printed", printed)];
-    Ok(Ran { verdict, took, ran: true, details })
+    Ok(Ran { verdict, took, computed, ran: true, details })
 }
 
-/// How the command ended; `None` if it took longer than `limit`, and we ended it. Time in which it was kept from
-/// running does not count, up to three times the limit.
-fn wait(command: &mut Command, limit: Duration, stop: &StopFlag) -> Result<Option<ExitStatus>> {
+/// How the command ended, and how long it was on a processor; `None` if it took longer than `limit`, and we ended it.
+/// Time in which it was kept from running does not count, up to three times the limit.
+fn wait(
+    command: &mut Command,
+    limit: Duration,
+    stop: &StopFlag,
+) -> Result<(Option<ExitStatus>, Duration)> {
     let what = command.get_program().display().to_string();
     let mut child = command.spawn().trying(&what)?;
     let group = Pid::from_child(&child);
     let (begin, mut kept_waiting) = (Instant::now(), KeptWaiting::of(child.id()));
     loop {
-        if let Some(status) = child.try_wait().trying(&what)? {
-            return Ok(Some(status));
+        // Its time is known until somebody has waited for it.
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let ended = waitid(WaitId::Pid(group), look).map_err(io::Error::from).trying(&what)?;
+        if ended.is_some() {
+            let computed = processor_time(child.id());
+            return Ok((Some(child.wait().trying(&what)?), computed));
         }
         let stopped = stop.load(Ordering::Acquire);
         if stopped || begin.elapsed() > limit + kept_waiting.total().min(3 * limit) {
@@ -68,8 +76,9 @@ fn wait(command: &mut Command, limit: Duration, stop: &StopFlag) -> Result<Optio
                 thread::sleep(LOOK);
             }
             let _ = kill_process_group(group, Signal::KILL);
+            let computed = processor_time(child.id());
             child.wait().trying(&what)?;
-            return if stopped { Err(Error::Stopped) } else { Ok(None) };
+            return if stopped { Err(Error::Stopped) } else { Ok((None, computed)) };
         }
         thread::sleep(LOOK);
     }
@@ -214,6 +223,7 @@ mod tests {
                 name: format!("{FIXTURES}{test}"),
                 verdict: Verdict::Passed,
                 seconds: 7.0,
+                processor_seconds: 6.0,
                 ran: true,
                 kept: None,
             })

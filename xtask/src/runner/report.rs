@@ -37,6 +37,8 @@ pub struct TestResult {
     pub verdict: Verdict,
     /// How long it took.
     pub seconds: f64,
+    /// How long it was on a processor; in a guest, the emulator.
+    pub processor_seconds: f64,
     /// False if it failed because there was no guest for it.
     pub ran: bool,
     /// The file with everything known about a failed test.
@@ -57,6 +59,10 @@ pub struct Report {
     pub skipped: usize,
     /// Every test, in the order in which they ended.
     pub tests: Vec<TestResult>,
+    /// The guests that booted.
+    pub boots: usize,
+    /// How long their emulators were on a processor until they were up.
+    pub boots_processor_seconds: f64,
     /// The places where this machine cannot boot a guest, and why.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub left_out: BTreeMap<String, String>,
@@ -85,6 +91,8 @@ impl Report {
 pub(crate) struct Ran {
     pub(crate) verdict: Verdict,
     pub(crate) took: Duration,
+    /// How long it was on a processor.
+    pub(crate) computed: Duration,
     pub(crate) ran: bool,
     /// Titles and texts for the file about a failed test.
     pub(crate) details: Vec<(&'static str, String)>,
@@ -93,6 +101,7 @@ pub(crate) struct Ran {
 impl Ran {
     pub(crate) fn failed(reason: String) -> Self {
         let verdict = Verdict::Failed { reason };
-        Self { verdict, took: Duration::ZERO, ran: true, details: Vec::new() }
+        let (took, computed) = (Duration::ZERO, Duration::ZERO);
+        Self { verdict, took, computed, ran: true, details: Vec::new() }
     }
 }

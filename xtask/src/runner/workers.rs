@@ -173,7 +173,12 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
             let mut running = match guest.take() {
                 Some(running) => running,
                 None => match self.guests.boot(programs, kernel, self.stop) {
-                    Ok(running) => running,
+                    Ok(running) => {
+                        let report = &mut self.results().0;
+                        report.boots += 1;
+                        report.boots_processor_seconds += running.processor_time().as_secs_f64();
+                        running
+                    }
                     Err(error) => {
                         self.queues()[number].tests.push_front((program, test));
                         return Err(error);
@@ -206,13 +211,12 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
     /// Leaves out the remaining tests of a stage for which this machine cannot boot a guest.
     fn leave_out(&self, number: usize, stage: &Stage, reason: String) {
         self.queues()[number].tests.clear();
-        let report = &mut self.results.lock().unwrap_or_else(PoisonError::into_inner).0;
-        report.left_out.insert(stage.place(), reason);
+        self.results().0.left_out.insert(stage.place(), reason);
     }
 
     fn record(&self, stage: &Stage, name: &str, ran: Ran) {
         let place = stage.place();
-        let Ran { verdict, took, ran, details } = ran;
+        let Ran { verdict, took, computed, ran, details } = ran;
         let verdict = self.plan.may_skip.judge(&place, name, verdict);
         let kept = match (&verdict, &self.plan.keep) {
             (Verdict::Failed { reason }, Some(directory)) => {
@@ -220,11 +224,22 @@ impl<'a, F: FnMut(&TestResult) + Send> Session<'a, F> {
             }
             _ => None,
         };
-        let seconds = took.as_secs_f64();
-        let result = TestResult { place, name: name.to_owned(), verdict, seconds, ran, kept };
-        let (report, each) = &mut *self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = TestResult {
+            place,
+            name: name.to_owned(),
+            verdict,
+            seconds: took.as_secs_f64(),
+            processor_seconds: computed.as_secs_f64(),
+            ran,
+            kept,
+        };
+        let (report, each) = &mut *self.results();
         each(&result);
         report.add(result);
+    }
+
+    fn results(&self) -> MutexGuard<'_, (Report, F)> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn queues(&self) -> MutexGuard<'_, Vec<Queue<'a>>> {

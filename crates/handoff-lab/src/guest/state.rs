@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::cache::Cache;
 use crate::console::Console;
 use crate::machine::Acceleration;
+use crate::scheduled::processor_time;
 use crate::tool::StopFlag;
 
 /// How often a wait checks the stop flag and the guest's state.
@@ -57,5 +58,10 @@ impl Guest {
     /// How the guest's instructions are executed; never [`Acceleration::Auto`].
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
+    }
+
+    /// How long the guest's emulator was on a processor until now.
+    pub fn processor_time(&self) -> Duration {
+        processor_time(self.process.id())
     }
 }
