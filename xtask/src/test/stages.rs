@@ -2,9 +2,8 @@
 
 use super::Tier;
 
-/// Programs whose tests need nothing that a kernel may lack, but test what kernels do: sending,
-/// receiving, waiting. They run on this machine among the hermetic ones, and on each of the lab's
-/// kernels.
+/// Programs whose tests need nothing that a kernel may lack, but test what kernels do: sending, receiving, waiting. They
+/// run on this machine among the hermetic ones, and on the lab's kernels.
 const OF_KERNELS: [&str; 30] = [
     "allocations",
     "buffer_pool",
@@ -42,6 +41,34 @@ const OF_KERNELS: [&str; 30] = [
 const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user,http::answers::,http::bodies::,\
                               http::lifecycle::,http::requests::,serve::ends::";
 
+/// Of the tests of kernels, those that no kernel answers in its own way: they are about our tasks, our limits and many
+/// connections. In old kernels they run among the long forms.
+const ALIKE_IN_OLD_KERNELS: [&str; 9] = [
+    "crowd::",
+    "handoff_testbed::",
+    "http::lifecycle::",
+    "lent_bytes::",
+    "peers::",
+    "tokio_runtime::page::",
+    "tokio_runtime::sockets::",
+    "tokio_runtime::threads::",
+    "veth::",
+];
+
+/// Of the programs of kernels, those that use what the newest kernel has and this machine's may lack: receiving into
+/// registered memory, virtio-net, netem. The others run there among the long forms.
+const OF_NEW_KERNELS: [&str; 9] = [
+    "allocations",
+    "handoff_testbed::topology",
+    "kernels",
+    "loans",
+    "probe",
+    "receive_into",
+    "registration",
+    "send",
+    "stages",
+];
+
 /// On 7.3 run the tests that need it, which are in modules of this name, and one of whether it boots.
 const OF_LINUX_73: &str = "kernels::,bench::linux73::,rx_queue::linux73::,cp::nic::linux73::";
 
@@ -55,13 +82,16 @@ const WITHOUT_RDS: [&str; 4] = [
 ];
 
 /// Tests that show nothing in a guest that this machine, or another test in the guest, does not show.
-const ONLY_HERE: [&str; 10] = [
+const ONLY_HERE: [&str; 13] = [
+    "bench::native::programs::",
     "cp::native::crowd::",
+    "own_engine::native::hardship::",
     "published::native::rds",
     "published::native::recv",
     "published::native::send",
     "published::native::splice",
     "rds_command::native::crowd::",
+    "rds_command::native::own::",
     "relay::native::crowd::",
     "sandbox::native::",
     "serve::native::crowd::",
@@ -70,9 +100,10 @@ const ONLY_HERE: [&str; 10] = [
 
 /// Tests that take a minute or more to show for another table, or for more rows, what a shorter one shows: they are among
 /// the long forms.
-const LONG: [&str; 7] = [
+const LONG: [&str; 8] = [
     "bench::guest::other_host::several_connections",
     "bench::guest::recv::several_connections",
+    "bench::native::lab::block::",
     "bench::native::lab::http::",
     "bench::native::lab::rds::",
     "bench::native::lab::recv::",
@@ -91,12 +122,20 @@ pub(super) fn of(tiers: &[Tier], soak: bool) -> Vec<String> {
     let mut stages = Vec::new();
     let long_forms: &[&str] = if soak { &[] } else { &LONG };
     if tiers.contains(&Tier::Guest) {
-        let names = OF_KERNELS.map(|name| format!("{name}::")).join(",");
+        let all_of = |names: &[&str]| {
+            names.iter().map(|name| format!("{name}::")).collect::<Vec<_>>().join(",")
+        };
+        let (alike, new): (&[&str], &[&str]) = match soak {
+            true => (&[], &OF_KERNELS),
+            false => (&ALIKE_IN_OLD_KERNELS, &OF_NEW_KERNELS),
+        };
+        let mut old = format!("{},{OF_OLD_KERNELS}", all_of(&OF_KERNELS));
+        alike.iter().for_each(|name| old += &format!(",-{name}"));
         let elsewhere = WITHOUT_RDS.iter().chain(&ONLY_HERE).chain(long_forms);
         stages.push(format!("7.2:native,guest:{}", without(elsewhere)));
         stages.push(format!("7.2:native,guest:{},{}", WITHOUT_RDS.join(","), without(&ONLY_HERE)));
-        stages.push(format!("bookworm:hermetic,native:{names},{OF_OLD_KERNELS}"));
-        stages.push(format!("7.2:hermetic:{names}"));
+        stages.push(format!("bookworm:hermetic,native:{old}"));
+        stages.push(format!("7.2:hermetic:{}", all_of(new)));
         stages.push("7.3:native,guest,linux73:".to_owned() + OF_LINUX_73);
     }
     if tiers.contains(&Tier::Native) {

@@ -72,7 +72,7 @@ fn a_witness_sees_what_a_device_copies() {
 fn many_devices_at_once() {
     driver_or_skip!();
     // As many as the driver allows.
-    let count = if std::env::var_os("HANDOFF_SOAK").is_some() { 64 } else { 16 };
+    let count = if std::env::var_os("HANDOFF_SOAK").is_some() { 64 } else { 6 };
     let files = Files::new(count, 1 << 20);
     // Each engine's are added one by one, and the engines' together.
     let add = |place: usize| {

@@ -166,6 +166,7 @@ fn a_command_runs_in_the_container_and_may_end_in_every_way() {
 
 #[test]
 fn a_kill_at_any_time_is_put_back() {
+    const TURNS: u32 = 12;
     let (host, container) = (Host::new(), Container::new());
     let device = host.device();
     let (before, links_before) = (host.settings(), links(&host));
@@ -179,9 +180,9 @@ fn a_kill_at_any_time_is_put_back() {
     let mut whole = begin.elapsed();
     host.answer(&["restore", device]);
     let mut caught = 0;
-    for turn in 0..24 {
+    for turn in 0..TURNS {
         let (mut child, begin) = (start(), Instant::now());
-        std::thread::sleep(whole * turn / 24);
+        std::thread::sleep(whole * turn / TURNS);
         child.kill().expect("kills");
         // Where it ended before, its lease stays as well.
         let killed = child.wait().expect("ends").code().is_none();
@@ -207,7 +208,7 @@ fn a_kill_at_any_time_is_put_back() {
             fs::remove_file(path).expect("removes");
         }
     }
-    assert!(caught > 2, "only {caught} were killed midway");
+    assert!(caught > 1, "only {caught} were killed midway");
 }
 
 #[test]

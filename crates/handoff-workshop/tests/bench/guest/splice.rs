@@ -38,7 +38,8 @@ fn assert_nothing_is_out() {
 /// In one run, since the meter takes longer to attach than a row takes.
 #[test]
 fn every_row_passes_sends_and_relays_what_it_says_and_gives_back_what_was_lent() {
-    let rows = rows("^(depth=(1|32)|file-send|relay) ");
+    // Other depths, and relays of four sockets, are the same code.
+    let rows = rows("^(depth=32 |file-send |relay (virtio-net|apart|zcrx|get|splice|copy))");
     let streams = rows.iter().position(|row| row["config"]["op"] != "pass");
     let (pages, streams) = rows.split_at(streams.expect("rows of both"));
     assert_pages_are_passed(pages);
@@ -49,7 +50,7 @@ fn every_row_passes_sends_and_relays_what_it_says_and_gives_back_what_was_lent()
 fn assert_pages_are_passed(rows: &[Value]) {
     let lent = ["get", "get-each", "get-linked", "get-nop", "get-put", "get-kept"];
     let all = [&["splice", "op-splice"][..], &lent].concat();
-    assert_eq!(engines(rows), [&all[..], &all].concat());
+    assert_eq!(engines(rows), all);
     for row in rows {
         let number = |key: &str| number(row, key);
         assert!(number("copied_share_witness") < 0.05, "{row}");
@@ -72,8 +73,7 @@ fn assert_streams_are_copied_as_told(rows: &[Value]) {
     let sends = ["sendfile", "splice", "copy", "get", "get-kept"];
     let spans = ["apart chunk=64k", "zcrx chunk=64k", "zcrx chunk=4k"];
     let relays = ["get-buf", "splice", "copy"];
-    // One stream, and four.
-    let wire = [&sends[..], &spans, &relays, &spans, &relays].concat();
+    let wire = [&sends[..], &spans, &relays].concat();
     assert_eq!(engines(rows), [&wire[..], &sends, &relays].concat());
     let (over_wire, over_virtio_net) = rows.split_at(wire.len());
     // Of ends that join the packet before them the kernel tells that they were copied, though they were not.
