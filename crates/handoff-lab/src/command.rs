@@ -23,6 +23,7 @@ mod run;
 mod runner;
 
 pub use guest_options::{Carried, GuestOptions, Prepared};
+pub use run::TIMED_OUT;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -63,9 +64,6 @@ pub enum Command {
     /// Remove everything that the lab has built
     Clean,
 }
-
-/// Exit code where a command in a guest was ended at its time-out, or hung together with its guest.
-pub const TIMED_OUT: u8 = 124;
 
 /// Runs a subcommand and returns the exit code of the process.
 ///

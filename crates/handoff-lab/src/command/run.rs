@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use handoff_sys::hangup;
 
-use super::TIMED_OUT;
 use super::guest_options::{GuestOptions, split_pair};
 use crate::console::Fault;
 use crate::error::{Error, Result};
@@ -16,6 +15,9 @@ use crate::guest::{self, Guest};
 use crate::job::{self, Ending, Input, Job, Outcome, Stream};
 use crate::machine::Machine;
 use crate::tool::StopFlag;
+
+/// Exit code where a command in a guest was ended at its time-out, or hung together with its guest.
+pub const TIMED_OUT: u8 = 124;
 
 const AFTER_HELP: &str = "\
 Examples:
