@@ -9,12 +9,12 @@
 //! 3. Where instructions are counted, speeds and ratios are those of the server's instructions: no engine is
 //!    charged for the load.
 
-mod bed;
 mod kernel_loop;
 mod load;
 mod ours;
 mod program;
 mod served;
+mod testbed;
 
 use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 
@@ -25,11 +25,11 @@ use handoff_command::{Context, Failure};
 use handoff_testbed::instructions;
 
 use self::{
-    bed::Bed,
     kernel_loop::KernelLoop,
     ours::Ours,
     program::Program,
     served::{Device, Served},
+    testbed::Testbed,
 };
 use crate::{
     lab,
@@ -178,8 +178,8 @@ impl Bench for BlockArgs {
         lab::load_in_guest("ublk_drv")?;
         let not_possible = |error: handoff_block::Error| Failure::NotPossible(error.to_string());
         handoff_block::Control::open().map_err(not_possible)?;
-        let bed = Bed::new(self)?;
-        let subjects = subjects(self, &bed, context.stop.flag());
+        let testbed = Testbed::new(self)?;
+        let subjects = subjects(self, &testbed, context.stop.flag());
         let counted = instructions::counting();
         // The plan makes each engine anew for each slot: a file or device is served by one at a time.
         let plan = self.plan(subjects.len());
@@ -197,7 +197,7 @@ impl Bench for BlockArgs {
             }
         }
         witness::attest(&subjects, &mut measured.rows, self.run.meter, &context.stop)?;
-        Ok((measured, format!("served from {}\n", bed.kind)))
+        Ok((measured, format!("served from {}\n", testbed.kind)))
     }
 
     fn subject(&self, _report: &Report) -> String {
@@ -210,12 +210,16 @@ impl Bench for BlockArgs {
 }
 
 /// All rows that match `--only`, and their baselines, in the table's order.
-fn subjects<'a>(args: &'a BlockArgs, bed: &'a Bed, stop: &'a AtomicBool) -> Vec<Subject<'a>> {
+fn subjects<'a>(
+    args: &'a BlockArgs,
+    testbed: &'a Testbed,
+    stop: &'a AtomicBool,
+) -> Vec<Subject<'a>> {
     let limited_to_loop = |job: &Job, target: &str| job.rate.is_none() || target == "loop";
     let mut subjects = Vec::new();
     for job in JOBS {
         for (target, kind, files) in TARGETS.into_iter().filter(|it| limited_to_loop(&job, it.0)) {
-            let files = &bed.paths[..files];
+            let files = &testbed.paths[..files];
             // The best engine comes last: the others are compared with the first.
             for engine in Engine::ALL.into_iter().rev() {
                 let spec = Spec {

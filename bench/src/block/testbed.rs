@@ -22,7 +22,7 @@ const DISK: u64 = 1 << 10;
 const WITHOUT_MEMORY: &str = "two disks without memory (null_blk)";
 
 /// Two files or block devices. What was made for the bench is removed on drop.
-pub(super) struct Bed {
+pub(super) struct Testbed {
     pub(super) paths: [PathBuf; 2],
     pub(super) kind: &'static str,
     _made: Made,
@@ -34,8 +34,8 @@ enum Made {
     Disks { _disks: [NullDisk; 2] },
 }
 
-impl Bed {
-    /// Takes what the user gave. By default the bed makes disks without memory where instructions are counted,
+impl Testbed {
+    /// Takes what the user gave. By default the testbed makes disks without memory where instructions are counted,
     /// since a file system's work belongs to no engine, and files where time is measured.
     pub(super) fn new(args: &BlockArgs) -> Result<Self, Failure> {
         match <[PathBuf; 2]>::try_from(args.backing.clone()) {

@@ -9,8 +9,8 @@ fn args(line: &str) -> Result<BlockArgs, clap::Error> {
 
 fn names(line: &str) -> Vec<String> {
     let (args, stop) = (args(line).unwrap(), AtomicBool::new(false));
-    let bed = Bed::new(&args).unwrap();
-    subjects(&args, &bed, &stop).into_iter().map(|subject| subject.name).collect()
+    let testbed = Testbed::new(&args).unwrap();
+    subjects(&args, &testbed, &stop).into_iter().map(|subject| subject.name).collect()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn what_cannot_be_meant_is_refused() {
         assert!(args(line).is_err(), "{line}");
     }
     let one = args("--backing /dev/null").unwrap();
-    assert!(matches!(Bed::new(&one), Err(Failure::Usage(text)) if text.contains("twice")));
+    assert!(matches!(Testbed::new(&one), Err(Failure::Usage(text)) if text.contains("twice")));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::{
 use handoff_testbed::Namespace;
 use rustix::net::{RecvFlags, recv};
 
-use super::bed::Bed;
+use super::testbed::Testbed;
 use crate::network::{TIMEOUT, drain::take};
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
@@ -31,8 +31,8 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    pub(super) fn new(bed: &Bed, address: (Ipv4Addr, u16)) -> Self {
-        let namespace = bed.network().connecting().namespace().clone();
+    pub(super) fn new(testbed: &Testbed, address: (Ipv4Addr, u16)) -> Self {
+        let namespace = testbed.network().connecting().namespace().clone();
         Self { namespace, address }
     }
 

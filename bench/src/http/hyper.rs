@@ -19,9 +19,9 @@ use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, runtime::Runtime};
 
 use super::{
-    bed::{Bed, Port},
     ours::Source,
     served::{Copies, Server},
+    testbed::{Port, Testbed},
 };
 
 /// Bytes of a file that are read at a time.
@@ -71,12 +71,12 @@ impl Hyper {
     ///
     /// One line with the error.
     pub(super) fn new(
-        bed: &Bed,
+        testbed: &Testbed,
         port: &Port<'_>,
         source: Source,
         size: u64,
     ) -> Result<Self, String> {
-        let path = bed.path(size);
+        let path = testbed.path(size);
         let line = |error: io::Error| format!("{}: {error}", path.display());
         let answers = match source {
             Source::File => Answers::File(Arc::new(File::open(&path).map_err(line)?), size),

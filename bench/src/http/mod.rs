@@ -13,11 +13,11 @@
 //!    copied for the server.
 
 mod asking;
-mod bed;
 mod hyper;
 mod ours;
 mod program;
 mod served;
+mod testbed;
 mod wrk;
 
 use std::sync::atomic::AtomicBool;
@@ -27,11 +27,11 @@ use handoff_command::quantity::{parse_count, parse_size};
 use handoff_command::{Context, Failure};
 
 use self::{
-    bed::Bed,
     hyper::Hyper,
     ours::{Ours, Source},
     program::Program,
     served::{MakeServer, Served},
+    testbed::Testbed,
 };
 use crate::{
     lab,
@@ -112,8 +112,8 @@ pub struct HttpArgs {
 
 fn parse_connections(text: &str) -> Result<u32, String> {
     let count = parse_count(text)?;
-    if count > bed::MOST_CONNECTIONS {
-        return Err(format!("at most {} connections", bed::MOST_CONNECTIONS));
+    if count > testbed::MOST_CONNECTIONS {
+        return Err(format!("at most {} connections", testbed::MOST_CONNECTIONS));
     }
     Ok(count)
 }
@@ -170,8 +170,8 @@ impl Bench for HttpArgs {
         wrk::must_be_there().map_err(Failure::NotPossible)?;
         let pinned = Pinned::to(self.cpu).map_err(Failure::Usage)?;
         let jobs = self.jobs();
-        let bed = Bed::new(&jobs, &pinned)?;
-        let subjects = subjects(self, &jobs, &bed, context.stop.flag());
+        let testbed = Testbed::new(&jobs, &pinned)?;
+        let subjects = subjects(self, &jobs, &testbed, context.stop.flag());
         // The plan makes each engine anew for each slot, because there are fewer ports than rows.
         let plan = Plan { compare: Compare::Cost, ..self.plan(subjects.len()) };
         let mut measured = self.measure_rows(&subjects, plan, &context.stop)?;
@@ -199,46 +199,49 @@ impl Bench for HttpArgs {
 fn subjects<'a>(
     args: &'a HttpArgs,
     jobs: &[Job],
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     stop: &'a AtomicBool,
 ) -> Vec<Subject<'a>> {
     let mut subjects = Vec::new();
     for &job in jobs {
         let mut add = |engine: &str, make: MakeServer<'a>| {
-            subjects.push(subject(job, engine, bed, make));
+            subjects.push(subject(job, engine, testbed, make));
         };
-        add("nginx", Box::new(move |port| Ok(Box::new(Program::nginx(bed, port, stop)?))));
-        add("serve", Box::new(move |port| Ok(Box::new(Program::serve(bed, port, stop)?))));
+        add("nginx", Box::new(move |port| Ok(Box::new(Program::nginx(testbed, port, stop)?))));
+        add("serve", Box::new(move |port| Ok(Box::new(Program::serve(testbed, port, stop)?))));
         for (engine, source) in [("file", Source::File), ("bytes", Source::Bytes)] {
-            add(engine, Box::new(move |port| Ok(Box::new(Ours::new(bed, port, source, job)?))));
+            add(engine, Box::new(move |port| Ok(Box::new(Ours::new(testbed, port, source, job)?))));
         }
         for (engine, source) in [("hyper-file", Source::File), ("hyper-bytes", Source::Bytes)] {
             let size = job.size;
-            add(engine, Box::new(move |port| Ok(Box::new(Hyper::new(bed, port, source, size)?))));
+            add(
+                engine,
+                Box::new(move |port| Ok(Box::new(Hyper::new(testbed, port, source, size)?))),
+            );
         }
         subjects.extend(args.programs.peer.iter().map(|(name, command)| {
             let make: MakeServer<'a> =
-                Box::new(move |port| Ok(Box::new(Program::start(command, bed, port, stop)?)));
-            Subject { peer: true, baseline: false, ..subject(job, name, bed, make) }
+                Box::new(move |port| Ok(Box::new(Program::start(command, testbed, port, stop)?)));
+            Subject { peer: true, baseline: false, ..subject(job, name, testbed, make) }
         }));
     }
     args.run.keep_wanted(&mut subjects);
     subjects
 }
 
-fn subject<'a>(job: Job, engine: &str, bed: &'a Bed, make: MakeServer<'a>) -> Subject<'a> {
+fn subject<'a>(job: Job, engine: &str, testbed: &'a Testbed, make: MakeServer<'a>) -> Subject<'a> {
     let config = Config {
         bytes: Some(job.size),
         op: Some(GET.to_owned()),
         proto: Some("tcp".to_owned()),
         sockets: Some(job.connections),
-        target: Some(bed.network().joint().name().to_owned()),
-        mtu: Some(bed::MTU),
-        gro: Some(bed.network().load().gro),
+        target: Some(testbed.network().joint().name().to_owned()),
+        mtu: Some(testbed::MTU),
+        gro: Some(testbed.network().load().gro),
         ..Config::default()
     };
     let name = format!("connections={} {engine}", job.connections);
-    let subject = Subject::new(name, engine, config, move || Served::new(&make, bed, job));
+    let subject = Subject::new(name, engine, config, move || Served::new(&make, testbed, job));
     Subject { baseline: engine == "nginx", ..subject }
 }
 

@@ -20,8 +20,8 @@ use tower_service::Service;
 
 use super::{
     Job,
-    bed::{Bed, Port},
     served::{Copies, Counts, Server},
+    testbed::{Port, Testbed},
 };
 
 /// The most connections that the server takes.
@@ -76,12 +76,12 @@ impl Ours {
     ///
     /// One line with the error.
     pub(super) fn new(
-        bed: &Bed,
+        testbed: &Testbed,
         port: &Port<'_>,
         source: Source,
         job: Job,
     ) -> Result<Self, String> {
-        let path = bed.path(job.size);
+        let path = testbed.path(job.size);
         let line = |error: std::io::Error| format!("{}: {error}", path.display());
         let answers = match source {
             Source::File => Answers::File(Arc::new(File::open(&path).map_err(line)?), job.size),

@@ -5,8 +5,8 @@ use std::{fs, sync::atomic::AtomicBool, time::Duration};
 use handoff_sys::companion::{self, PRODUCT};
 
 use super::{
-    bed::{Bed, Port},
     served::{Copies, Server},
+    testbed::{Port, Testbed},
     wrk::installed,
 };
 use crate::{measure::Slot, network};
@@ -47,16 +47,16 @@ impl<'a> Program<'a> {
     ///
     /// One line that says that nginx is not installed.
     pub(super) fn nginx(
-        bed: &'a Bed,
+        testbed: &'a Testbed,
         port: &Port<'_>,
         stop: &'a AtomicBool,
     ) -> Result<Self, String> {
         let program = installed("nginx")?;
-        let text = bed.placeholders(port).fill(CONFIGURATION);
-        let file = bed.directory().join("nginx.conf");
+        let text = testbed.placeholders(port).fill(CONFIGURATION);
+        let file = testbed.directory().join("nginx.conf");
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         let (program, file) = (program.display(), file.display());
-        Self::start(&format!("exec {program} -p {{root}} -c {file} -e stderr"), bed, port, stop)
+        Self::start(&format!("exec {program} -p {{root}} -c {file} -e stderr"), testbed, port, stop)
     }
 
     /// Starts `handoff serve` with one thread.
@@ -65,7 +65,7 @@ impl<'a> Program<'a> {
     ///
     /// One line that says that `handoff` is not installed.
     pub(super) fn serve(
-        bed: &'a Bed,
+        testbed: &'a Testbed,
         port: &Port<'_>,
         stop: &'a AtomicBool,
     ) -> Result<Self, String> {
@@ -74,7 +74,7 @@ impl<'a> Program<'a> {
         let program = program.display();
         let command =
             format!("exec {program} serve {{root}} --threads 1 --listen {{addr}}:{{port}}");
-        Self::start(&command, bed, port, stop)
+        Self::start(&command, testbed, port, stop)
     }
 
     /// Starts a server's command.
@@ -84,12 +84,12 @@ impl<'a> Program<'a> {
     /// One line that says that there is no shell.
     pub(super) fn start(
         command: &str,
-        bed: &'a Bed,
+        testbed: &'a Testbed,
         port: &Port<'_>,
         stop: &'a AtomicBool,
     ) -> Result<Self, String> {
         let (placeholders, namespace) =
-            (bed.placeholders(port), bed.network().connected().namespace());
+            (testbed.placeholders(port), testbed.network().connected().namespace());
         let program =
             network::program::Program::start(command, &placeholders, Some(namespace), stop)?;
         Ok(Self { program, stop })

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Job,
     asking::Asking,
-    bed::{Bed, Port},
+    testbed::{Port, Testbed},
     wrk::Wrk,
 };
 use crate::{
@@ -86,7 +86,7 @@ impl Copies {
 pub(super) struct Served<'a> {
     server: Box<dyn Server + 'a>,
     port: Port<'a>,
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     job: Job,
     /// Bytes of an answer's head.
     head: u64,
@@ -100,24 +100,28 @@ impl<'a> Served<'a> {
     /// # Errors
     ///
     /// One line that says why there is no server, or what it answers instead.
-    pub(super) fn new(make: &MakeServer<'a>, bed: &'a Bed, job: Job) -> Result<Self, String> {
-        let (port, network) = (bed.port()?, bed.network());
+    pub(super) fn new(
+        make: &MakeServer<'a>,
+        testbed: &'a Testbed,
+        job: Job,
+    ) -> Result<Self, String> {
+        let (port, network) = (testbed.port()?, testbed.network());
         let mut server = make(&port)?;
         let account = Account::new(network.napi_of_connected().to_vec(), vec![network]);
         let account = match server.process() {
             Some(process) => account.of_program(process),
             None => account,
         };
-        let asking = Asking::new(bed, port.address());
+        let asking = Asking::new(testbed, port.address());
         let head = ask(&mut *server, asking, job.size, 1)?;
-        Ok(Self { server, port, bed, job, head, account, attested: false })
+        Ok(Self { server, port, testbed, job, head, account, attested: false })
     }
 
     /// Works for the witness: requests whole answers, at least [`WITNESSED`] bytes.
     fn answer(&mut self) -> Result<Tally, String> {
         let times = WITNESSED.div_ceil(self.job.size);
         let before = self.server.copies();
-        let asking = Asking::new(self.bed, self.port.address());
+        let asking = Asking::new(self.testbed, self.port.address());
         ask(&mut *self.server, asking, self.job.size, times)?;
         let bytes = times * self.job.size;
         let copied = self.server.copies().since(before, bytes);
@@ -157,7 +161,7 @@ impl Engine for Served<'_> {
         if self.attested {
             return self.answer();
         }
-        let mut wrk = Wrk::start(self.bed, self.port.address(), self.job)?;
+        let mut wrk = Wrk::start(self.testbed, self.port.address(), self.job)?;
         self.get_going(&mut wrk, slot)?;
         let (arrived, copies) = (wrk.arrived()?, self.server.copies());
         let begun = self.account.begin(wrk.waits())?;
@@ -182,7 +186,7 @@ impl Engine for Served<'_> {
     }
 
     fn implied(&self, reported: f64) -> f64 {
-        reported + self.bed.network().joint().copies_of_sent()
+        reported + self.testbed.network().joint().copies_of_sent()
     }
 }
 

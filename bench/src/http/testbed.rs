@@ -12,10 +12,10 @@ use handoff_command::Failure;
 use super::Job;
 use crate::{
     network::{
-        bed::{self, Load},
         far::Network as _,
         pattern::Pattern,
         queues::OwnQueue,
+        testbed::{self, Load},
     },
     peer::Placeholders,
     processor::Pinned,
@@ -28,14 +28,14 @@ pub(super) const MOST_CONNECTIONS: u32 = 1_000;
 /// A directory whose file system has a page cache and a disk behind it.
 const DIRECTORY: &str = "/var/tmp";
 
-pub(super) struct Bed {
-    network: bed::Bed,
+pub(super) struct Testbed {
+    network: testbed::Testbed,
     directory: tempfile::TempDir,
     /// The processor that servers run on.
     cpu: usize,
 }
 
-impl Bed {
+impl Testbed {
     /// Makes the network of software NICs, or of veth where there are none, with servers on this processor and
     /// wrk on the others.
     ///
@@ -44,19 +44,19 @@ impl Bed {
     /// See [`Failure`].
     pub(super) fn new(jobs: &[Job], pinned: &Pinned) -> Result<Self, Failure> {
         let load = Load { mtu: MTU, gro: true };
-        let mut network = bed::Bed::new(load, &Pattern::new(), pinned.others())?;
+        let mut network = testbed::Testbed::new(load, &Pattern::new(), pinned.others())?;
         network.receive_at_both_ends()?;
         let failed =
             |error: io::Error| Failure::Failed(format!("no files in {DIRECTORY}: {error}"));
         let directory = tempfile::tempdir_in(DIRECTORY).map_err(failed)?;
-        let bed = Self { network, directory, cpu: pinned.cpu() };
+        let testbed = Self { network, directory, cpu: pinned.cpu() };
         for job in jobs {
-            fill(&bed.path(job.size), job.size).map_err(failed)?;
+            fill(&testbed.path(job.size), job.size).map_err(failed)?;
         }
-        Ok(bed)
+        Ok(testbed)
     }
 
-    pub(super) fn network(&self) -> &bed::Bed {
+    pub(super) fn network(&self) -> &testbed::Testbed {
         &self.network
     }
 
@@ -90,7 +90,7 @@ impl Bed {
 /// The address of one server.
 pub(super) struct Port<'a> {
     own: OwnQueue<'a>,
-    network: &'a bed::Bed,
+    network: &'a testbed::Testbed,
 }
 
 impl Port<'_> {

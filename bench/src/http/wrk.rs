@@ -12,7 +12,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Job, bed::Bed};
+use super::{Job, testbed::Testbed};
 use crate::{
     measure::Slot,
     network::TIMEOUT,
@@ -58,7 +58,11 @@ impl Wrk {
     /// # Errors
     ///
     /// One line that says why wrk does not start.
-    pub(super) fn start(bed: &Bed, address: (Ipv4Addr, u16), job: Job) -> Result<Self, String> {
+    pub(super) fn start(
+        testbed: &Testbed,
+        address: (Ipv4Addr, u16),
+        job: Job,
+    ) -> Result<Self, String> {
         let (address, port) = address;
         let Job { size, connections } = job;
         let program = installed("wrk")?;
@@ -67,7 +71,7 @@ impl Wrk {
              http://{address}:{port}/{size}",
             program.display()
         );
-        let network = bed.network();
+        let network = testbed.network();
         let namespace = network.connecting().namespace();
         let output = Output::new()?;
         let affinity = Affinity::Only(network.others());

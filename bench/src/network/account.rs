@@ -16,7 +16,7 @@ use std::{
 use handoff_testbed::instructions;
 use rustix::thread::gettid;
 
-use super::bed::Bed;
+use super::testbed::Testbed;
 use crate::{
     measure::{Cpu, Tally, Time},
     processor::Waits,
@@ -39,7 +39,7 @@ enum Worker {
 pub(crate) struct Account<'a> {
     worker: Worker,
     napi: Vec<PathBuf>,
-    beds: Vec<&'a Bed>,
+    testbeds: Vec<&'a Testbed>,
     with_processors: bool,
     attested: bool,
 }
@@ -57,9 +57,9 @@ pub(crate) struct Begun {
 
 impl<'a> Account<'a> {
     /// Counts the calling thread, and these threads of NICs, on these networks.
-    pub(crate) fn new(napi: impl IntoIterator<Item = PathBuf>, beds: Vec<&'a Bed>) -> Self {
+    pub(crate) fn new(napi: impl IntoIterator<Item = PathBuf>, testbeds: Vec<&'a Testbed>) -> Self {
         let napi = napi.into_iter().collect();
-        Self { worker: Worker::Caller, napi, beds, with_processors: false, attested: false }
+        Self { worker: Worker::Caller, napi, testbeds, with_processors: false, attested: false }
     }
 
     /// Counts also how busy all processors of this host are meanwhile.
@@ -189,10 +189,11 @@ impl<'a> Account<'a> {
 
     /// The bytes of simulated DMA on all networks; `None` if a network does not report them.
     fn simulated_dma(&self) -> Result<Option<u64>, String> {
-        if self.attested || self.beds.is_empty() {
+        if self.attested || self.testbeds.is_empty() {
             return Ok(None);
         }
-        let counts: Result<Vec<_>, _> = self.beds.iter().map(|bed| bed.simulated_dma()).collect();
+        let counts: Result<Vec<_>, _> =
+            self.testbeds.iter().map(|testbed| testbed.simulated_dma()).collect();
         Ok(counts?.into_iter().sum())
     }
 }

@@ -25,11 +25,11 @@ use ipnet::IpNet;
 use super::{
     account::Account,
     addresses,
-    bed::Load,
     far::{Connection, FarEnd, Network},
     pattern::Pattern,
     queues::{OwnQueue, Queues},
     sending_host::SendingHost,
+    testbed::Load,
 };
 use crate::peer::Placeholders;
 

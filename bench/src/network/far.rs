@@ -5,7 +5,7 @@ use std::{net::TcpStream, sync::Arc};
 
 use handoff_testbed::Namespace;
 
-use super::{account::Account, bed::Load, pattern::Pattern, queues::OwnQueue};
+use super::{account::Account, pattern::Pattern, queues::OwnQueue, testbed::Load};
 use crate::{peer::Placeholders, processor::Waits};
 
 /// The end of a connection that sends. Dropping it ends the connection.

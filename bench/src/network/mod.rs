@@ -5,7 +5,6 @@
 pub(crate) mod account;
 mod addresses;
 pub(crate) mod arrivals;
-pub(crate) mod bed;
 pub(crate) mod binding;
 pub(crate) mod card;
 pub(crate) mod descriptors;
@@ -19,6 +18,7 @@ pub(crate) mod queues;
 pub(crate) mod sender;
 pub(crate) mod sending_host;
 pub(crate) mod talk;
+pub(crate) mod testbed;
 
 use std::time::Duration;
 

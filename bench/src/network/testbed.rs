@@ -75,7 +75,7 @@ impl Joint {
 }
 
 /// The network of one load. It is removed when this value is dropped.
-pub(crate) struct Bed {
+pub(crate) struct Testbed {
     // The prepared settings are dropped before the pair, whose devices they put back.
     prepared: Vec<Prepared>,
     pair: Pair,
@@ -89,7 +89,7 @@ pub(crate) struct Bed {
     others: CpuSet,
 }
 
-impl Bed {
+impl Testbed {
     /// Joins two hosts by software NICs, or by veth if the kernel has none.
     ///
     /// # Errors
@@ -308,7 +308,7 @@ impl Bed {
     }
 }
 
-impl Network for Bed {
+impl Network for Testbed {
     fn load(&self) -> Load {
         self.load
     }
@@ -341,7 +341,7 @@ impl Network for Bed {
     }
 
     fn connect(&self, queue: Option<&OwnQueue<'_>>) -> Result<Connection, String> {
-        let (near, sender) = Bed::connect(self, queue.map_or(SHARED, OwnQueue::number))?;
+        let (near, sender) = Testbed::connect(self, queue.map_or(SHARED, OwnQueue::number))?;
         Ok((near, Box::new(sender)))
     }
 
@@ -365,7 +365,7 @@ impl Network for Bed {
     }
 
     fn reach(&self, own: &OwnQueue<'_>) -> Result<Option<Box<dyn FarEnd>>, String> {
-        let Some(connecting) = Bed::reach(self, own.number())? else { return Ok(None) };
+        let Some(connecting) = Testbed::reach(self, own.number())? else { return Ok(None) };
         Ok(Some(Box::new(self.sender(connecting)?)))
     }
 

@@ -17,7 +17,7 @@ use crate::{
     measure::{Engine, Reaped, Slot, Tally},
     network::{
         account::Account,
-        bed::{Bed, Joint},
+        testbed::{Joint, Testbed},
     },
     report::Latency,
     tasks::{self, own_user, spent},
@@ -70,10 +70,15 @@ pub(super) struct Exchange<'a, W> {
 
 impl<'a, W: Way> Exchange<'a, W> {
     /// Makes the engine. Its CPU time is that of the calling thread, of its NIC's threads, and of `workers`.
-    pub(super) fn new(bed: &'a Bed, job: Job, (way, far): (W, Far), workers: Vec<PathBuf>) -> Self {
-        let napi = bed.napi_of_connecting().iter().cloned();
-        let account = Account::new(napi.chain(workers), vec![bed]);
-        let simulated_dma = match bed.joint() {
+    pub(super) fn new(
+        testbed: &'a Testbed,
+        job: Job,
+        (way, far): (W, Far),
+        workers: Vec<PathBuf>,
+    ) -> Self {
+        let napi = testbed.napi_of_connecting().iter().cloned();
+        let account = Account::new(napi.chain(workers), vec![testbed]);
+        let simulated_dma = match testbed.joint() {
             Joint::Wire => tasks::named("wire-engine"),
             Joint::Veth | Joint::VirtioNet => Vec::new(),
         };

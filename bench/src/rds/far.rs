@@ -18,7 +18,7 @@ use rustix::{
 };
 
 use crate::{
-    network::{TIMEOUT, arrivals::Arrivals, bed::Bed},
+    network::{TIMEOUT, arrivals::Arrivals, testbed::Testbed},
     processor::Waits,
 };
 
@@ -60,12 +60,12 @@ impl Far {
     /// One line that says why they cannot be made.
     pub(super) fn start<T>(
         &mut self,
-        bed: &Bed,
+        testbed: &Testbed,
         make: impl FnOnce() -> Result<T, String> + Send + 'static,
         serve: impl FnOnce(T, &Post) -> Result<(), String> + Send + 'static,
     ) -> Result<(), String> {
         let (tell, told) = mpsc::channel();
-        let (post, others) = (self.post.clone(), bed.others());
+        let (post, others) = (self.post.clone(), testbed.others());
         let work = move || {
             post.arrivals.join();
             let placed = sched_setaffinity(None, &others)
@@ -76,7 +76,7 @@ impl Far {
             let served = made.and_then(|made| serve(made, &post));
             post.arrivals.end(served.err().unwrap_or_else(|| "the far end has ended".to_owned()));
         };
-        let namespace = bed.connected().namespace();
+        let namespace = testbed.connected().namespace();
         let thread = namespace.spawn("bench-far", work).map_err(|error| error.to_string())?;
         self.threads.push(thread);
         told.recv_timeout(TIMEOUT)

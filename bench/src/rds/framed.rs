@@ -10,7 +10,7 @@ use super::{
     far::{Far, Post},
     job::{Job, Op},
 };
-use crate::network::{TIMEOUT, bed::Bed};
+use crate::network::{TIMEOUT, testbed::Testbed};
 
 /// Bytes of the length before each message.
 const HEAD: usize = 4;
@@ -97,11 +97,11 @@ pub(super) struct Tcp {
 
 impl Tcp {
     /// Makes the connections, and a thread at the far end of each.
-    pub(super) fn new(bed: &Bed, job: Job) -> Result<(Self, Far), String> {
+    pub(super) fn new(testbed: &Testbed, job: Job) -> Result<(Self, Far), String> {
         let failed = |error: io::Error| format!("no connection: {error}");
         let (mut far, mut connections) = (Far::new()?, Vec::new());
         for _ in job.ports() {
-            let (near, distant) = bed.connection()?;
+            let (near, distant) = testbed.connection()?;
             near.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
             near.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
             connections.push(Framed::new(near).map_err(failed)?);
@@ -112,7 +112,7 @@ impl Tcp {
                 };
                 served.map_err(|error| format!("the far end failed: {error}"))
             };
-            far.start(bed, move || Framed::new(distant).map_err(failed), serve)?;
+            far.start(testbed, move || Framed::new(distant).map_err(failed), serve)?;
         }
         Ok((Self { connections, message: vec![7; job.bytes], copied: 0 }, far))
     }

@@ -4,7 +4,7 @@ use handoff::{Buffer, Region};
 use handoff_command::quantity::format_size;
 
 use crate::{
-    network::{bed::Bed, far::Network as _},
+    network::{far::Network as _, testbed::Testbed},
     report::Config,
 };
 
@@ -67,12 +67,12 @@ impl Job {
         format!("{op} {size} depth={} sockets={} {engine}", self.depth, self.sockets)
     }
 
-    pub(super) fn config(self, bed: &Bed) -> Config {
-        let load = bed.load();
+    pub(super) fn config(self, testbed: &Testbed) -> Config {
+        let load = testbed.load();
         Config {
             bytes: Some(self.bytes as u64),
             op: Some(self.op.name().to_owned()),
-            target: Some(bed.joint().name().to_owned()),
+            target: Some(testbed.joint().name().to_owned()),
             mtu: Some(load.mtu),
             gro: Some(load.gro),
             depth: Some(self.depth as u32),

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     measure::Reaped,
-    network::{TIMEOUT, bed::Bed},
+    network::{TIMEOUT, testbed::Testbed},
 };
 
 /// Bytes of a socket's receive buffer: as many as our own engine holds for a port.
@@ -86,8 +86,8 @@ pub(super) struct Kernel {
 
 impl Kernel {
     /// Makes the sockets at both ends.
-    pub(super) fn new(bed: &Bed, job: Job, mode: Mode) -> Result<(Self, Far), String> {
-        let [near, distant] = [bed.connecting(), bed.connected()].map(|end| end.v4());
+    pub(super) fn new(testbed: &Testbed, job: Job, mode: Mode) -> Result<(Self, Far), String> {
+        let [near, distant] = [testbed.connecting(), testbed.connected()].map(|end| end.v4());
         let answers = if job.op == Op::Ask { job.buffers() } else { 0 };
         let place = move |from, to, port, buffers| {
             let (_region, free) = job.memory(buffers)?;
@@ -99,9 +99,9 @@ impl Kernel {
         let mut far = Far::new()?;
         let serve =
             move |mut places: Vec<Place>, post: &Post| serve(&mut places, post, mode, job.op);
-        far.start(bed, move || all(distant, near, answers), serve)?;
+        far.start(testbed, move || all(distant, near, answers), serve)?;
         let places = || all(near, distant, job.buffers());
-        let namespace = bed.connecting().namespace();
+        let namespace = testbed.connecting().namespace();
         let places = namespace.run(places).map_err(|error| error.to_string())??;
         let buffers = job.buffers();
         let (batch, back) = (Vec::new(), Tally::default());

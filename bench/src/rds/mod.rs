@@ -45,8 +45,8 @@ use crate::{
     lab,
     measure::{Engine, Measured, Plan, Subject},
     network::{
-        bed::{Bed, Joint, Load},
         pattern::Pattern,
+        testbed::{Joint, Load, Testbed},
     },
     peer::{self, Figure, FigureOptions, ProgramOptions},
     processor::Pinned,
@@ -181,8 +181,8 @@ impl Bench for Rds<'_> {
 
     fn measure(&self, context: &Context) -> Result<(Measured, String), Failure> {
         let pinned = Pinned::to(self.args.cpu).map_err(Failure::Usage)?;
-        let mut bed = Bed::new(LOAD, &Pattern::new(), pinned.others())?;
-        bed.receive_at_both_ends()?;
+        let mut testbed = Testbed::new(LOAD, &Pattern::new(), pinned.others())?;
+        testbed.receive_at_both_ends()?;
         // Only one of the engines can use an address, so the rows are measured in two parts.
         let run = |subjects: &[Subject<'_>]| {
             let plan = self.plan(subjects.len());
@@ -190,8 +190,8 @@ impl Bench for Rds<'_> {
             self.measure_rows(subjects, plan, &context.stop)
         };
         let is_last = |subject: &Subject<'_>| comes_last(&subject.engine, subject.peer);
-        let mut first = self.subjects(&bed, pinned.cpu());
-        let mut second = self.subjects(&bed, pinned.cpu());
+        let mut first = self.subjects(&testbed, pinned.cpu());
+        let mut second = self.subjects(&testbed, pinned.cpu());
         first.retain(|subject| !is_last(subject));
         second.retain(|subject| is_last(subject) || subject.baseline);
         let mut measured = run(&first)?;
@@ -255,10 +255,10 @@ fn place(row: &Row) -> (usize, bool) {
 
 impl Rds<'_> {
     /// All rows that match `--only`, and their baselines.
-    fn subjects<'a>(&'a self, bed: &'a Bed, cpu: usize) -> Vec<Subject<'a>> {
+    fn subjects<'a>(&'a self, testbed: &'a Testbed, cpu: usize) -> Vec<Subject<'a>> {
         let all = JOBS
             .into_iter()
-            .flat_map(|job| ours(bed, job).into_iter().chain(self.peers(bed, job, cpu)));
+            .flat_map(|job| ours(testbed, job).into_iter().chain(self.peers(testbed, job, cpu)));
         let mut subjects = all.collect();
         self.args.run.keep_wanted(&mut subjects);
         subjects
@@ -267,7 +267,7 @@ impl Rds<'_> {
     /// The rows of other programs, for a load that they can have.
     fn peers<'a>(
         &'a self,
-        bed: &'a Bed,
+        testbed: &'a Testbed,
         job: Job,
         cpu: usize,
     ) -> impl Iterator<Item = Subject<'a>> {
@@ -276,52 +276,52 @@ impl Rds<'_> {
         peers.map(move |((name, command), figure)| {
             let receiver = peer::value_of(name, peer_receiver);
             let sending = Sending { command, figure, receiver, cpu };
-            let make = move || Program::new(bed, job, sending);
-            Subject { peer: true, ..subject(bed, job, name, name, make) }
+            let make = move || Program::new(testbed, job, sending);
+            Subject { peer: true, ..subject(testbed, job, name, name, make) }
         })
     }
 }
 
 /// The rows of a load that need no other program.
-fn ours(bed: &Bed, job: Job) -> [Subject<'_>; 5] {
-    let lent = |engine: &str, veth: &str| match bed.joint() {
+fn ours(testbed: &Testbed, job: Job) -> [Subject<'_>; 5] {
+    let lent = |engine: &str, veth: &str| match testbed.joint() {
         Joint::Wire => format!("{engine} lent"),
         Joint::Veth | Joint::VirtioNet => format!("{engine} lent, {veth}"),
     };
-    let own = |sending| move || Own::new(bed, job, sending);
-    let kernel = |mode| move || Kernel::new(bed, job, mode);
+    let own = |sending| move || Own::new(testbed, job, sending);
+    let kernel = |mode| move || Kernel::new(testbed, job, mode);
     [
-        way(bed, job, TCP, TCP, move || Tcp::new(bed, job)).baseline(),
-        way(bed, job, OWN, &lent(OWN, "copied"), own(Sends::UringZc)),
-        way(bed, job, OWN, &format!("{OWN} copy"), own(Sends::Copy)),
-        way(bed, job, KERNEL, &lent(KERNEL, "shares pages"), kernel(Mode::Lend)),
-        way(bed, job, KERNEL, &format!("{KERNEL} copy"), kernel(Mode::Copy)),
+        way(testbed, job, TCP, TCP, move || Tcp::new(testbed, job)).baseline(),
+        way(testbed, job, OWN, &lent(OWN, "copied"), own(Sends::UringZc)),
+        way(testbed, job, OWN, &format!("{OWN} copy"), own(Sends::Copy)),
+        way(testbed, job, KERNEL, &lent(KERNEL, "shares pages"), kernel(Mode::Lend)),
+        way(testbed, job, KERNEL, &format!("{KERNEL} copy"), kernel(Mode::Copy)),
     ]
 }
 
 fn way<'a, W: Way + 'a>(
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     job: Job,
     engine: &str,
     name: &str,
     make: impl Fn() -> Result<(W, Far), String> + 'a,
 ) -> Subject<'a> {
     let of_kernel = engine == KERNEL;
-    subject(bed, job, engine, name, move || {
+    subject(testbed, job, engine, name, move || {
         let made = make()?;
         let workers = if of_kernel { tasks::workers() } else { Vec::new() };
-        Ok(Exchange::new(bed, job, made, workers))
+        Ok(Exchange::new(testbed, job, made, workers))
     })
 }
 
 fn subject<'a, E: Engine + 'a>(
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     job: Job,
     engine: &str,
     name: &str,
     make: impl Fn() -> Result<E, String> + 'a,
 ) -> Subject<'a> {
-    Subject::new(job.name(name), engine, job.config(bed), make)
+    Subject::new(job.name(name), engine, job.config(testbed), make)
 }
 
 #[cfg(test)]

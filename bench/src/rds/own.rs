@@ -24,7 +24,7 @@ use super::{
     job::{Job, Op, UNDER_WAY},
     timeout::Timeout,
 };
-use crate::{measure::Reaped, network::bed::Bed};
+use crate::{measure::Reaped, network::testbed::Testbed};
 
 /// The engine at one end, with its sockets. Tasks are dropped before what they use.
 struct Host {
@@ -130,11 +130,12 @@ impl Back {
 impl Own {
     /// Makes an engine at each end.
     pub(super) fn new(
-        bed: &Bed,
+        testbed: &Testbed,
         job: Job,
         sending: handoff::Engine,
     ) -> Result<(Self, Far), String> {
-        let [near, distant] = [bed.connecting(), bed.connected()].map(|end| end.v4().into());
+        let [near, distant] =
+            [testbed.connecting(), testbed.connected()].map(|end| end.v4().into());
         let answers = if job.op == Op::Ask { job.buffers() } else { 0 };
         let mut far = Far::new()?;
         let make = move || {
@@ -145,8 +146,8 @@ impl Own {
                 None => Ok(host),
             }
         };
-        far.start(bed, make, move |host, post| serve(host, post, job.op))?;
-        let inside = bed.connecting().namespace().enter_thread();
+        far.start(testbed, make, move |host, post| serve(host, post, job.op))?;
+        let inside = testbed.connecting().namespace().enter_thread();
         let inside = inside.map_err(|error| error.to_string())?;
         let host = Host::new(near, job, sending, job.buffers())?;
         let (timeout, buffers) = (Timeout::new(&host.driver)?, job.buffers());

@@ -9,7 +9,7 @@ use handoff_testbed::instructions;
 use super::job::Job;
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, bed::Bed, far::Network as _, queues::OwnQueue},
+    network::{account::Account, far::Network as _, queues::OwnQueue, testbed::Testbed},
     peer::{Affinity, Figure, Peer, Receiver},
     processor::Waits,
     tasks,
@@ -41,20 +41,24 @@ impl<'a> Program<'a> {
     /// # Errors
     ///
     /// One line that says why it does not start.
-    pub(super) fn new(bed: &'a Bed, job: Job, sending: Sending<'_>) -> Result<Self, String> {
+    pub(super) fn new(
+        testbed: &'a Testbed,
+        job: Job,
+        sending: Sending<'_>,
+    ) -> Result<Self, String> {
         let Sending { command, figure, receiver, cpu } = sending;
-        let own = bed.own_port()?;
-        let mut placeholders = bed.placeholders(&own, cpu);
+        let own = testbed.own_port()?;
+        let mut placeholders = testbed.placeholders(&own, cpu);
         placeholders.0.extend([
-            ("from_addr", bed.connecting().v4().to_string()),
+            ("from_addr", testbed.connecting().v4().to_string()),
             ("bytes", job.bytes.to_string()),
             ("depth", job.buffers().to_string()),
             ("sockets", job.sockets.to_string()),
         ]);
         // The bench waits for no listening port: the program may listen itself, or the kernel's RDS may do so
         // for it.
-        let namespace = bed.connected().namespace();
-        let processors = Affinity::Only(bed.others());
+        let namespace = testbed.connected().namespace();
+        let processors = Affinity::Only(testbed.others());
         let receive =
             |command| Receiver::start(&placeholders.fill(command), namespace, None, processors);
         let receiver = receiver.map(receive).transpose()?;
@@ -62,12 +66,12 @@ impl<'a> Program<'a> {
             command: command.to_owned(),
             figure: figure.clone(),
             placeholders,
-            namespace: bed.connecting().namespace().clone(),
+            namespace: testbed.connecting().namespace().clone(),
             receiver,
         };
         // The kernel's RDS may work for the program, so its workers count, as for our rows of that engine.
-        let threads = bed.napi_of_connecting().iter().cloned().chain(tasks::workers());
-        let account = Account::new(threads, vec![bed]).of_ended_programs();
+        let threads = testbed.napi_of_connecting().iter().cloned().chain(tasks::workers());
+        let account = Account::new(threads, vec![testbed]).of_ended_programs();
         Ok(Self { peer, account, bytes: job.bytes as u64, _own: own })
     }
 }

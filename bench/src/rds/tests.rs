@@ -107,11 +107,11 @@ impl Way for Boasting {
 fn needs_root_what_does_not_arrive_ends_a_row() {
     let made = std::thread::spawn(|| {
         let pinned = Pinned::to(None).unwrap();
-        let bed = Bed::new(LOAD, &Pattern::new(), pinned.others())?;
+        let testbed = Testbed::new(LOAD, &Pattern::new(), pinned.others())?;
         let stop = AtomicBool::new(false);
         let job = JOBS[5];
-        let (tcp, far) = Tcp::new(&bed, job).unwrap();
-        let mut exchange = Exchange::new(&bed, job, (Boasting(tcp), far), Vec::new());
+        let (tcp, far) = Tcp::new(&testbed, job).unwrap();
+        let mut exchange = Exchange::new(&testbed, job, (Boasting(tcp), far), Vec::new());
         Ok(exchange.run(&Slot::new(Duration::from_millis(20), &stop)).unwrap_err())
     });
     match made.join().unwrap() {

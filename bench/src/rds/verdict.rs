@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{KERNEL, OWN, TCP};
 use crate::{
-    network::bed::Joint,
+    network::testbed::Joint,
     report::{Report, Row},
 };
 

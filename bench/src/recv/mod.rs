@@ -34,10 +34,10 @@ use self::rows::{LOADS, own_queues, subjects};
 use crate::{
     measure::{Measured, Plan, Subject},
     network::{
-        bed::{Bed, Joint},
         card::{Card, DEFAULT_PORT},
         pattern::Pattern,
         placement::Placement,
+        testbed::{Joint, Testbed},
     },
     peer::ProgramOptions,
     processor::Pinned,
@@ -301,10 +301,10 @@ impl RecvArgs {
     ) -> Result<(Measured, String), Failure> {
         let pinned = self.pinned()?;
         let cpu = pinned.cpu();
-        let bed = |load| Bed::new(load, pattern, pinned.others());
-        let beds = LOADS.into_iter().map(bed).collect::<Result<Vec<_>, _>>()?;
+        let testbed = |load| Testbed::new(load, pattern, pinned.others());
+        let testbeds = LOADS.into_iter().map(testbed).collect::<Result<Vec<_>, _>>()?;
         let measured =
-            self.over(&subjects(self, &beds, cpu, context.stop.flag()), &context.stop)?;
+            self.over(&subjects(self, &testbeds, cpu, context.stop.flag()), &context.stop)?;
         Ok((measured, format!("received on processor {cpu}\n")))
     }
 

@@ -15,10 +15,10 @@ use super::{
 use crate::{
     measure::{Engine, Subject},
     network::{
-        bed::Load,
         binding::Memory,
         far::{FarEnd, Network},
         placement::Placement,
+        testbed::Load,
     },
     report::Config,
 };

@@ -85,12 +85,12 @@ impl Receive for Damaging {
 fn needs_root_damage_ends_a_row_that_looks() {
     let made = std::thread::spawn(|| {
         let pinned = Pinned::to(None).unwrap();
-        let bed = Bed::new(LOADS[2], &Pattern::new(), pinned.others())?;
+        let testbed = Testbed::new(LOADS[2], &Pattern::new(), pinned.others())?;
         let stop = AtomicBool::new(false);
         let run = |check| {
-            let (epoll, sender) = Epoll::new(&bed).unwrap();
+            let (epoll, sender) = Epoll::new(&testbed).unwrap();
             let mut reception =
-                Reception::new(&bed, (Damaging(epoll), sender), check, None).unwrap();
+                Reception::new(&testbed, (Damaging(epoll), sender), check, None).unwrap();
             reception.run(&Slot::new(Duration::from_millis(20), &stop))
         };
         Ok((run(false), run(true)))
@@ -108,9 +108,9 @@ fn needs_root_damage_ends_a_row_that_looks() {
 fn needs_root_a_sender_that_is_faster_does_not_keep_a_row_from_its_end() {
     let made = std::thread::spawn(|| {
         let pinned = Pinned::to(None).unwrap();
-        let bed = Bed::new(LOADS[2], &Pattern::new(), pinned.others())?;
-        let (mut epoll, sender) = Epoll::new(&bed).unwrap();
-        let mut stream = Stream::new(bed.pattern(), true);
+        let testbed = Testbed::new(LOADS[2], &Pattern::new(), pinned.others())?;
+        let (mut epoll, sender) = Epoll::new(&testbed).unwrap();
+        let mut stream = Stream::new(testbed.pattern(), true);
         sender.begin().unwrap();
         // However much has arrived by then, each call takes at most one buffer.
         std::thread::sleep(Duration::from_millis(50));

@@ -5,8 +5,8 @@ use std::time::Instant;
 use handoff::{Buffer, Driver, Lane, RingUse, Wait};
 
 use super::{
-    bed::Bed,
     handoff_rows::{BETWEEN_LOOKS, GROUP, ON_LOAN, TIMEOUT, after, attached, memory, refused},
+    testbed::Testbed,
 };
 use crate::measure::{self, Slot};
 
@@ -27,7 +27,7 @@ pub(super) struct Bulk {
 
 impl Bulk {
     pub(super) fn new(
-        bed: &Bed,
+        testbed: &Testbed,
         bytes: u64,
         working_set: u64,
         batch: u32,
@@ -38,7 +38,7 @@ impl Bulk {
             Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
         let (region, free) = memory(&driver, bytes, working_set, false, true)?;
         let places = ON_LOAN.div_ceil(sockets.into()) as usize;
-        let sockets = attached(&driver, bed, sockets)?;
+        let sockets = attached(&driver, testbed, sockets)?;
         let lanes = sockets.iter().map(|socket| socket.lane(&region, places).map_err(line));
         Ok(Self {
             lanes: lanes.collect::<Result<_, _>>()?,

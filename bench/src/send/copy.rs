@@ -6,7 +6,7 @@ use std::{
     rc::Rc,
 };
 
-use super::{bed::Bed, payload::Payload};
+use super::{payload::Payload, testbed::Testbed};
 use crate::measure::{Engine, Slot, Tally};
 
 /// The number of messages between two looks at the clock.
@@ -19,8 +19,8 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    pub(super) fn new(bed: &Bed, payload: Rc<Payload>) -> io::Result<Self> {
-        Ok(Self { socket: bed.connect()?, payload, sent: 0 })
+    pub(super) fn new(testbed: &Testbed, payload: Rc<Payload>) -> io::Result<Self> {
+        Ok(Self { socket: testbed.connect()?, payload, sent: 0 })
     }
 }
 

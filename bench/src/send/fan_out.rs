@@ -11,9 +11,9 @@ use std::{
 use handoff::{Driver, Frozen, RingUse, Socket, Wait};
 
 use super::{
-    bed::Bed,
     handoff_rows::{GROUP, ON_LOAN, TIMEOUT, memory},
     payload::Payload,
+    testbed::Testbed,
 };
 use crate::measure::{Engine, Slot, Tally};
 
@@ -25,8 +25,8 @@ pub(super) struct CopyToAll {
 }
 
 impl CopyToAll {
-    pub(super) fn new(bed: &Bed, payload: Rc<Payload>, sockets: u32) -> io::Result<Self> {
-        let sockets = (0..sockets).map(|_| bed.connect()).collect::<io::Result<_>>()?;
+    pub(super) fn new(testbed: &Testbed, payload: Rc<Payload>, sockets: u32) -> io::Result<Self> {
+        let sockets = (0..sockets).map(|_| testbed.connect()).collect::<io::Result<_>>()?;
         Ok(Self { sockets, payload, rounds: 0 })
     }
 }
@@ -73,7 +73,7 @@ pub(super) struct LendToAll {
 
 impl LendToAll {
     pub(super) fn new(
-        bed: &Bed,
+        testbed: &Testbed,
         bytes: u64,
         working_set: u64,
         registered: bool,
@@ -87,7 +87,7 @@ impl LendToAll {
         let wanted = (working_set / bytes.max(1)).max(1) as usize;
         let payloads = buffers.into_iter().take(wanted).map(handoff::Buffer::freeze).collect();
         let connect = |_| {
-            let socket = driver.socket(bed.connect().map_err(|error| error.to_string())?);
+            let socket = driver.socket(testbed.connect().map_err(|error| error.to_string())?);
             let socket = socket.map_err(line)?;
             socket.set_engine(handoff::Engine::UringZc).map_err(line)?;
             Ok(socket)

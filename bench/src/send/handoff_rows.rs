@@ -13,7 +13,7 @@ use handoff::{
     Buffer, Driver, Group, GroupOnLoan, OnLoan, Pages, Refused, Region, RingUse, Socket, Wait,
 };
 
-use super::bed::Bed;
+use super::testbed::Testbed;
 use crate::measure::{self, Slot};
 
 /// The number of sends that share one return where a send has no return of its own.
@@ -84,12 +84,17 @@ pub(super) struct UringZc {
 }
 
 impl UringZc {
-    pub(super) fn new(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Result<Self, String> {
+    pub(super) fn new(
+        testbed: &Testbed,
+        bytes: u64,
+        working_set: u64,
+        way: Way,
+    ) -> Result<Self, String> {
         let line = |error: handoff::Error| error.to_string();
         let driver =
             Driver::builder().ring(RingUse::Require).entries(2 * GROUP).build().map_err(line)?;
         let (_, free) = memory(&driver, bytes, working_set, way.huge, way.registered)?;
-        let sockets = attached(&driver, bed, way.sockets)?;
+        let sockets = attached(&driver, testbed, way.sockets)?;
         for socket in &sockets {
             socket.set_engine(handoff::Engine::UringZc).map_err(line)?;
         }
@@ -199,9 +204,13 @@ impl UringZc {
 }
 
 /// Opens `count` sockets that are connected to the target, and attaches them to the driver.
-pub(super) fn attached(driver: &Driver, bed: &Bed, count: u32) -> Result<Vec<Socket>, String> {
+pub(super) fn attached(
+    driver: &Driver,
+    testbed: &Testbed,
+    count: u32,
+) -> Result<Vec<Socket>, String> {
     let attach = |socket| driver.socket(socket).map_err(|error| error.to_string());
-    bed.connect_all(count)?.into_iter().map(attach).collect()
+    testbed.connect_all(count)?.into_iter().map(attach).collect()
 }
 
 /// The index after `place` if `count` take turns.

@@ -4,7 +4,6 @@
 //! Over TCP a receiver must acknowledge, on the same host, and the kernel copies lent memory on its way
 //! into that host: zero copy gains nothing there, and the table says so.
 
-mod bed;
 mod bulk_rows;
 mod copy;
 mod fan_out;
@@ -13,6 +12,7 @@ mod msg_zerocopy;
 mod payload;
 mod rows;
 mod segments;
+mod testbed;
 
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
@@ -20,7 +20,7 @@ use clap::{Args, ValueEnum};
 use handoff_command::quantity::{format_size, parse_count, parse_size};
 use handoff_command::{Context, Failure};
 
-use self::bed::Bed;
+use self::testbed::Testbed;
 use crate::{
     failure::of_testbed,
     measure::{self, Measured, Plan},
@@ -204,13 +204,13 @@ impl Bench for Send<'_> {
 
     fn measure(&self, context: &Context) -> Result<(Measured, String), Failure> {
         let args = self.args;
-        let bed = Bed::new(args.proto).map_err(of_testbed)?;
+        let testbed = Testbed::new(args.proto).map_err(of_testbed)?;
         // The thread is pinned only now, so that the far end's threads may run on any processor.
         let pinned = Pinned::to(args.cpu).map_err(Failure::Usage)?;
         let stock = rows::Stock::new(args.working_set);
-        let mut subjects = rows::subjects(args, &self.sizes, &bed, &stock);
+        let mut subjects = rows::subjects(args, &self.sizes, &testbed, &stock);
         let ours = subjects.len();
-        subjects.extend(rows::peers(args, &self.sizes, &bed, &self.figures, pinned.cpu()));
+        subjects.extend(rows::peers(args, &self.sizes, &testbed, &self.figures, pinned.cpu()));
         let plan = self.plan(ours);
         let plan = Plan {
             peer_slot: plan.slot.max(Duration::from_secs(1)),
@@ -218,7 +218,7 @@ impl Bench for Send<'_> {
             ..plan
         };
         let mut measured =
-            measure::measure(&subjects, plan, context.stop.flag(), &|| bed.far_end_cpu())
+            measure::measure(&subjects, plan, context.stop.flag(), &|| testbed.far_end_cpu())
                 .ok_or_else(|| context.stop.failure())?;
         if args.run.meter {
             witness::attest(&subjects, &mut measured.rows, true, &context.stop)?;

@@ -15,7 +15,7 @@ use handoff_sys::zerocopy::{self, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
-use super::{bed::Bed, payload::Payload};
+use super::{payload::Payload, testbed::Testbed};
 use crate::measure::{Engine, Slot, Tally};
 
 /// The number of sends after which the error queue is read at the latest, as in the selftest.
@@ -44,8 +44,8 @@ pub(super) struct MsgZerocopy {
 }
 
 impl MsgZerocopy {
-    pub(super) fn new(bed: &Bed, payload: Rc<Payload>, kind: Loop) -> io::Result<Self> {
-        let socket = bed.connect()?;
+    pub(super) fn new(testbed: &Testbed, payload: Rc<Payload>, kind: Loop) -> io::Result<Self> {
+        let socket = testbed.connect()?;
         zerocopy::enable(socket.as_fd())?;
         Ok(Self { socket, payload, kind, sent: 0, returned: 0, copied: 0 })
     }

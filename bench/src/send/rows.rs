@@ -11,7 +11,6 @@ use handoff_command::quantity::{format_count, format_size};
 
 use super::{
     DEFAULT_WORKING_SET, SendArgs,
-    bed::Bed,
     bulk_rows::Bulk,
     copy::Copy,
     fan_out::{CopyToAll, LendToAll},
@@ -19,6 +18,7 @@ use super::{
     msg_zerocopy::{Loop, MsgZerocopy},
     payload::{Pages, Payload},
     segments::{CopySegments, Cut},
+    testbed::Testbed,
 };
 use crate::{
     measure::Subject,
@@ -70,13 +70,13 @@ fn name_of(engine: &str, pages: Pages) -> String {
     }
 }
 
-fn config(bed: &Bed, bytes: u64) -> Config {
+fn config(testbed: &Testbed, bytes: u64) -> Config {
     Config {
         bytes: Some(bytes),
         op: Some("send".into()),
-        proto: Some(bed.protocol().name().into()),
-        mtu: Some(bed.mtu()),
-        target: Some(bed.device().into()),
+        proto: Some(testbed.protocol().name().into()),
+        mtu: Some(testbed.mtu()),
+        target: Some(testbed.device().into()),
         ..Config::default()
     }
 }
@@ -85,27 +85,27 @@ fn config(bed: &Bed, bytes: u64) -> Config {
 pub(super) fn subjects<'a>(
     args: &SendArgs,
     sizes: &[u64],
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     stock: &'a Stock,
 ) -> Vec<Subject<'a>> {
     let wanted = |subject: &Subject<'_>| subject.baseline || args.run.wants(&subject.name);
     let working_set = args.working_set;
     let of_size = |&bytes: &u64| -> Vec<Subject<'a>> {
         if let Some(segment) = args.segment {
-            return segmented(bed, stock, bytes, working_set, segment);
+            return segmented(testbed, stock, bytes, working_set, segment);
         }
         if !args.fan_out.is_empty() {
-            let to_all = |sockets: &u32| fan_out(bed, stock, bytes, working_set, *sockets);
+            let to_all = |sockets: &u32| fan_out(testbed, stock, bytes, working_set, *sockets);
             return args.fan_out.iter().flat_map(to_all).collect();
         }
         let of_sockets = move |&sockets: &u32| {
             let ways = handoff_rows::ways(sockets);
-            let ours = ways.map(move |way| uring_zc(bed, bytes, working_set, way));
-            let bulk = BATCHES.map(move |batch| bulk(bed, bytes, working_set, batch, sockets));
+            let ours = ways.map(move |way| uring_zc(testbed, bytes, working_set, way));
+            let bulk = BATCHES.map(move |batch| bulk(testbed, bytes, working_set, batch, sockets));
             ours.chain(bulk)
         };
         let ours = args.sockets.iter().flat_map(of_sockets);
-        baselines(bed, stock, bytes).into_iter().chain(ours).collect()
+        baselines(testbed, stock, bytes).into_iter().chain(ours).collect()
     };
     // A row of another working set gets another name, so that `--compare` does not compare the two.
     let named = |subject: Subject<'a>| Subject {
@@ -118,14 +118,14 @@ pub(super) fn subjects<'a>(
     sizes.iter().flat_map(of_size).filter(wanted).map(named).collect()
 }
 
-fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>> {
-    let config = Config { batch: Some(1), registered: Some(false), ..config(bed, bytes) };
+fn baselines<'a>(testbed: &'a Testbed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>> {
+    let config = Config { batch: Some(1), registered: Some(false), ..config(testbed, bytes) };
     let msg_zerocopy = |engine: &str, kind: Loop, pages: Pages| {
         Subject::new(name_of(engine, pages), engine, config.clone(), move || {
-            MsgZerocopy::new(bed, stock.payload(bytes, pages)?, kind).map_err(line)
+            MsgZerocopy::new(testbed, stock.payload(bytes, pages)?, kind).map_err(line)
         })
     };
-    let copy = move || Copy::new(bed, stock.payload(bytes, Pages::Small)?).map_err(line);
+    let copy = move || Copy::new(testbed, stock.payload(bytes, Pages::Small)?).map_err(line);
     vec![
         Subject::new("copy".to_owned(), "copy", config.clone(), copy),
         msg_zerocopy(SEED, Loop::Seed, Pages::Small).baseline(),
@@ -136,7 +136,7 @@ fn baselines<'a>(bed: &'a Bed, stock: &'a Stock, bytes: u64) -> Vec<Subject<'a>>
 
 /// The rows that send each message to this many sockets.
 fn fan_out<'a>(
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     stock: &'a Stock,
     bytes: u64,
     working_set: u64,
@@ -145,15 +145,15 @@ fn fan_out<'a>(
     let config = |registered| Config {
         fan_out: Some(sockets),
         registered: Some(registered),
-        ..config(bed, bytes)
+        ..config(testbed, bytes)
     };
     let name = |engine: &str| format!("{engine} fan-out={sockets}");
     let copy =
-        move || CopyToAll::new(bed, stock.payload(bytes, Pages::Small)?, sockets).map_err(line);
+        move || CopyToAll::new(testbed, stock.payload(bytes, Pages::Small)?, sockets).map_err(line);
     let copy = Subject::new(name("copy"), "copy", config(false), copy).baseline();
     let lent = |registered| {
         let engine = if registered { "uring-zc-fixed" } else { "uring-zc" };
-        let make = move || LendToAll::new(bed, bytes, working_set, registered, sockets);
+        let make = move || LendToAll::new(testbed, bytes, working_set, registered, sockets);
         Subject::new(name(engine), engine, config(registered), make)
     };
     vec![copy, lent(false), lent(true)]
@@ -161,24 +161,24 @@ fn fan_out<'a>(
 
 /// The rows that send each message as datagrams of `segment` payload bytes.
 fn segmented<'a>(
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     stock: &'a Stock,
     bytes: u64,
     working_set: u64,
     segment: u16,
 ) -> Vec<Subject<'a>> {
-    let config = config(bed, bytes);
+    let config = config(testbed, bytes);
     let config = Config { segment: Some(segment), registered: Some(false), ..config };
     let copy = |how: &str, cut: Cut| {
         let config = Config { batch: Some(1), ..config.clone() };
         Subject::new(format!("copy {how}"), "copy", config, move || {
             let payload = stock.payload(bytes, Pages::Small)?;
-            CopySegments::new(bed, payload, segment, cut).map_err(line)
+            CopySegments::new(testbed, payload, segment, cut).map_err(line)
         })
     };
     let ways = handoff_rows::ways(1).filter(|way| !way.huge && !way.flush);
     let ours = ways.map(|way| {
-        let subject = uring_zc(bed, bytes, working_set, Way { segment: Some(segment), ..way });
+        let subject = uring_zc(testbed, bytes, working_set, Way { segment: Some(segment), ..way });
         let config = Config { segment: Some(segment), ..subject.config };
         Subject { name: format!("{} gso", subject.name), config, ..subject }
     });
@@ -186,7 +186,7 @@ fn segmented<'a>(
     copies.into_iter().chain(ours).collect()
 }
 
-fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
+fn uring_zc(testbed: &Testbed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
     let Way { registered, flush, batch, huge, sockets, .. } = way;
     let pages = if huge { Pages::Huge } else { Pages::Small };
     let flush_word = if flush { "yes" } else { "no" };
@@ -198,9 +198,9 @@ fn uring_zc(bed: &Bed, bytes: u64, working_set: u64, way: Way) -> Subject<'_> {
         registered: Some(registered),
         api: Some("message".into()),
         sockets: (sockets > 1).then_some(sockets),
-        ..config(bed, bytes)
+        ..config(testbed, bytes)
     };
-    let make = move || UringZc::new(bed, bytes, working_set, way);
+    let make = move || UringZc::new(testbed, bytes, working_set, way);
     Subject::new(name_of(&name, pages), engine, config, make)
 }
 
@@ -209,7 +209,7 @@ fn named(sockets: u32) -> String {
     if sockets == 1 { String::new() } else { format!(" sockets={}", format_count(sockets)) }
 }
 
-fn bulk(bed: &Bed, bytes: u64, working_set: u64, batch: u32, sockets: u32) -> Subject<'_> {
+fn bulk(testbed: &Testbed, bytes: u64, working_set: u64, batch: u32, sockets: u32) -> Subject<'_> {
     let engine = "uring-zc-fixed";
     let name = format!("{engine} bulk batch={batch}{}", named(sockets));
     let config = Config {
@@ -218,9 +218,9 @@ fn bulk(bed: &Bed, bytes: u64, working_set: u64, batch: u32, sockets: u32) -> Su
         registered: Some(true),
         api: Some("bulk".into()),
         sockets: (sockets > 1).then_some(sockets),
-        ..config(bed, bytes)
+        ..config(testbed, bytes)
     };
-    let make = move || Bulk::new(bed, bytes, working_set, batch, sockets);
+    let make = move || Bulk::new(testbed, bytes, working_set, batch, sockets);
     Subject::new(name, engine, config, make)
 }
 
@@ -229,13 +229,13 @@ fn bulk(bed: &Bed, bytes: u64, working_set: u64, batch: u32, sockets: u32) -> Su
 pub(super) fn peers<'a>(
     args: &'a SendArgs,
     sizes: &[u64],
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     figures: &'a [Figure],
     cpu: usize,
 ) -> Vec<Subject<'a>> {
     let placeholders = move |bytes: u64, port: u16| {
         Placeholders(vec![
-            ("addr", bed.address().to_string()),
+            ("addr", testbed.address().to_string()),
             ("port", port.to_string()),
             ("bytes", bytes.to_string()),
             ("cpu", cpu.to_string()),
@@ -246,7 +246,7 @@ pub(super) fn peers<'a>(
                    engine: &str,
                    make: Box<dyn Fn() -> Result<Peer, String> + 'a>| Subject {
         peer: true,
-        ..Subject::new(name.to_owned(), engine, config(bed, bytes), make)
+        ..Subject::new(name.to_owned(), engine, config(testbed, bytes), make)
     };
     let given = |bytes: u64| {
         args.programs.peer.iter().zip(figures).map(move |((name, command), figure)| {
@@ -254,8 +254,8 @@ pub(super) fn peers<'a>(
                 Ok(Peer {
                     command: command.clone(),
                     figure: figure.clone(),
-                    placeholders: placeholders(bytes, bed.target().port()),
-                    namespace: bed.namespace().clone(),
+                    placeholders: placeholders(bytes, testbed.target().port()),
+                    namespace: testbed.namespace().clone(),
                     receiver: None,
                 })
             };
@@ -265,7 +265,7 @@ pub(super) fn peers<'a>(
     let iperf3 = |bytes: u64| {
         // iperf3 sends a stream to one receiver, so it is no peer of `--fan-out`.
         let wanted = args.run.wants(IPERF3) && args.fan_out.is_empty();
-        bed.far().filter(|_| wanted).map(move |far| {
+        testbed.far().filter(|_| wanted).map(move |far| {
             let make = move || {
                 let receiver =
                     Receiver::start(IPERF3_SERVER, far, Some(IPERF3_PORT), Affinity::All)?;
@@ -273,7 +273,7 @@ pub(super) fn peers<'a>(
                     command: IPERF3_CLIENT.into(),
                     figure: Figure::new(None, None)?,
                     placeholders: placeholders(bytes, IPERF3_PORT),
-                    namespace: bed.namespace().clone(),
+                    namespace: testbed.namespace().clone(),
                     receiver: Some(receiver),
                 })
             };

@@ -6,7 +6,7 @@ use std::{
     rc::Rc,
 };
 
-use super::{bed::Bed, payload::Payload};
+use super::{payload::Payload, testbed::Testbed};
 use crate::measure::{Engine, Slot, Tally};
 
 /// The most datagrams that the kernel makes of one message.
@@ -31,8 +31,13 @@ pub(super) struct CopySegments {
 }
 
 impl CopySegments {
-    pub(super) fn new(bed: &Bed, payload: Rc<Payload>, segment: u16, cut: Cut) -> io::Result<Self> {
-        Ok(Self { socket: bed.connect()?, payload, segment, cut, sent: 0 })
+    pub(super) fn new(
+        testbed: &Testbed,
+        payload: Rc<Payload>,
+        segment: u16,
+        cut: Cut,
+    ) -> io::Result<Self> {
+        Ok(Self { socket: testbed.connect()?, payload, segment, cut, sent: 0 })
     }
 
     fn send(&mut self) -> io::Result<u64> {

@@ -26,7 +26,7 @@ const MTU: u32 = 65_535;
 const SEND_BUFFER: usize = 1 << 21;
 
 /// The network of one run. The thread that made it stays in its namespace until the value is dropped.
-pub(super) struct Bed {
+pub(super) struct Testbed {
     protocol: Protocol,
     target: SocketAddr,
     device: String,
@@ -37,7 +37,7 @@ pub(super) struct Bed {
     _inside: NamespaceGuard,
 }
 
-impl Bed {
+impl Testbed {
     /// Makes the network, and moves the calling thread into it.
     ///
     /// # Errors

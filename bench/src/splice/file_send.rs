@@ -3,7 +3,7 @@
 use super::{Drain, streams::LENGTH};
 use crate::{
     measure::{Engine, Slot, Tally},
-    network::{account::Account, bed::Bed},
+    network::{account::Account, testbed::Testbed},
 };
 
 /// Bytes of a piece.
@@ -63,14 +63,14 @@ pub(super) struct FileSend<'a, W> {
     way: W,
     drain: Drain,
     account: Account<'a>,
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     sent: u64,
 }
 
 impl<'a, W: Way> FileSend<'a, W> {
-    pub(super) fn new(way: W, drain: Drain, bed: &'a Bed) -> Self {
-        let account = Account::new(bed.napi_of_connecting().to_vec(), vec![bed]);
-        Self { way, drain, account, bed, sent: 0 }
+    pub(super) fn new(way: W, drain: Drain, testbed: &'a Testbed) -> Self {
+        let account = Account::new(testbed.napi_of_connecting().to_vec(), vec![testbed]);
+        Self { way, drain, account, testbed, sent: 0 }
     }
 
     fn send_for(&mut self, slot: &Slot<'_>) -> Result<(), String> {
@@ -110,6 +110,6 @@ impl<W: Way> Engine for FileSend<'_, W> {
     }
 
     fn implied(&self, reported: f64) -> f64 {
-        reported + self.bed.joint().copies_of_sent()
+        reported + self.testbed.joint().copies_of_sent()
     }
 }

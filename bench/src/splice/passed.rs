@@ -7,10 +7,10 @@ use crate::{
     measure::{Engine, Slot, Tally},
     network::{
         account::Account,
-        bed::SHARED,
         far::{FarEnd as _, Network as _},
         program::Program,
         queues::OwnQueue,
+        testbed::SHARED,
     },
     processor::Waits,
 };

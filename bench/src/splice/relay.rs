@@ -20,10 +20,10 @@ use crate::{
     measure::{Engine, Slot, Tally},
     network::{
         account::Account,
-        bed::SHARED,
         binding::{self, bind},
         far::{FarEnd as _, Network as _},
         queues::OwnQueue,
+        testbed::SHARED,
     },
     processor::Waits,
 };

@@ -24,9 +24,9 @@ use super::{
 use crate::{
     measure::{Engine, Subject},
     network::{
-        bed::{Bed, Joint, Load},
         far::Network as _,
         pattern::Pattern,
+        testbed::{Joint, Load, Testbed},
     },
     report::Config,
 };
@@ -78,9 +78,9 @@ impl Over {
 
 pub(super) struct Streams {
     /// The network that a relay receives from.
-    pub(super) source: Bed,
+    pub(super) source: Testbed,
     /// The network that a relay sends to, or that a file is sent to.
-    pub(super) sink: Bed,
+    pub(super) sink: Testbed,
     /// The file, which has no name and whose pages are in the page cache.
     file: File,
 }
@@ -96,8 +96,8 @@ impl Streams {
         let pattern = Pattern::new();
         let line = |failure: Failure| failure.line().unwrap_or_default();
         let source = match over {
-            Over::SoftwareNics => Bed::new(Load { mtu: MTU, gro: true }, &pattern, others),
-            Over::VirtioNet => Bed::virtio_net(MTU, &pattern, others),
+            Over::SoftwareNics => Testbed::new(Load { mtu: MTU, gro: true }, &pattern, others),
+            Over::VirtioNet => Testbed::virtio_net(MTU, &pattern, others),
         };
         let source = source.map_err(line)?;
         // A relay of one process has both its ends in one namespace.

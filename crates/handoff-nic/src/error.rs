@@ -20,12 +20,12 @@ use handoff_sys::netlink::Refusal;
 #[non_exhaustive]
 pub enum Error {
     /// A system call, the kernel or the driver refused something.
-    #[error("{action}: {}", in_words(said.as_deref(), source))]
+    #[error("{action}: {}", in_words(message.as_deref(), source))]
     Io {
         /// What was being done.
         action: String,
-        /// What the kernel or the driver said about it.
-        said: Option<String>,
+        /// What the kernel or the driver says about it.
+        message: Option<String>,
         /// The error number.
         #[source]
         source: io::Error,
@@ -186,13 +186,13 @@ impl Error {
         move |refusal| {
             let refusal = refusal.into();
             let lacks = refusal.is(rustix::io::Errno::PERM.raw_os_error());
-            let Refusal { error: source, said } = refusal;
+            let Refusal { error: source, message } = refusal;
             match lacks {
                 true => {
                     let reason = format!("{action} takes CAP_NET_ADMIN: run as root");
                     Self::NotAllowed { reason, source }
                 }
-                false => Self::Io { action, said, source },
+                false => Self::Io { action, message, source },
             }
         }
     }
@@ -227,9 +227,9 @@ impl Error {
 }
 
 /// As [`Refusal`] is shown.
-fn in_words(said: Option<&str>, source: &io::Error) -> String {
-    match said {
-        Some(said) => format!("{said} ({source})"),
+fn in_words(message: Option<&str>, source: &io::Error) -> String {
+    match message {
+        Some(message) => format!("{message} ({source})"),
         None => source.to_string(),
     }
 }
@@ -242,7 +242,7 @@ pub(crate) fn file<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E
             let reason = format!("{action}: {source}: run as root");
             Error::NotAllowed { reason, source }
         }
-        source => Error::Io { action, said: None, source },
+        source => Error::Io { action, message: None, source },
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
     fn an_error_tells_what_the_kernel_said_and_keeps_its_number() {
         let refused = |number| Refusal {
             error: io::Error::from_raw_os_error(number),
-            said: Some("the driver's words".to_owned()),
+            message: Some("the driver's words".to_owned()),
         };
         let error = Error::doing("setting it")(refused(libc::EBUSY));
         assert!(error.to_string().starts_with("setting it: the driver's words ("), "{error}");

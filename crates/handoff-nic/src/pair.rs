@@ -207,18 +207,18 @@ fn family(address: &IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-fn other(said: &str) -> Refusal {
-    std::io::Error::other(said.to_owned()).into()
+fn other(message: &str) -> Refusal {
+    std::io::Error::other(message.to_owned()).into()
 }
 
 /// For `map_err`: which part of it was refused.
 fn doing(what: &str) -> impl FnOnce(Refusal) -> Refusal {
     move |refusal| {
-        let said = match &refusal.said {
-            Some(said) => format!("{what}: {said}"),
+        let message = match &refusal.message {
+            Some(message) => format!("{what}: {message}"),
             None => what.to_owned(),
         };
-        Refusal { said: Some(said), ..refusal }
+        Refusal { message: Some(message), ..refusal }
     }
 }
 

@@ -169,7 +169,7 @@ fn system(error: libbpf_rs::Error) -> io::Error {
 }
 
 fn refusal(what: &str, error: io::Error) -> Refusal {
-    Refusal { error, said: Some(what.to_owned()) }
+    Refusal { error, message: Some(what.to_owned()) }
 }
 
 fn log(level: PrintLevel, text: String) {

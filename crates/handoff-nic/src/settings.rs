@@ -261,7 +261,7 @@ fn done(answers: Option<Vec<Attributes>>) -> Result<(), Refusal> {
         Some(_) => Ok(()),
         None => Err(Refusal {
             error: rustix::io::Errno::OPNOTSUPP.into(),
-            said: Some("the driver, or this kernel, has no such setting".to_owned()),
+            message: Some("the driver, or this kernel, has no such setting".to_owned()),
         }),
     }
 }

@@ -34,7 +34,7 @@ pub struct Refusal {
     /// The error code.
     pub error: io::Error,
     /// The kernel's or the driver's explanation, if any.
-    pub said: Option<String>,
+    pub message: Option<String>,
 }
 
 impl Refusal {
@@ -46,8 +46,8 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.said {
-            Some(said) => write!(f, "{said} ({})", self.error),
+        match &self.message {
+            Some(message) => write!(f, "{message} ({})", self.error),
             None => self.error.fmt(f),
         }
     }
@@ -57,7 +57,7 @@ impl std::error::Error for Refusal {}
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
-        Self { error, said: None }
+        Self { error, message: None }
     }
 }
 
@@ -191,10 +191,10 @@ fn refusal(flags: u16, error: &ErrorMessage) -> Refusal {
         None => 0,
     };
     let more = error.header.get(request..).filter(|_| flags & NLM_F_ACK_TLVS != 0);
-    let said = more
+    let message = more
         .and_then(|more| Attributes::parse(more).ok())
         .and_then(|more| more.string(NLMSGERR_ATTR_MSG));
-    Refusal { error: error.to_io(), said }
+    Refusal { error: error.to_io(), message }
 }
 
 /// Attributes of a message, in the order in which they were added or arrived.
@@ -368,7 +368,7 @@ mod tests {
         let refused = refusal(NLM_F_CAPPED | NLM_F_ACK_TLVS, &error);
         assert!(refused.is(libc::EBUSY));
         assert!(refused.to_string().starts_with("in use ("), "{refused}");
-        assert_eq!(refusal(NLM_F_CAPPED, &error).said, None);
+        assert_eq!(refusal(NLM_F_CAPPED, &error).message, None);
     }
 
     #[test]

@@ -191,8 +191,8 @@ mod tests {
 
     const TABLE: &str = "run\nsend receive  what is measured\nbed::deep\nbed  below";
 
-    /// The faults of an invented crate with these `send.rs` and `bed.rs`, by the end of the file's name.
-    fn faults(table: &str, send: &str, bed: &str) -> Vec<String> {
+    /// The faults of an invented crate with these `send.rs` and `testbed.rs`, by the end of the file's name.
+    fn faults(table: &str, send: &str, testbed: &str) -> Vec<String> {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let file = directory.path().join(name);
@@ -202,16 +202,16 @@ mod tests {
         };
         let root = write(
             "lib.rs",
-            "mod run; mod send; mod receive; mod bed;
-             pub use run::Run; pub use bed::{Bed as Ground, deep}; pub struct Own;",
+            "mod run; mod send; mod receive; mod testbed;
+             pub use run::Run; pub use testbed::{Testbed as Ground, deep}; pub struct Own;",
         );
         write(
             "run.rs",
-            "use crate::send::Row; pub struct Run(Row); pub mod names { pub use crate::bed::Bed; }",
+            "use crate::send::Row; pub struct Run(Row); pub mod names { pub use crate::testbed::Testbed; }",
         );
-        write("receive/mod.rs", "use crate::bed::Bed; pub struct Heard(Bed);");
-        write("bed/deep.rs", "use super::Bed; pub struct Deep(Bed);");
-        write("bed/mod.rs", &format!("pub mod deep; pub struct Bed; {bed}"));
+        write("receive/mod.rs", "use crate::testbed::Testbed; pub struct Heard(Testbed);");
+        write("testbed/deep.rs", "use super::Testbed; pub struct Deep(Testbed);");
+        write("testbed/mod.rs", &format!("pub mod deep; pub struct Testbed; {testbed}"));
         write("send.rs", send);
         let faults = Layers::parse(table).faults(&Crate::read(&root));
         // As faults name files: a clone may be the directory of all temporary ones, too.
@@ -228,9 +228,9 @@ mod tests {
 
     #[test]
     fn what_runs_downwards_has_no_fault() {
-        let fine = "use crate::bed::{Bed, deep::Deep}; use crate::Ground; use std::fmt;
-                    use crate::run::names::Bed as Same;
-                    pub(in crate::run) fn f() -> crate::deep::Deep { bed::f() }
+        let fine = "use crate::testbed::{Testbed, deep::Deep}; use crate::Ground; use std::fmt;
+                    use crate::run::names::Testbed as Same;
+                    pub(in crate::run) fn f() -> crate::deep::Deep { testbed::f() }
                     #[cfg(test)] mod tests { use crate::run::Run; }
                     #[cfg(test)] fn g() { crate::run::h() }";
         assert_eq!(of_send(fine), Vec::<String>::new());
@@ -241,7 +241,7 @@ mod tests {
         let above = "`run` stands above `send`";
         for (send, text) in [
             ("use crate::run::Run;", "crate::run::Run"),
-            ("use crate::{bed::Bed, run::{Run as Other}};", "crate::run::Run"),
+            ("use crate::{testbed::Testbed, run::{Run as Other}};", "crate::run::Run"),
             ("use crate::run::*;", "crate::run"),
             ("use super::run;", "super::run"),
             ("use crate::Run;", "crate::Run"),
@@ -264,7 +264,7 @@ mod tests {
         );
         assert_eq!(
             faults(TABLE, ROW, "fn f() { deep::f() }"),
-            ["bed/mod.rs:1: `deep::f`: `bed::deep` stands above `bed`"]
+            ["testbed/mod.rs:1: `deep::f`: `testbed::deep` stands above `testbed`"]
         );
     }
 

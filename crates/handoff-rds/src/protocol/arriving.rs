@@ -6,7 +6,7 @@
 //!   others; a peer that holds nothing has room for a message as long as there is any;
 //! - at the limit, if no whole message waits to be taken, the oldest of the partial ones continues, so that
 //!   one always ends;
-//! - if almost nothing of a message comes for [`Limits::patience`](super::Limits::patience), its connection
+//! - if almost nothing of a message comes for [`Limits::peer_timeout`](super::Limits::peer_timeout), its connection
 //!   ends.
 
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::host::Host;
 use super::output::{ConnectionId, Output, Reason};
 use super::peer::{Connection, Reading};
 
-/// Bytes of a message that must come within [`Limits::patience`](super::Limits::patience), or all the rest.
+/// Bytes of a message that must come within [`Limits::peer_timeout`](super::Limits::peer_timeout), or all the rest.
 const LEAST: u64 = 4096;
 
 /// Progress of the payload being read.
@@ -39,15 +39,15 @@ pub(super) fn begins_at(own: u64, len: u64, limit: u64) -> u64 {
 
 impl Connection {
     /// When too little will have come, unless more does.
-    pub(super) fn stalls_at(&self, patience: Duration) -> Option<Duration> {
+    pub(super) fn stalls_at(&self, peer_timeout: Duration) -> Option<Duration> {
         let waits = matches!(self.reading, Reading::Payload(_)) && !self.arriving.crowded;
-        waits.then_some(self.arriving.since.0 + patience)
+        waits.then_some(self.arriving.since.0 + peer_timeout)
     }
 
-    pub(super) fn stalled(&self, now: Duration, patience: Duration) -> Option<Reason> {
+    pub(super) fn stalled(&self, now: Duration, peer_timeout: Duration) -> Option<Reason> {
         let Reading::Payload(header) = self.reading else { return None };
         let arrived = self.arriving.bytes;
-        self.stalls_at(patience)
+        self.stalls_at(peer_timeout)
             .filter(|at| *at <= now)
             .map(|_| Reason::Stalled { arrived, len: header.len })
     }

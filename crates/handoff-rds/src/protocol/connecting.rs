@@ -193,14 +193,14 @@ impl<B, R> Host<B, R> {
             let spoke = peer.spoke;
             for (at, lane) in peer.lane.iter_mut().enumerate() {
                 if let Link::Up(it) = &mut lane.link
-                    && let Some(reason) = it.stalled(now, self.limits.patience)
+                    && let Some(reason) = it.stalled(now, self.limits.peer_timeout)
                     && !it.still_comes(now, waiting(it.id))
                 {
                     late.push((it.id, reason));
                     continue;
                 }
                 if let Link::Up(it) = &mut lane.link
-                    && it.silent_at(at, spoke, self.limits.patience).is_some_and(|at| at <= now)
+                    && it.silent_at(at, spoke, self.limits.peer_timeout).is_some_and(|at| at <= now)
                     && !it.note_unread(now, waiting(it.id))
                 {
                     late.push((it.id, Reason::Silent));
@@ -211,7 +211,7 @@ impl<B, R> Host<B, R> {
                         if at == 0
                             && unknown
                             && it
-                                .answer_deadline(self.limits.patience)
+                                .answer_deadline(self.limits.peer_timeout)
                                 .is_some_and(|at| at <= now) =>
                     {
                         unanswered |= !it.note_unread(now, waiting(it.id));
@@ -243,7 +243,7 @@ impl<B, R> Host<B, R> {
 
     /// When [`Host::advance`] has something to do; `None`: not before another event.
     pub fn deadline(&self) -> Option<Duration> {
-        let patience = self.limits.patience;
+        let peer_timeout = self.limits.peer_timeout;
         let of_peer = |peer: &super::peer::Peer| {
             let wanted = |at: usize| {
                 peer.wants(at, self.now, self.limits.keep).then_some(peer.lane[at].retry_at)
@@ -253,9 +253,10 @@ impl<B, R> Host<B, R> {
                 Link::Connecting(_, since) if peer.role == Role::Server => Some(*since + ASKING),
                 Link::Connecting(..) => None,
                 Link::Up(it) => {
-                    let answered = it.answer_deadline(patience).filter(|_| peer.lanes.is_none());
-                    let silent = it.silent_at(at, peer.spoke, patience);
-                    answered.into_iter().chain(silent).chain(it.stalls_at(patience)).min()
+                    let answered =
+                        it.answer_deadline(peer_timeout).filter(|_| peer.lanes.is_none());
+                    let silent = it.silent_at(at, peer.spoke, peer_timeout);
+                    answered.into_iter().chain(silent).chain(it.stalls_at(peer_timeout)).min()
                 }
             };
             let lanes = (0..peer.lane.len()).filter_map(of_lane);

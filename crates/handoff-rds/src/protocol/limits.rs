@@ -28,7 +28,7 @@ pub struct Limits {
     pub forget: Duration,
     /// How long a new connection may stay silent, on lane 0 or while the peer has said nothing at all, and how long a
     /// probe may stay unanswered.
-    pub patience: Duration,
+    pub peer_timeout: Duration,
     /// Time from a lost connection to the next attempt; it doubles up to the second value.
     pub retry: (Duration, Duration),
 }
@@ -44,7 +44,7 @@ impl Default for Limits {
             lanes: MAX_LANES,
             keep: Duration::from_secs(60),
             forget: Duration::from_secs(600),
-            patience: Duration::from_secs(10),
+            peer_timeout: Duration::from_secs(10),
             retry: (Duration::from_millis(10), Duration::from_secs(1)),
         }
     }

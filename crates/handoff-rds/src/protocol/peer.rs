@@ -169,17 +169,17 @@ impl Connection {
         &self,
         lane: usize,
         spoke: bool,
-        patience: Duration,
+        peer_timeout: Duration,
     ) -> Option<Duration> {
         // A paused header is no silence.
         let waits = !self.heard && !matches!(self.reading, Reading::Paused(_));
-        (waits && (lane == 0 || !spoke)).then_some(self.since + patience)
+        (waits && (lane == 0 || !spoke)).then_some(self.since + peer_timeout)
     }
 
     /// When the answer to a probe has been awaited for too long.
-    pub(super) fn answer_deadline(&self, patience: Duration) -> Option<Duration> {
+    pub(super) fn answer_deadline(&self, peer_timeout: Duration) -> Option<Duration> {
         match self.probe {
-            Probe::Sent(at) if self.heard => Some(at.max(self.since) + patience),
+            Probe::Sent(at) if self.heard => Some(at.max(self.since) + peer_timeout),
             _ => None,
         }
     }

@@ -127,13 +127,13 @@ fn a_peer_has_a_share_and_not_all() {
 
 #[test]
 fn a_message_that_does_not_go_on_ends_its_connection() {
-    let patience = short().patience;
+    let peer_timeout = short().peer_timeout;
     let (mut host, id) = introduced(short());
     begin(&mut host, id, 1000, 10);
-    host.advance(patience / 2);
+    host.advance(peer_timeout / 2);
     assert_eq!(reason(&mut host), None);
-    assert!(host.deadline().is_some_and(|at| at <= patience));
-    host.advance(patience);
+    assert!(host.deadline().is_some_and(|at| at <= peer_timeout));
+    host.advance(peer_timeout);
     assert_eq!(reason(&mut host), Some(Reason::Stalled { arrived: 10, len: 1000 }));
     assert_eq!((host.statistics().held_bytes, host.statistics().violations), (0, 1));
 
@@ -141,7 +141,7 @@ fn a_message_that_does_not_go_on_ends_its_connection() {
     let (mut host, id) = introduced(Limits { message: 1 << 20, held: 4 << 20, ..short() });
     begin(&mut host, id, 1 << 20, 0);
     for part in 1..10 {
-        host.advance((patience - Duration::from_millis(1)) * part);
+        host.advance((peer_timeout - Duration::from_millis(1)) * part);
         host.payload_arrived(id, part as usize * 8192);
         assert_eq!(reason(&mut host), None);
     }
@@ -149,16 +149,16 @@ fn a_message_that_does_not_go_on_ends_its_connection() {
     // So does one that is not read meanwhile, but not with the same bytes again.
     let (mut host, id) = introduced(Limits { message: 1 << 20, held: 4 << 20, ..short() });
     begin(&mut host, id, 1 << 20, 1);
-    host.advance_with(patience, |_| 4094);
+    host.advance_with(peer_timeout, |_| 4094);
     assert!(matches!(reason(&mut host), Some(Reason::Stalled { arrived: 1, .. })));
     let (mut host, id) = introduced(Limits { message: 1 << 20, held: 4 << 20, ..short() });
     begin(&mut host, id, 1 << 20, 1);
-    host.advance_with(patience, |asked| if asked == id { 4095 } else { 0 });
+    host.advance_with(peer_timeout, |asked| if asked == id { 4095 } else { 0 });
     assert_eq!((reason(&mut host), host.statistics().held_bytes), (None, 1));
     host.payload_arrived(id, 4096);
-    host.advance_with(patience * 2 - Duration::from_millis(1), |_| 0);
+    host.advance_with(peer_timeout * 2 - Duration::from_millis(1), |_| 0);
     assert_eq!(reason(&mut host), None);
-    host.advance_with(patience * 2, |_| 4095);
+    host.advance_with(peer_timeout * 2, |_| 4095);
     assert!(matches!(reason(&mut host), Some(Reason::Stalled { arrived: 4096, .. })));
 }
 

@@ -110,7 +110,7 @@ fn the_restart_of_one_of_ours_is_known_before_anything_goes_to_it_again() {
 #[test]
 fn silence_ends_a_connection_and_an_unanswered_probe_means_one_lane() {
     let second = Duration::from_secs(1);
-    let (mut host, _) = connected(Limits { patience: second, ..Limits::default() });
+    let (mut host, _) = connected(Limits { peer_timeout: second, ..Limits::default() });
     after(&mut host, second);
     assert_eq!(reason(&mut host), Some(Reason::Silent));
 
@@ -131,7 +131,7 @@ fn accepted<const LANES: usize>(host: &mut Own, lanes: [u16; LANES]) -> [Connect
 #[test]
 fn a_peer_that_says_nothing_on_any_lane_keeps_none() {
     let second = Duration::from_secs(1);
-    let mut host = host(LARGER, Limits { patience: second, ..Limits::default() });
+    let mut host = host(LARGER, Limits { peer_timeout: second, ..Limits::default() });
     let [third, seventh] = accepted(&mut host, [3, 7]);
     assert_eq!(host.deadline(), Some(second));
     after(&mut host, second);
@@ -145,7 +145,7 @@ fn a_peer_that_says_nothing_on_any_lane_keeps_none() {
 #[test]
 fn a_peer_that_speaks_may_have_lanes_by_which_it_has_nothing_to_say() {
     let second = Duration::from_secs(1);
-    let mut host = host(LARGER, Limits { patience: second, ..Limits::default() });
+    let mut host = host(LARGER, Limits { peer_timeout: second, ..Limits::default() });
     let [first, third] = accepted(&mut host, [0, 3]);
     map(&mut host, first, &CongestionMap::new());
     assert_eq!(host.deadline(), None);
@@ -159,7 +159,7 @@ fn a_peer_that_speaks_may_have_lanes_by_which_it_has_nothing_to_say() {
 #[test]
 fn what_nobody_has_read_is_no_silence() {
     let second = Duration::from_secs(1);
-    let mut host = host(LARGER, Limits { patience: second, ..Limits::default() });
+    let mut host = host(LARGER, Limits { peer_timeout: second, ..Limits::default() });
     accepted(&mut host, [0]);
     host.advance_with(second, |_| HEADER_LEN);
     assert_eq!((reason(&mut host), host.deadline()), (None, Some(2 * second)));
@@ -178,7 +178,7 @@ fn what_nobody_has_read_is_no_silence() {
 #[test]
 fn a_probe_is_unanswered_only_when_everything_is_read() {
     let second = Duration::from_secs(1);
-    let mut host = host(LARGER, Limits { patience: second, ..Limits::default() });
+    let mut host = host(LARGER, Limits { peer_timeout: second, ..Limits::default() });
     let [first] = accepted(&mut host, [0]);
     map(&mut host, first, &CongestionMap::new());
     host.closed(first);

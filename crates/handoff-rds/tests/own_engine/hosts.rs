@@ -37,7 +37,7 @@ pub(crate) struct Setup {
     /// Bytes that a port holds before it is congested.
     pub(crate) receive: u64,
     /// How long next to nothing may come of a message that has begun.
-    pub(crate) patience: Duration,
+    pub(crate) peer_timeout: Duration,
 }
 
 impl Default for Setup {
@@ -47,7 +47,7 @@ impl Default for Setup {
             lanes: MAX_LANES,
             port: PORT,
             receive: 1 << 20,
-            patience: Limits::default().patience,
+            peer_timeout: Limits::default().peer_timeout,
         }
     }
 }
@@ -79,8 +79,8 @@ where
 {
     let run = move || {
         let driver = Driver::new().expect("a driver");
-        let Setup { sending, lanes, port, receive, patience } = setup;
-        let limits = Limits { queued: 4 << 20, receive, lanes, patience, ..Limits::default() };
+        let Setup { sending, lanes, port, receive, peer_timeout } = setup;
+        let limits = Limits { queued: 4 << 20, receive, lanes, peer_timeout, ..Limits::default() };
         let engine = Engine::listening_at(&driver, (address, port).into(), limits, sending);
         let engine = engine.expect("an engine");
         let own = std::rc::Rc::new(Own { engine, driver: driver.clone() });

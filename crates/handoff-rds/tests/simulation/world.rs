@@ -137,7 +137,7 @@ impl World {
             receive: 6_000,
             held: 16_000,
             lanes: 1 << random.below(4),
-            patience: Duration::from_millis(500),
+            peer_timeout: Duration::from_millis(500),
             ..Limits::default()
         };
         let count = 2 + random.below(3) as usize;

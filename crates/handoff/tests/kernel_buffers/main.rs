@@ -1,10 +1,10 @@
 //! Leases of the kernel's buffers: files and streams go to files and streams, and nothing reaches
 //! user memory.
 
-mod bed;
 #[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../refusals/mod.rs"]
 mod refusals;
+mod testbed;
 
 mod guest {
     mod files;

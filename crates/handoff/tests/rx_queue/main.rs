@@ -5,8 +5,8 @@
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
 
-mod bed;
 mod receiving;
+mod testbed;
 
 mod guest {
     mod arriving;

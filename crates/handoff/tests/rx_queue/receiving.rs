@@ -7,7 +7,7 @@ use std::time::Duration;
 use handoff::{DmaBuf, Driver, Intake, Receiver, Region, RxQueue, Tally};
 use handoff_testbed::helpers::byte_at;
 
-use crate::bed::{Bed, QUEUES, send};
+use crate::testbed::{QUEUES, Testbed, send};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) const MIB: usize = 1 << 20;
@@ -28,8 +28,8 @@ pub(crate) fn again(memory: &DmaBuf) -> DmaBuf {
     DmaBuf::new(descriptor).expect("is one")
 }
 
-pub(crate) fn bound(bed: &Bed, driver: &Driver, chunks: usize) -> RxQueue {
-    bed.bind(driver, QUEUE, area(chunks), None).expect("binds")
+pub(crate) fn bound(testbed: &Testbed, driver: &Driver, chunks: usize) -> RxQueue {
+    testbed.bind(driver, QUEUE, area(chunks), None).expect("binds")
 }
 
 pub(crate) fn receiver(driver: &Driver, socket: TcpStream, intake: impl Into<Intake>) -> Receiver {
@@ -50,15 +50,15 @@ pub(crate) async fn expect_stream(receiver: &mut Receiver, bytes: usize) {
 
 /// Receives a stream over a bound queue.
 pub(crate) fn exchange(
-    bed: &Bed,
+    testbed: &Testbed,
     driver: &Driver,
     queue: &RxQueue,
     ipv6: bool,
     bytes: usize,
 ) -> Tally {
-    let right = &bed.pair.right;
+    let right = &testbed.pair.right;
     let (left, far) =
-        if ipv6 { bed.stream(right.v6(), QUEUE) } else { bed.stream(right.v4(), QUEUE) };
+        if ipv6 { testbed.stream(right.v6(), QUEUE) } else { testbed.stream(right.v4(), QUEUE) };
     let mut receiver = receiver(driver, far, queue);
     let sender = send(left, bytes);
     driver.block_on(expect_stream(&mut receiver, bytes)).expect("runs");

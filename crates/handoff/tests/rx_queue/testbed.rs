@@ -17,22 +17,22 @@ pub(crate) fn port(queue: u32) -> u16 {
     4_000 + queue as u16
 }
 
-pub(crate) struct Bed {
+pub(crate) struct Testbed {
     pub(crate) pair: Pair,
 }
 
-impl Bed {
+impl Testbed {
     pub(crate) fn new(mtu: u32) -> Self {
-        let bed = Self { pair: Pair::wire(mtu).expect("a pair of NICs") };
-        let device = bed.pair.right.device();
-        run(&bed.pair.right, &format!("ethtool -G {device} tcp-data-split on"));
+        let testbed = Self { pair: Pair::wire(mtu).expect("a pair of NICs") };
+        let device = testbed.pair.right.device();
+        run(&testbed.pair.right, &format!("ethtool -G {device} tcp-data-split on"));
         for queue in QUEUES {
             for family in ["tcp4", "tcp6"] {
                 let rule = format!("flow-type {family} dst-port {} action {queue}", port(queue));
-                run(&bed.pair.right, &format!("ethtool -N {device} {rule}"));
+                run(&testbed.pair.right, &format!("ethtool -N {device} {rule}"));
             }
         }
-        bed
+        testbed
     }
 
     /// Runs a command at the receiving end.

@@ -27,7 +27,7 @@ fn who_is_slow_but_goes_on_is_not_hung_up_on() {
 /// Whether it could go on often enough not to be hung up on.
 fn goes_on_slowly(pair: &Pair) -> bool {
     const TIMEOUT: Duration = Duration::from_secs(1);
-    let setup = Setup { patience: TIMEOUT, ..Setup::default() };
+    let setup = Setup { peer_timeout: TIMEOUT, ..Setup::default() };
     let (ready, is_ready) = mpsc::channel();
     let engine = host_with(&pair.right, pair.right.v4().into(), setup, move |own| async move {
         let socket = own.engine.bind(SOCKET).expect("is free");
@@ -63,7 +63,7 @@ fn goes_on_slowly(pair: &Pair) -> bool {
 #[test]
 fn who_says_nothing_or_breaks_off_is_hung_up_on() {
     let pair = pair();
-    let setup = Setup { patience: Duration::from_secs(1), ..Setup::default() };
+    let setup = Setup { peer_timeout: Duration::from_secs(1), ..Setup::default() };
     let (ready, is_ready) = mpsc::channel();
     let (over, is_over) = mpsc::channel();
     let engine = host_with(&pair.right, pair.right.v4().into(), setup, move |own| async move {
@@ -137,7 +137,7 @@ fn the_rest_of_a_message_is_not_received_before_something_is_there() {
     let (sent, all_sent) = mpsc::channel();
     let stand = Arc::new(AtomicBool::new(false));
     let is_to_stand = stand.clone();
-    let setup = Setup { patience: crate::timeout::LONG, ..Setup::default() };
+    let setup = Setup { peer_timeout: crate::timeout::LONG, ..Setup::default() };
     let engine = host_with(&pair.right, pair.right.v4().into(), setup, move |own| async move {
         let socket = own.engine.bind(SOCKET).expect("is free");
         ready.send(()).expect("is waited for");

@@ -6,7 +6,7 @@ use handoff::{Engine, Outcome};
 use handoff_testbed::Pair;
 use handoff_testbed::helpers::bytes_at;
 
-use crate::bed::{Lending, connection, direct, filled, on_disk, read_all};
+use crate::testbed::{Lending, connection, direct, filled, on_disk, read_all};
 
 const LEN: usize = (1 << 20) + 4_321;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use handoff::{Driver, Error, Wait};
 use handoff_testbed::helpers::{bytes_at, eventually};
 
-use crate::bed::{Lending, connection, filled, on_disk, read_all};
 use crate::refusals::take_no_two_requests;
+use crate::testbed::{Lending, connection, filled, on_disk, read_all};
 
 /// Lends on loan to all users of the device.
 fn out_everywhere() -> u64 {

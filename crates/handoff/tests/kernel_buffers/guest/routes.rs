@@ -12,7 +12,7 @@ use handoff_meter::{Meter, Options, Scope};
 use handoff_testbed::helpers::{bytes_at, eventually};
 use handoff_testbed::{Disk, Pair, RamDisk, load};
 
-use crate::bed::{Lending, connection, direct, filled, on_disk, read_all, write_all};
+use crate::testbed::{Lending, connection, direct, filled, on_disk, read_all, write_all};
 
 const LEN: usize = (2 << 20) + 4_567;
 

@@ -6,7 +6,7 @@ use handoff::{Error, Outcome};
 use handoff_testbed::Pair;
 use handoff_testbed::helpers::bytes_at;
 
-use crate::bed::{Lending, connection, on_disk, read_all, write_all};
+use crate::testbed::{Lending, connection, on_disk, read_all, write_all};
 
 const LEN: usize = (1 << 20) + 777;
 

@@ -5,10 +5,10 @@ use std::thread;
 
 use handoff::{Driver, Pages, Region};
 
-use crate::bed::{Bed, QUEUES, port, send, stream_of};
 use crate::receiving::{
     LONG, MIB, PAGE, QUEUE, area, bound, driver, exchange, expect_stream, join_all, receiver, whole,
 };
+use crate::testbed::{QUEUES, Testbed, port, send, stream_of};
 use crate::traffic::within;
 
 /// Covers every pair of memory, chunk, MTU, family (and so shape of completions), delivery and fault.
@@ -28,35 +28,35 @@ fn what_was_sent_arrives_and_is_not_copied() {
             (true, Some(64 << 10), 9_000, true, false, None),
         ] {
             let case = format!("{huge} {chunk:?} {mtu} {ipv6} {whole_frames} {fault:?}");
-            let bed = Bed::new(mtu);
+            let testbed = Testbed::new(mtu);
             if whole_frames {
-                bed.deliver_whole();
+                testbed.deliver_whole();
             }
             if let Some((fault, share)) = fault {
-                bed.fault(fault, share);
+                testbed.fault(fault, share);
             }
             let memory = if huge { Region::huge(32 * MIB) } else { Region::anonymous(8 * MIB) };
             let memory = memory.expect("memory");
             assert!(!matches!(memory.pages(), Pages::BaseInsteadOfHuge(_)), "{case}");
             let driver = Driver::builder().zero_copy_receive(true).mixed_completions(ipv6);
             let driver = driver.build().expect("a ring");
-            let queue = bed.bind(&driver, QUEUE, memory, chunk).expect("binds");
+            let queue = testbed.bind(&driver, QUEUE, memory, chunk).expect("binds");
             assert_eq!(queue.chunk(), chunk.unwrap_or(PAGE));
-            let tally = exchange(&bed, &driver, &queue, ipv6, MIB);
+            let tally = exchange(&testbed, &driver, &queue, ipv6, MIB);
             assert_eq!(tally, whole(MIB), "{case}: {queue:?}");
             assert_eq!((queue.held(), queue.stats().copied), (0, Some(0)), "{case}");
-            let count = bed.counters();
+            let count = testbed.counters();
             assert!(count["queue3_rx_split"] > 0, "{case}: {count:?}");
             faults += count["fault_dropped"] + count["fault_reordered"];
         }
         assert!(faults > 0);
         // Transparent huge pages work as well.
         std::fs::write("/proc/sys/vm/nr_hugepages", "0").expect("gives them back");
-        let (bed, driver) = (Bed::new(1_500), driver());
+        let (testbed, driver) = (Testbed::new(1_500), driver());
         let memory = Region::huge(32 * MIB).expect("memory");
         assert_eq!(memory.pages(), &Pages::Transparent);
-        let queue = bed.bind(&driver, QUEUE, memory, Some(64 << 10)).expect("binds");
-        assert_eq!(exchange(&bed, &driver, &queue, false, MIB), whole(MIB));
+        let queue = testbed.bind(&driver, QUEUE, memory, Some(64 << 10)).expect("binds");
+        assert_eq!(exchange(&testbed, &driver, &queue, false, MIB), whole(MIB));
     });
 }
 
@@ -66,19 +66,19 @@ fn much_crosses_and_none_of_it_is_copied() {
     let soak = std::env::var_os("HANDOFF_SOAK").is_some();
     let (rounds, bytes) = if soak { (100, 1 << 30) } else { (3, 8 * MIB) };
     within(if soak { LONG * 600 } else { LONG }, move || {
-        let bed = Bed::new(1_500);
-        bed.deliver_whole();
+        let testbed = Testbed::new(1_500);
+        testbed.deliver_whole();
         let driver = driver();
         let memory = Region::huge(64 * MIB).expect("memory");
-        let queue = bed.bind(&driver, QUEUE, memory, Some(64 << 10)).expect("binds");
+        let queue = testbed.bind(&driver, QUEUE, memory, Some(64 << 10)).expect("binds");
         // No packet, page or chunk divides this length.
         let block: &'static [u8] = stream_of(MIB - 4_093).leak();
         for round in 0..rounds {
             let faults = [("drop", 1_000), ("reorder", 10_000)].into_iter().enumerate();
             for (turn, (fault, share)) in faults {
-                bed.fault(fault, if round % 3 == turn { share } else { 0 });
+                testbed.fault(fault, if round % 3 == turn { share } else { 0 });
             }
-            let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let (mut left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
             let mut receiver = receiver(&driver, far, &queue);
             let sender = thread::spawn(move || {
                 let mut left_over = bytes;
@@ -114,17 +114,17 @@ fn much_crosses_and_none_of_it_is_copied() {
 #[test]
 fn several_connections_and_queues_at_once() {
     within(LONG, || {
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         thread::scope(|scope| {
             for queue in QUEUES {
-                let bed = &bed;
+                let testbed = &testbed;
                 scope.spawn(move || {
                     let driver = driver();
-                    let bound = bed.bind(&driver, queue, area(4_096), None).expect("binds");
-                    let listener = bed.listen(bed.pair.right.v4(), port(queue));
+                    let bound = testbed.bind(&driver, queue, area(4_096), None).expect("binds");
+                    let listener = testbed.listen(testbed.pair.right.v4(), port(queue));
                     let mut streams = Vec::new();
                     for _ in 0..4 {
-                        let left = bed.connect(bed.pair.right.v4(), port(queue));
+                        let left = testbed.connect(testbed.pair.right.v4(), port(queue));
                         let (far, _) = listener.accept().expect("accepts");
                         streams.push((receiver(&driver, far, &bound), send(left, MIB / 2)));
                     }
@@ -145,9 +145,9 @@ fn several_connections_and_queues_at_once() {
 #[test]
 fn both_directions_at_once() {
     within(LONG, || {
-        let (bed, driver) = (Bed::new(1_500), driver());
-        let queue = bound(&bed, &driver, 2_048);
-        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (testbed, driver) = (Testbed::new(1_500), driver());
+        let queue = bound(&testbed, &driver, 2_048);
+        let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         let mut back = left.try_clone().expect("clones");
         let sender = send(left, MIB);
         let taker = thread::spawn(move || {

@@ -10,20 +10,20 @@ use handoff_testbed::helpers::byte_at;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{TcpTlsRx, TcpTlsTx, TcpUlp, TlsCryptoInfo};
 
-use crate::bed::{Bed, QUEUES, send};
 use crate::receiving::{
     LONG, MIB, PAGE, QUEUE, area, bound, driver, exchange, expect_stream, receiver,
 };
+use crate::testbed::{QUEUES, Testbed, send};
 use crate::traffic::{self, within};
 
 #[test]
 fn bytes_that_come_by_another_queue_are_counted_as_copied() {
     within(LONG, || {
-        let bed = Bed::new(1_500);
-        bed.fault("wrong_queue", 200_000);
+        let testbed = Testbed::new(1_500);
+        testbed.fault("wrong_queue", 200_000);
         let driver = driver();
-        let queue = bound(&bed, &driver, 2_048);
-        let tally = exchange(&bed, &driver, &queue, false, MIB);
+        let queue = bound(&testbed, &driver, 2_048);
+        let tally = exchange(&testbed, &driver, &queue, false, MIB);
         assert_eq!(tally.outcome(), Outcome::Mixed, "{queue:?}");
         assert_eq!(Some(tally.copied), queue.stats().copied);
         assert_eq!(tally.zero_copy + tally.copied, MIB as u64);
@@ -35,13 +35,13 @@ fn bytes_that_come_by_another_queue_are_counted_as_copied() {
 #[test]
 fn a_queue_that_copies_is_left_and_returned_to() {
     within(LONG, || {
-        let bed = Bed::new(1_500);
-        bed.fault("wrong_queue", 1_000_000);
+        let testbed = Testbed::new(1_500);
+        testbed.fault("wrong_queue", 1_000_000);
         let driver = driver();
-        let queue = bound(&bed, &driver, 2_048);
+        let queue = bound(&testbed, &driver, 2_048);
         let pool = Region::anonymous(MIB).expect("memory");
         let pool = driver.pool(pool, 16 << 10).expect("a pool");
-        let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (mut left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         let mut receiver = receiver(&driver, far, queue.or(&pool));
         assert_eq!(receiver.engine().0, ReceiveEngine::Zcrx);
         let mut position = 0;
@@ -72,7 +72,7 @@ fn a_queue_that_copies_is_left_and_returned_to() {
         let (engine, reason) = receiver.engine();
         assert_eq!(engine, ReceiveEngine::Multishot, "{reason}");
         assert!(reason.contains("copied"), "{reason}");
-        bed.fault("wrong_queue", 0);
+        testbed.fault("wrong_queue", 0);
         pass(MIB, &mut receiver);
         let (engine, reason) = receiver.engine();
         assert_eq!(engine, ReceiveEngine::Zcrx, "{reason}");
@@ -86,12 +86,12 @@ fn a_queue_that_copies_is_left_and_returned_to() {
 #[test]
 fn a_receiver_takes_the_words_that_it_was_asked_for() {
     within(LONG, || {
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         let driver = driver();
-        let queue = bound(&bed, &driver, 2_048);
+        let queue = bound(&testbed, &driver, 2_048);
         for (wrong, words) in [(0, 40_usize), (0, 20_000), (1_000_000, 40), (300_000, 50_000)] {
-            bed.fault("wrong_queue", wrong);
-            let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            testbed.fault("wrong_queue", wrong);
+            let (mut left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
             let total = words + 30_000;
             let sender = thread::spawn(move || {
                 let all: Vec<u8> = (0..total).map(byte_at).collect();
@@ -115,7 +115,7 @@ fn a_receiver_takes_the_words_that_it_was_asked_for() {
             let sent: Vec<u8> = (0..total).map(byte_at).collect();
             assert!(got == sent, "what arrived differs");
             // A stream that ends before.
-            let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let (mut left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
             left.write_all(&sent[..words / 2]).expect("sends");
             drop(left);
             let socket = driver.socket(far).expect("attaches");
@@ -154,10 +154,10 @@ fn without_a_device_everything_is_copied() {
 fn whole_pages_are_mapped_and_the_rest_is_copied() {
     within(LONG, || {
         // A page and the headers in each packet.
-        let bed = Bed::new(4_148);
+        let testbed = Testbed::new(4_148);
         for driver in traffic::drivers() {
             let window = driver.window(64, 16 * PAGE).expect("maps");
-            let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
             let socket = driver.socket(far).expect("attaches");
             let mut receiver = socket.receive_mapped(&window).expect("starts");
             let sender = send(left, MIB + 1_000);
@@ -218,9 +218,9 @@ fn tls(sender: &TcpStream, receiver: &TcpStream) {
 #[test]
 fn a_connection_whose_tls_the_kernel_does_is_refused_and_received_into_a_pool() {
     within(LONG, || {
-        let (bed, driver) = (Bed::new(1_500), driver());
-        let queue = bound(&bed, &driver, 1_024);
-        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUES[1]);
+        let (testbed, driver) = (Testbed::new(1_500), driver());
+        let queue = bound(&testbed, &driver, 1_024);
+        let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUES[1]);
         tls(&left, &far);
         let refused = far.try_clone().expect("a second descriptor");
         let mut refused = receiver(&driver, refused, &queue);

@@ -15,8 +15,8 @@ use handoff_testbed::helpers::{byte_at, eventually};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use socket2::SockRef;
 
-use crate::bed::{Bed, QUEUES, port, run, send, stream_of};
 use crate::receiving::{LONG, MIB, PAGE, QUEUE, again, driver, whole};
+use crate::testbed::{QUEUES, Testbed, port, run, send, stream_of};
 use crate::traffic::within;
 
 /// Memory, as its owner sees it.
@@ -54,9 +54,14 @@ impl Owned {
     }
 }
 
-fn bind(bed: &Bed, driver: &Driver, queue: u32, memory: &DmaBuf) -> handoff::Result<DmaBufQueue> {
-    let bind = || driver.dma_buf_queue(again(memory), &bed.binding(queue));
-    bed.pair.right.namespace().run(bind).expect("enters")
+fn bind(
+    testbed: &Testbed,
+    driver: &Driver,
+    queue: u32,
+    memory: &DmaBuf,
+) -> handoff::Result<DmaBufQueue> {
+    let bind = || driver.dma_buf_queue(again(memory), &testbed.binding(queue));
+    testbed.pair.right.namespace().run(bind).expect("enters")
 }
 
 /// Takes a stream to its end; the memory's owner compares it before each span is dropped.
@@ -84,19 +89,19 @@ fn what_was_sent_is_in_the_memory_of_others() {
             (4_148, true, false, Some(("reorder", 200_000))),
             (9_000, false, true, Some(("drop", 10_000))),
         ] {
-            let (bed, driver, memory) = (Bed::new(mtu), driver(), Owned::new(8 * MIB));
+            let (testbed, driver, memory) = (Testbed::new(mtu), driver(), Owned::new(8 * MIB));
             if whole_frames {
-                bed.deliver_whole();
+                testbed.deliver_whole();
             }
             if let Some((fault, share)) = fault {
-                bed.fault(fault, share);
+                testbed.fault(fault, share);
             }
-            let queue = bind(&bed, &driver, QUEUE, &memory.dma_buf).expect("binds");
+            let queue = bind(&testbed, &driver, QUEUE, &memory.dma_buf).expect("binds");
             assert_eq!((queue.chunk(), queue.chunks()), (PAGE, 8 * MIB / PAGE));
-            let right = &bed.pair.right;
+            let right = &testbed.pair.right;
             let (left, far) = match ipv6 {
-                true => bed.stream(right.v6(), QUEUE),
-                false => bed.stream(right.v4(), QUEUE),
+                true => testbed.stream(right.v6(), QUEUE),
+                false => testbed.stream(right.v4(), QUEUE),
             };
             let socket = driver.socket(far).expect("attaches");
             let mut receiver = socket.receive_to_dma_buf(&queue).expect("starts");
@@ -113,9 +118,9 @@ fn what_was_sent_is_in_the_memory_of_others() {
 #[test]
 fn a_span_keeps_its_place_until_it_is_dropped_also_without_its_driver() {
     within(LONG, || {
-        let (bed, driver, memory) = (Bed::new(1_500), driver(), Owned::new(8 * MIB));
-        let queue = bind(&bed, &driver, QUEUE, &memory.dma_buf).expect("binds");
-        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (testbed, driver, memory) = (Testbed::new(1_500), driver(), Owned::new(8 * MIB));
+        let queue = bind(&testbed, &driver, QUEUE, &memory.dma_buf).expect("binds");
+        let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         let socket = driver.socket(far).expect("attaches");
         let mut receiver = socket.receive_to_dma_buf(&queue).expect("starts");
         // More than once around the memory, while the first spans are kept.
@@ -146,9 +151,9 @@ fn a_span_keeps_its_place_until_it_is_dropped_also_without_its_driver() {
 #[test]
 fn with_all_chunks_held_the_sender_waits_and_nothing_is_lost() {
     within(LONG, || {
-        let (bed, driver, memory) = (Bed::new(1_500), driver(), Owned::new(4 * MIB));
-        let queue = bind(&bed, &driver, QUEUE, &memory.dma_buf).expect("binds");
-        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (testbed, driver, memory) = (Testbed::new(1_500), driver(), Owned::new(4 * MIB));
+        let queue = bind(&testbed, &driver, QUEUE, &memory.dma_buf).expect("binds");
+        let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         // As for our own memory: the socket must not hold every chunk.
         SockRef::from(&far).set_recv_buffer_size(64 << 10).expect("sets");
         let socket = driver.socket(far).expect("attaches");
@@ -185,13 +190,13 @@ fn with_all_chunks_held_the_sender_waits_and_nothing_is_lost() {
 #[test]
 fn a_nic_that_goes_leaves_the_memory_and_its_spans() {
     within(LONG, || {
-        let (bed, driver, memory) = (Bed::new(1_500), driver(), Owned::new(8 * MIB));
-        let queue = bind(&bed, &driver, QUEUE, &memory.dma_buf).expect("binds");
-        let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (testbed, driver, memory) = (Testbed::new(1_500), driver(), Owned::new(8 * MIB));
+        let queue = bind(&testbed, &driver, QUEUE, &memory.dma_buf).expect("binds");
+        let (mut left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         let socket = driver.socket(far).expect("attaches");
         let mut receiver = socket.receive_to_dma_buf(&queue).expect("starts");
         let mut kept: Vec<DmaBufSpan> = Vec::new();
-        let device = bed.pair.right.device();
+        let device = testbed.pair.right.device();
         for ending in [
             format!("ip link set {device} down && ip link set {device} up"),
             format!("ip link delete {device}"),
@@ -207,7 +212,7 @@ fn a_nic_that_goes_leaves_the_memory_and_its_spans() {
                 }
             };
             driver.block_on(some).expect("runs");
-            run(&bed.pair.right, &ending);
+            run(&testbed.pair.right, &ending);
         }
         assert!(memory.are_stream(&kept), "a kept span has changed");
         drop((receiver, socket, queue));
@@ -237,18 +242,18 @@ fn places(told: &str) -> Vec<(usize, usize)> {
 #[test]
 fn a_killed_receiver_leaves_the_memory_to_its_owner_and_the_queue_to_others() {
     within(LONG, || {
-        let (bed, memory) = (Bed::new(1_500), Owned::new(8 * MIB));
+        let (testbed, memory) = (Testbed::new(1_500), Owned::new(8 * MIB));
         for round in 0..3 {
             // Differs from what was there before.
             let begin = round * 12_345;
             let mut child = Command::new(std::env::current_exe().expect("our path"));
             child.args(["--exact", "--ignored", "--nocapture", "guest::fixture::tells_places"]);
-            child.env("DEVICE", bed.pair.right.device()).env("MEMORY", memory.name());
+            child.env("DEVICE", testbed.pair.right.device()).env("MEMORY", memory.name());
             child.stdin(Stdio::null()).stdout(Stdio::piped());
-            let child = bed.pair.right.namespace().attach(&mut child).spawn();
+            let child = testbed.pair.right.namespace().attach(&mut child).spawn();
             let mut child = child.expect("starts");
             said(&mut child, |said| said.contains("LISTENS"));
-            let mut left = bed.connect(bed.pair.right.v4(), port(QUEUE));
+            let mut left = testbed.connect(testbed.pair.right.v4(), port(QUEUE));
             left.write_all(&stream_of(begin + 100_000)[begin..]).expect("sends");
             let bytes = |said: &str| places(said).iter().map(|place| place.1).sum::<usize>();
             let told = said(&mut child, |said| bytes(said) == 100_000);
@@ -261,7 +266,9 @@ fn a_killed_receiver_leaves_the_memory_to_its_owner_and_the_queue_to_others() {
             }
             // A worker of the kernel lets go of a dead ring.
             let driver = driver();
-            eventually("the queue is free", || bind(&bed, &driver, QUEUE, &memory.dma_buf).ok());
+            eventually("the queue is free", || {
+                bind(&testbed, &driver, QUEUE, &memory.dma_buf).ok()
+            });
         }
     });
 }
@@ -269,11 +276,11 @@ fn a_killed_receiver_leaves_the_memory_to_its_owner_and_the_queue_to_others() {
 #[test]
 fn what_came_another_way_cannot_be_copied_there_and_is_an_error() {
     within(LONG, || {
-        let (bed, driver, memory) = (Bed::new(1_500), driver(), Owned::new(8 * MIB));
-        let queue = bind(&bed, &driver, QUEUE, &memory.dma_buf).expect("binds");
+        let (testbed, driver, memory) = (Testbed::new(1_500), driver(), Owned::new(8 * MIB));
+        let queue = bind(&testbed, &driver, QUEUE, &memory.dma_buf).expect("binds");
         // A port that is steered elsewhere.
-        let listener = bed.listen(bed.pair.right.v4(), port(QUEUES[1]));
-        let left = bed.connect(bed.pair.right.v4(), port(QUEUES[1]));
+        let listener = testbed.listen(testbed.pair.right.v4(), port(QUEUES[1]));
+        let left = testbed.connect(testbed.pair.right.v4(), port(QUEUES[1]));
         let socket = driver.socket(listener.accept().expect("accepts").0).expect("attaches");
         let mut receiver = socket.receive_to_dma_buf(&queue).expect("starts");
         let sender = send(left, 10_000);
@@ -300,7 +307,7 @@ fn scattered(bytes: usize) -> DmaBuf {
 
 #[test]
 fn memory_that_will_not_do_is_named() {
-    let (bed, driver) = (Bed::new(1_500), driver());
+    let (testbed, driver) = (Testbed::new(1_500), driver());
     let file: OwnedFd = File::open("/dev/null").expect("is there").into();
     let none = DmaBuf::new(file).expect_err("refused").to_string();
     assert!(none.contains("no dma-buf"), "{none}");
@@ -311,12 +318,12 @@ fn memory_that_will_not_do_is_named() {
         other => panic!("{other:?}"),
     };
     let small = Owned::new(16 * PAGE);
-    let refused = refusal(bind(&bed, &driver, QUEUE, &small.dma_buf));
+    let refused = refusal(bind(&testbed, &driver, QUEUE, &small.dma_buf));
     assert!(refused.contains("the NIC's ring alone"), "{refused}");
     let odd = Owned::new(8 * MIB + PAGE);
     let in_chunks = |memory: &DmaBuf, chunk| {
-        let bind = || driver.dma_buf_queue(again(memory), &bed.binding(QUEUE).chunk(chunk));
-        refusal(bed.pair.right.namespace().run(bind).expect("enters"))
+        let bind = || driver.dma_buf_queue(again(memory), &testbed.binding(QUEUE).chunk(chunk));
+        refusal(testbed.pair.right.namespace().run(bind).expect("enters"))
     };
     let refused = in_chunks(&odd.dma_buf, 2 * PAGE);
     assert!(refused.contains("no whole chunks of 8192"), "{refused}");
@@ -324,8 +331,8 @@ fn memory_that_will_not_do_is_named() {
     assert!(refused.contains("not in pieces of 65536"), "{refused}");
     // None of that changes the queue.
     let memory = Owned::new(8 * MIB);
-    let queue = bind(&bed, &driver, QUEUE, &memory.dma_buf).expect("binds");
-    let again = refusal(bind(&bed, &driver, QUEUE, &memory.dma_buf));
+    let queue = bind(&testbed, &driver, QUEUE, &memory.dma_buf).expect("binds");
+    let again = refusal(bind(&testbed, &driver, QUEUE, &memory.dma_buf));
     assert!(again.contains("bound already"), "{again}");
     assert_eq!(queue.stats().bytes, 0);
 }

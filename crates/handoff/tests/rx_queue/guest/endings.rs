@@ -10,8 +10,8 @@ use handoff::Wait;
 use handoff_testbed::helpers::{byte_at, eventually};
 use rustix::net::sockopt;
 
-use crate::bed::{Bed, port, stream_of};
 use crate::receiving::{LONG, MIB, QUEUE, area, bound, driver, exchange, expect_stream, receiver};
+use crate::testbed::{Testbed, port, stream_of};
 use crate::traffic::within;
 
 const ECONNRESET: i32 = rustix::io::Errno::CONNRESET.raw_os_error();
@@ -19,13 +19,13 @@ const ECONNRESET: i32 = rustix::io::Errno::CONNRESET.raw_os_error();
 #[test]
 fn short_connections_leave_nothing_behind() {
     within(LONG, || {
-        let (bed, driver) = (Bed::new(1_500), driver());
-        let queue = bound(&bed, &driver, 1_024);
-        let address = bed.pair.right.v4();
-        let listener = bed.listen(address, port(QUEUE));
+        let (testbed, driver) = (Testbed::new(1_500), driver());
+        let queue = bound(&testbed, &driver, 1_024);
+        let address = testbed.pair.right.v4();
+        let listener = testbed.listen(address, port(QUEUE));
         let connections = if std::env::var_os("HANDOFF_SOAK").is_some() { 20_000 } else { 1_000 };
         for count in 0..connections {
-            let mut left = bed.connect(address, port(QUEUE));
+            let mut left = testbed.connect(address, port(QUEUE));
             let (far, _) = listener.accept().expect("accepts");
             let mut receiver = receiver(&driver, far, &queue);
             let bytes = 1 + count * 37 % 5_000;
@@ -50,16 +50,16 @@ fn short_connections_leave_nothing_behind() {
             driver.turn(Wait::AtMost(Duration::from_millis(10))).expect("turns");
         }
         assert_eq!(queue.held(), 0);
-        assert_eq!(exchange(&bed, &driver, &queue, false, MIB).copied, 0);
+        assert_eq!(exchange(&testbed, &driver, &queue, false, MIB).copied, 0);
     });
 }
 
 #[test]
 fn a_reset_is_told_after_what_came_before() {
     within(LONG, || {
-        let (bed, driver) = (Bed::new(1_500), driver());
-        let queue = bound(&bed, &driver, 1_024);
-        let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (testbed, driver) = (Testbed::new(1_500), driver());
+        let queue = bound(&testbed, &driver, 1_024);
+        let (mut left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         let mut receiver = receiver(&driver, far, &queue);
         left.write_all(&stream_of(10_000)).expect("sends");
         let mut kept = Vec::new();
@@ -88,15 +88,15 @@ fn a_reset_is_told_after_what_came_before() {
 }
 
 /// Holds spans of the queue in a process of its own, which reports that and then waits.
-fn holder(bed: &Bed, shared: bool) -> Child {
+fn holder(testbed: &Testbed, shared: bool) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("our path"));
     child.args(["--exact", "--ignored", "--nocapture", "guest::fixture::holds_spans"]);
-    child.env("DEVICE", bed.pair.right.device()).env("QUEUE", QUEUE.to_string());
+    child.env("DEVICE", testbed.pair.right.device()).env("QUEUE", QUEUE.to_string());
     if shared {
         child.env("SHARED", "1");
     }
     child.stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = bed.pair.right.namespace().attach(&mut child).spawn().expect("starts");
+    let mut child = testbed.pair.right.namespace().attach(&mut child).spawn().expect("starts");
     let output = child.stdout.as_mut().expect("piped");
     let mut said = String::new();
     let mut byte = [0];
@@ -110,10 +110,10 @@ fn holder(bed: &Bed, shared: bool) -> Child {
 #[test]
 fn a_killed_holder_of_spans_gives_its_queue_back() {
     within(LONG, || {
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         for shared in [false, true, false, true] {
-            let mut child = holder(&bed, shared);
-            let mut left = bed.connect(bed.pair.right.v4(), port(QUEUE));
+            let mut child = holder(&testbed, shared);
+            let mut left = testbed.connect(testbed.pair.right.v4(), port(QUEUE));
             left.set_write_timeout(Some(Duration::from_millis(200))).expect("sets");
             // It keeps everything that it gets, until no chunk is left.
             while left.write(&stream_of(MIB)).is_ok() {}
@@ -123,9 +123,9 @@ fn a_killed_holder_of_spans_gives_its_queue_back() {
             let driver = driver();
             // A worker of the kernel lets go of a dead ring.
             let queue = eventually("the queue is free", || {
-                bed.bind(&driver, QUEUE, area(1_024), None).ok()
+                testbed.bind(&driver, QUEUE, area(1_024), None).ok()
             });
-            assert_eq!(exchange(&bed, &driver, &queue, false, MIB).copied, 0);
+            assert_eq!(exchange(&testbed, &driver, &queue, false, MIB).copied, 0);
         }
     });
 }

@@ -5,8 +5,8 @@ use std::fs::File;
 use handoff::{DmaBuf, RxBinding};
 use handoff_testbed::helpers::eventually;
 
-use crate::bed::port;
 use crate::receiving::{QUEUE, again, area, driver, receiver};
+use crate::testbed::port;
 
 #[test]
 #[ignore = "a process of its own, which another test kills"]

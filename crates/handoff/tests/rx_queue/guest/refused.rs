@@ -4,52 +4,52 @@ use std::io::Write;
 
 use handoff::{Driver, Error, Region, RxBinding, RxQueue};
 
-use crate::bed::{Bed, QUEUES, stream_of};
 use crate::receiving::{MIB, PAGE, QUEUE, area, bound, driver, exchange, receiver, whole};
+use crate::testbed::{QUEUES, Testbed, stream_of};
 
 #[test]
 fn where_the_kernel_cannot_add_areas_the_nic_has_all_memory_from_the_beginning() {
-    let (bed, driver) = (Bed::new(1_500), driver());
+    let (testbed, driver) = (Testbed::new(1_500), driver());
     let inside = || {
-        let binding = RxBinding::new(bed.pair.right.device(), QUEUE)?.grows_from(600 * PAGE);
+        let binding = RxBinding::new(testbed.pair.right.device(), QUEUE)?.grows_from(600 * PAGE);
         driver.rx_queue(area(1_024), &binding)
     };
-    let queue = bed.pair.right.namespace().run(inside).expect("enters").expect("binds");
+    let queue = testbed.pair.right.namespace().run(inside).expect("enters").expect("binds");
     assert_eq!((queue.chunks(), queue.chunks_limit()), (1_024, 1_024));
-    assert_eq!(exchange(&bed, &driver, &queue, false, MIB), whole(MIB));
+    assert_eq!(exchange(&testbed, &driver, &queue, false, MIB), whole(MIB));
     assert_eq!((queue.growth(), queue.growth_stopped()), (Vec::new(), None));
 }
 
 #[test]
 fn refusals_say_what_to_do() {
-    let (bed, driver) = (Bed::new(1_500), driver());
-    let queue = bound(&bed, &driver, 1_024);
+    let (testbed, driver) = (Testbed::new(1_500), driver());
+    let queue = bound(&testbed, &driver, 1_024);
     let refusal = |result: handoff::Result<RxQueue>| match result.expect_err("refused") {
         Error::EngineUnavailable { engine: "zcrx", reason } => reason,
         other => panic!("{other:?}"),
     };
-    let again = refusal(bed.bind(&driver, QUEUE, area(1_024), None));
+    let again = refusal(testbed.bind(&driver, QUEUE, area(1_024), None));
     assert!(again.contains("bound already"), "{again}");
-    let missing = refusal(bed.bind(&driver, 60, area(1_024), None));
+    let missing = refusal(testbed.bind(&driver, 60, area(1_024), None));
     assert!(missing.contains("no rx queue 60"), "{missing}");
-    let pieces = refusal(bed.bind(&driver, QUEUES[1], area(5_000), Some(64 << 10)));
+    let pieces = refusal(testbed.bind(&driver, QUEUES[1], area(5_000), Some(64 << 10)));
     assert!(pieces.contains("huge pages"), "{pieces}");
     let plain = Driver::new().expect("a driver");
-    let error = bed.bind(&plain, QUEUES[1], area(1_024), None).expect_err("refused");
+    let error = testbed.bind(&plain, QUEUES[1], area(1_024), None).expect_err("refused");
     assert!(error.to_string().contains("zero_copy_receive"), "{error}");
     let used = {
         let mut used = area(1_024);
         used.take(1).expect("room");
-        bed.bind(&driver, QUEUES[1], used, None).expect_err("refused")
+        testbed.bind(&driver, QUEUES[1], used, None).expect_err("refused")
     };
     assert!(used.to_string().contains("whole region"), "{used}");
-    let small = refusal(bed.bind(&driver, QUEUES[1], area(64), None));
+    let small = refusal(testbed.bind(&driver, QUEUES[1], area(64), None));
     assert!(small.contains("the NIC's ring alone"), "{small}");
     let reserved = Region::reserved((4 << 30) + PAGE).expect("address space");
-    let large = refusal(bed.bind(&driver, QUEUES[1], reserved, None));
+    let large = refusal(testbed.bind(&driver, QUEUES[1], reserved, None));
     assert!(large.contains("misplaces") && large.contains("take less memory"), "{large}");
     // Plain receive cannot have the bytes of a bound queue.
-    let (mut left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+    let (mut left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
     left.write_all(&stream_of(1_000)).expect("sends");
     let pool = driver.pool(area(1_024), PAGE).expect("a pool");
     let mut receiver = receiver(&driver, far, &pool);

@@ -10,17 +10,17 @@ use handoff::{Driver, Error, ExportedRxQueue, RxQueue, Span, Wait};
 use handoff_testbed::helpers::{byte_at, eventually};
 use socket2::SockRef;
 
-use crate::bed::{Bed, port, send, stream_of};
 use crate::receiving::{
     LONG, MIB, QUEUE, area, bound, driver, expect_stream, join_all, receiver, whole,
 };
+use crate::testbed::{Testbed, port, send, stream_of};
 use crate::traffic::within;
 
 /// Connections whose packets come by the queue: the sender's end, and the receiver's.
-fn streams(bed: &Bed, count: usize) -> Vec<(TcpStream, TcpStream)> {
-    let listener = bed.listen(bed.pair.right.v4(), port(QUEUE));
+fn streams(testbed: &Testbed, count: usize) -> Vec<(TcpStream, TcpStream)> {
+    let listener = testbed.listen(testbed.pair.right.v4(), port(QUEUE));
     let connect = || {
-        let left = bed.connect(bed.pair.right.v4(), port(QUEUE));
+        let left = testbed.connect(testbed.pair.right.v4(), port(QUEUE));
         (left, listener.accept().expect("accepts").0)
     };
     (0..count).map(|_| connect()).collect()
@@ -35,12 +35,12 @@ fn each_ring_receives_its_own_connections() {
     within(LONG, || {
         const RINGS: usize = 3;
         const EACH: usize = 2;
-        let bed = Bed::new(1_500);
-        bed.fault("drop", 20_000);
+        let testbed = Testbed::new(1_500);
+        testbed.fault("drop", 20_000);
         let first = driver();
-        let queue = bound(&bed, &first, 8_192);
+        let queue = bound(&testbed, &first, 8_192);
         let exported = queue.export().expect("exports");
-        let mut streams = streams(&bed, RINGS * EACH).into_iter();
+        let mut streams = streams(&testbed, RINGS * EACH).into_iter();
         let take = |driver: &Driver, queue: &RxQueue, ours: Vec<(TcpStream, TcpStream)>| {
             let attach = |(left, far)| (receiver(driver, far, queue), send(left, MIB));
             let mut ours: Vec<_> = ours.into_iter().map(attach).collect();
@@ -65,7 +65,7 @@ fn each_ring_receives_its_own_connections() {
         let stats = queue.stats();
         assert_eq!(stats.bytes, (RINGS * EACH * MIB) as u64);
         assert_eq!(stats.tally(), whole(RINGS * EACH * MIB), "{stats:?}");
-        assert!(bed.counters()["fault_dropped"] > 0);
+        assert!(testbed.counters()["fault_dropped"] > 0);
     });
 }
 
@@ -150,13 +150,13 @@ fn check(span: &[u8], position: usize) {
 #[test]
 fn rings_go_in_every_order_and_their_spans_after_them() {
     within(LONG, || {
-        let bed: &'static Bed = Box::leak(Box::new(Bed::new(1_500)));
+        let testbed: &'static Testbed = Box::leak(Box::new(Testbed::new(1_500)));
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let (tell, told) = channel();
             let first = Ring::new(move |driver| {
                 // A worker of the kernel lets go of the last one's.
                 let queue = eventually("the queue is free", || {
-                    bed.bind(driver, QUEUE, area(2_048), None).ok()
+                    testbed.bind(driver, QUEUE, area(2_048), None).ok()
                 });
                 tell.send(queue.export().expect("exports")).expect("is heard");
                 queue
@@ -168,7 +168,7 @@ fn rings_go_in_every_order_and_their_spans_after_them() {
             let mut rings = [Some(first), Some(second), Some(third)];
             let receive = |rings: &[Option<Ring>; 3]| {
                 for ring in rings.iter().flatten() {
-                    ring.receives(bed.stream(bed.pair.right.v4(), QUEUE));
+                    ring.receives(testbed.stream(testbed.pair.right.v4(), QUEUE));
                 }
             };
             receive(&rings);
@@ -190,11 +190,11 @@ fn rings_go_in_every_order_and_their_spans_after_them() {
 fn what_another_ring_holds_comes_back_also_when_that_has_gone() {
     within(LONG, || {
         for driver_goes in [false, true] {
-            let bed = Bed::new(1_500);
+            let testbed = Testbed::new(1_500);
             let first = driver();
-            let queue = bound(&bed, &first, 1_024);
+            let queue = bound(&testbed, &first, 1_024);
             let exported = queue.export().expect("exports");
-            let mut streams = streams(&bed, 2);
+            let mut streams = streams(&testbed, 2);
             for (_, far) in &streams {
                 SockRef::from(far).set_recv_buffer_size(64 << 10).expect("sets");
             }
@@ -265,8 +265,8 @@ fn what_another_ring_holds_comes_back_also_when_that_has_gone() {
 
 #[test]
 fn refusals_say_why() {
-    let (bed, first) = (Bed::new(1_500), driver());
-    let queue = bound(&bed, &first, 1_024);
+    let (testbed, first) = (Testbed::new(1_500), driver());
+    let queue = bound(&testbed, &first, 1_024);
     let exported = queue.export().expect("exports");
     let plain = Driver::new().expect("a driver");
     let error = plain.import_rx_queue(&exported).expect_err("refused");
@@ -275,10 +275,10 @@ fn refusals_say_why() {
     assert!(matches!(queue.export(), Err(Error::DriverGone)), "the ring is closed");
     // The exported handle keeps the queue bound.
     let second = driver();
-    let error = bed.bind(&second, QUEUE, area(1_024), None).expect_err("is taken");
+    let error = testbed.bind(&second, QUEUE, area(1_024), None).expect_err("is taken");
     assert!(error.to_string().contains("bound already"), "{error}");
     let again = imported(&second, &exported);
-    let tally = crate::receiving::exchange(&bed, &second, &again, false, MIB);
+    let tally = crate::receiving::exchange(&testbed, &second, &again, false, MIB);
     assert_eq!(tally, whole(MIB), "{again:?}");
 }
 
@@ -286,9 +286,9 @@ fn refusals_say_why() {
 #[test]
 fn a_link_that_goes_down_and_other_channels_leave_the_queue_shared() {
     within(LONG, || {
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         let first = driver();
-        let queue = bound(&bed, &first, 2_048);
+        let queue = bound(&testbed, &first, 2_048);
         let exported = queue.export().expect("exports");
         let (give, given) = channel::<(TcpStream, TcpStream)>();
         let (tell, told) = channel();
@@ -303,15 +303,15 @@ fn a_link_that_goes_down_and_other_channels_leave_the_queue_shared() {
                 tell.send(receiver.tally()).expect("is heard");
             }
         });
-        let device = bed.pair.right.device();
+        let device = testbed.pair.right.device();
         for change in [
             "true".to_owned(),
             format!("ip link set {device} down && ip link set {device} up"),
             format!("ethtool -L {device} combined 8"),
             format!("ethtool -G {device} rx 512"),
         ] {
-            bed.run(&change);
-            let mut streams = streams(&bed, 2);
+            testbed.run(&change);
+            let mut streams = streams(&testbed, 2);
             give.send(streams.pop().expect("two")).expect("is there");
             let (left, far) = streams.pop().expect("two");
             let mut receiver = receiver(&first, far, &queue);

@@ -10,16 +10,16 @@ use handoff::{Driver, Outcome, Span, Wait};
 use handoff_testbed::helpers::byte_at;
 use socket2::SockRef;
 
-use crate::bed::{Bed, send, stream_of};
 use crate::receiving::{LONG, MIB, QUEUE, area, bound, driver, receiver, whole};
+use crate::testbed::{Testbed, send, stream_of};
 use crate::traffic::within;
 
 #[test]
 fn spans_that_are_kept_hold_the_sender_up_and_nothing_is_lost() {
     within(LONG, || {
-        let (bed, driver) = (Bed::new(1_500), driver());
-        let queue = bound(&bed, &driver, 1_024);
-        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (testbed, driver) = (Testbed::new(1_500), driver());
+        let queue = bound(&testbed, &driver, 1_024);
+        let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         // Data behind a lost packet waits in the socket, in chunks: if it had all of them, the lost packet
         // would find none, and the connection would stall for ever.
         SockRef::from(&far).set_recv_buffer_size(64 << 10).expect("sets");
@@ -67,14 +67,14 @@ fn spans_that_are_kept_hold_the_sender_up_and_nothing_is_lost() {
 #[test]
 fn spans_go_on_to_a_socket_and_to_a_file() {
     within(LONG, || {
-        let (bed, driver) = (Bed::new(4_148), driver());
-        let queue = bound(&bed, &driver, 2_048);
+        let (testbed, driver) = (Testbed::new(4_148), driver());
+        let queue = bound(&testbed, &driver, 2_048);
         driver.register(&queue).expect("registers the area");
-        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         let mut receiver = receiver(&driver, far, &queue);
         // Back to where they came from, over the NIC, from the same memory that it wrote to.
-        let listener = bed.listen(bed.pair.right.v4(), 4_100);
-        let mut reader = bed.connect(bed.pair.right.v4(), 4_100);
+        let listener = testbed.listen(testbed.pair.right.v4(), 4_100);
+        let mut reader = testbed.connect(testbed.pair.right.v4(), 4_100);
         let (relay, _) = listener.accept().expect("accepts");
         let relay = driver.socket(relay).expect("attaches");
         relay.set_engine(handoff::Engine::UringZc).expect("sends without copying");
@@ -123,12 +123,12 @@ fn a_completion_queue_of_one_place_loses_nothing() {
     const LEN: usize = 256 << 10;
     within(LONG, || {
         for mixed in [false, true] {
-            let bed = Bed::new(1_500);
+            let testbed = Testbed::new(1_500);
             let driver = Driver::builder().entries(1).completions(1);
             let driver = driver.zero_copy_receive(true).mixed_completions(mixed);
             let driver = driver.build().expect("a ring");
-            let queue = bound(&bed, &driver, 2_048);
-            let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let queue = bound(&testbed, &driver, 2_048);
+            let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
             let mut receiver = receiver(&driver, far, &queue);
             let sender = send(left, LEN);
             let mut got = Vec::new();
@@ -147,11 +147,11 @@ fn a_completion_queue_of_one_place_loses_nothing() {
 fn visits_give_back_what_they_do_not_keep() {
     within(LONG, || {
         for mixed in [false, true] {
-            let bed = Bed::new(1_500);
+            let testbed = Testbed::new(1_500);
             let driver = Driver::builder().zero_copy_receive(true).mixed_completions(mixed);
             let driver = driver.build().expect("a ring");
-            let queue = bound(&bed, &driver, 2_048);
-            let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let queue = bound(&testbed, &driver, 2_048);
+            let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
             let mut receiver = receiver(&driver, far, &queue);
             let sender = send(left, 2 * MIB);
             let (mut position, mut number, mut panics) = (0, 0, 0);
@@ -210,10 +210,10 @@ fn visits_give_back_what_they_do_not_keep() {
 #[test]
 fn a_span_that_outlives_its_driver_keeps_the_queue_bound() {
     within(LONG, || {
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         let (first, other) = (driver(), driver());
-        let queue = bound(&bed, &first, 1_024);
-        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let queue = bound(&testbed, &first, 1_024);
+        let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         let mut receiver = receiver(&first, far, &queue);
         let sender = send(left, 10_000);
         let mut span = first.block_on(receiver.next_span()).expect("runs");
@@ -222,13 +222,13 @@ fn a_span_that_outlives_its_driver_keeps_the_queue_bound() {
         sender.join().expect("ends");
         drop((span, receiver, queue, first));
         assert!(part.iter().enumerate().all(|(at, byte)| *byte == byte_at(at)));
-        let refused = bed.bind(&other, QUEUE, area(1_024), None).expect_err("it is bound");
+        let refused = testbed.bind(&other, QUEUE, area(1_024), None).expect_err("it is bound");
         assert!(refused.to_string().contains("bound already"), "{refused}");
         assert!(part.iter().enumerate().all(|(at, byte)| *byte == byte_at(at)));
         drop(part);
         // The kernel unbinds a moment later.
         let deadline = Instant::now() + LONG;
-        while let Err(error) = bed.bind(&other, QUEUE, area(1_024), None) {
+        while let Err(error) = testbed.bind(&other, QUEUE, area(1_024), None) {
             assert!(error.to_string().contains("bound already"), "{error}");
             assert!(Instant::now() < deadline, "it stays bound: {error}");
             thread::yield_now();

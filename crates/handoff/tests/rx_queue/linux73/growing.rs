@@ -11,17 +11,17 @@ use handoff_testbed::helpers::{byte_at, eventually};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::SockRef;
 
-use crate::bed::{Bed, QUEUES, port, send, stream_of};
 use crate::receiving::{LONG, MIB, PAGE, QUEUE, area, driver, expect_stream, receiver, whole};
+use crate::testbed::{QUEUES, Testbed, port, send, stream_of};
 use crate::traffic::within;
 
 /// A queue of the NIC that begins with so many of its chunks.
-fn growing(bed: &Bed, driver: &Driver, chunks: usize, first: usize) -> RxQueue {
+fn growing(testbed: &Testbed, driver: &Driver, chunks: usize, first: usize) -> RxQueue {
     let inside = || {
-        let binding = RxBinding::new(bed.pair.right.device(), QUEUE)?.grows_from(first * PAGE);
+        let binding = RxBinding::new(testbed.pair.right.device(), QUEUE)?.grows_from(first * PAGE);
         driver.rx_queue(Region::reserved(chunks * PAGE)?, &binding)
     };
-    bed.pair.right.namespace().run(inside).expect("enters").expect("binds")
+    testbed.pair.right.namespace().run(inside).expect("enters").expect("binds")
 }
 
 /// Sends so much, and ends the stream; a receiver may go before.
@@ -61,11 +61,11 @@ fn check(spans: Vec<Span>, begin: usize) -> usize {
 fn who_holds_all_chunks_gets_more_up_to_the_limit() {
     within(LONG, || {
         for queue_goes_first in [false, true] {
-            let (bed, driver) = (Bed::new(1_500), driver());
-            let queue = growing(&bed, &driver, 2_500, 600);
+            let (testbed, driver) = (Testbed::new(1_500), driver());
+            let queue = growing(&testbed, &driver, 2_500, 600);
             assert_eq!((queue.chunks(), queue.chunks_limit()), (600, 2_500));
             assert!(queue.growth().is_empty());
-            let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+            let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
             SockRef::from(&far).set_recv_buffer_size(64 << 10).expect("sets");
             let mut receiver = receiver(&driver, far, &queue);
             let sender = send_what_is_taken(left, 6 * MIB);
@@ -99,7 +99,7 @@ fn who_holds_all_chunks_gets_more_up_to_the_limit() {
             sender.join().expect("ends");
             assert_eq!(queue.held(), 0);
             // Chunks given back are used again, in each area.
-            let tally = crate::receiving::exchange(&bed, &driver, &queue, false, 4 * MIB);
+            let tally = crate::receiving::exchange(&testbed, &driver, &queue, false, 4 * MIB);
             assert_eq!(tally, whole(4 * MIB), "{queue:?}");
         }
     });
@@ -108,16 +108,16 @@ fn who_holds_all_chunks_gets_more_up_to_the_limit() {
 #[test]
 fn a_burst_that_finds_no_chunk_makes_the_area_grow() {
     within(LONG, || {
-        let (bed, driver) = (Bed::new(1_500), driver());
-        let queue = growing(&bed, &driver, 4_096, 600);
-        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (testbed, driver) = (Testbed::new(1_500), driver());
+        let queue = growing(&testbed, &driver, 4_096, 600);
+        let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         setsockopt(&far, sockopt::RcvBufForce, &(16 << 20)).expect("sets");
         let mut receiver = receiver(&driver, far, &queue);
         driver.turn(Wait::No).expect("turns");
         let sender = send(left, 4 * MIB);
         // Until then bytes stay in the socket, in chunks.
         let no_buffer = format!("queue{QUEUE}_rx_no_buffer");
-        eventually("the NIC has no chunk", || (bed.counters()[&no_buffer] > 0).then_some(()));
+        eventually("the NIC has no chunk", || (testbed.counters()[&no_buffer] > 0).then_some(()));
         driver.block_on(expect_stream(&mut receiver, 4 * MIB)).expect("runs");
         sender.join().expect("ends");
         let growth = queue.growth();
@@ -131,17 +131,17 @@ fn a_burst_that_finds_no_chunk_makes_the_area_grow() {
 fn large_chunks_grow_as_well() {
     within(LONG, || {
         std::fs::write("/proc/sys/vm/nr_hugepages", "32").expect("takes huge pages");
-        let bed = Bed::new(1_500);
-        bed.deliver_whole();
+        let testbed = Testbed::new(1_500);
+        testbed.deliver_whole();
         let driver = driver();
         let inside = || {
-            let binding = RxBinding::new(bed.pair.right.device(), QUEUE)?.chunk(64 << 10);
+            let binding = RxBinding::new(testbed.pair.right.device(), QUEUE)?.chunk(64 << 10);
             let memory = Region::huge(64 * MIB)?;
             driver.rx_queue(memory, &binding.grows_from(20 * MIB))
         };
-        let queue = bed.pair.right.namespace().run(inside).expect("enters").expect("binds");
+        let queue = testbed.pair.right.namespace().run(inside).expect("enters").expect("binds");
         assert_eq!(queue.chunks(), 320);
-        let (left, far) = bed.stream(bed.pair.right.v4(), QUEUE);
+        let (left, far) = testbed.stream(testbed.pair.right.v4(), QUEUE);
         let mut receiver = receiver(&driver, far, &queue);
         let sender = send_what_is_taken(left, 64 * MIB);
         let kept = fill(&driver, &queue, &mut receiver, 0);
@@ -203,15 +203,15 @@ fn memory_is_taken_as_the_area_grows() {
 #[test]
 fn a_shared_queue_grows_by_whichever_ring_finds_it_short() {
     within(LONG, || {
-        let bed = Bed::new(1_500);
+        let testbed = Testbed::new(1_500);
         let (left, far) = {
-            let listener = bed.listen(bed.pair.right.v4(), port(QUEUE));
-            let left = bed.connect(bed.pair.right.v4(), port(QUEUE));
+            let listener = testbed.listen(testbed.pair.right.v4(), port(QUEUE));
+            let left = testbed.connect(testbed.pair.right.v4(), port(QUEUE));
             (left, listener.accept().expect("accepts").0)
         };
         SockRef::from(&far).set_recv_buffer_size(64 << 10).expect("sets");
         let first = driver();
-        let queue = growing(&bed, &first, 2_048, 600);
+        let queue = growing(&testbed, &first, 2_048, 600);
         let exported = queue.export().expect("exports");
         let (tell, told) = channel();
         let holding = thread::spawn(move || {
@@ -235,11 +235,11 @@ fn a_shared_queue_grows_by_whichever_ring_finds_it_short() {
 
 #[test]
 fn a_beginning_that_cannot_fill_the_ring_is_refused() {
-    let (bed, driver) = (Bed::new(1_500), driver());
+    let (testbed, driver) = (Testbed::new(1_500), driver());
     let inside = || {
-        let binding = RxBinding::new(bed.pair.right.device(), QUEUES[1])?.grows_from(64 * PAGE);
+        let binding = RxBinding::new(testbed.pair.right.device(), QUEUES[1])?.grows_from(64 * PAGE);
         driver.rx_queue(area(2_048), &binding)
     };
-    let error = bed.pair.right.namespace().run(inside).expect("enters").expect_err("refused");
+    let error = testbed.pair.right.namespace().run(inside).expect("enters").expect_err("refused");
     assert!(error.to_string().contains("the NIC's ring alone"), "{error}");
 }
