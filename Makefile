@@ -62,8 +62,8 @@ test: setup ## Run the checks and all tests, in stages; the last line counts the
 	@# Who kills make, kills what it has begun, too.
 	@setpriv --pdeathsig KILL $(CARGO) xtask test
 
-soak: setup ## Run the long forms of the tests, for hours, and add the result to docs/figures/long-runs.md
-	@status=0; $(CARGO) xtask test --soak $(if $(PART),--part $(PART)) || status=$$?; \
+soak: setup ## Run the long forms of the tests, for hours (CHANGED=REV: of what has changed, for an hour); add the result
+	@status=0; $(CARGO) xtask test --soak $(if $(PART),--part $(PART)) $(if $(CHANGED),--changed $(CHANGED)) || status=$$?; \
 	if [ -n "$(PEERS)" ]; then scripts/peers "$(PEERS)" || status=$$?; else \
 		echo "other people's suites were not run: make soak PEERS=DIRECTORY (docs/testing.md)"; fi; \
 	exit $$status

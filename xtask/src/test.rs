@@ -90,7 +90,7 @@ pub(crate) struct Args {
     part: Part,
 
     /// Minutes after which what still runs has failed; the long forms go on when you begin them again [default: 80,
-    /// with --soak 720]
+    /// with --soak 720, with --soak --changed 60]
     #[arg(long, value_name = "MINUTES")]
     limit: Option<u64>,
 }
@@ -108,10 +108,15 @@ enum Tier {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
-    let limit = args.limit.unwrap_or(if args.soak { 720 } else { 80 });
+    let limit = args.limit.unwrap_or(match (args.soak, &args.changed) {
+        (false, _) => 80,
+        (true, None) => 720,
+        (true, Some(_)) => 60,
+    });
     let tiers = if args.tier.is_empty() { Tier::value_variants() } else { &args.tier };
     let what = || format!("{tiers:?} {:?}", args.changed);
-    let soak = args.soak.then(|| Soak::begin(args.part, &what())).transpose()?;
+    let changed = args.changed.as_deref();
+    let soak = args.soak.then(|| Soak::begin(args.part, changed, &what())).transpose()?;
     let mut session = Session::new(Duration::from_secs(limit * 60), args.part, soak)
         .map_err(|error| format!("{LOG}: {error}"))?;
     if let Some(soak) = &session.soak {
@@ -122,12 +127,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
             soak.outlook(),
         );
     }
-    let packages = args.changed.as_deref().map(changed::packages).transpose()?;
+    let packages = changed.map(changed::packages).transpose()?;
     if let Some(packages) = &packages {
         println!("{packages}\n");
     }
     if tiers.contains(&Tier::Checks) && args.part.is_first() {
         session.checks();
+        if args.soak && packages.is_none() {
+            session.published();
+        }
     }
     let stages = stages::of(tiers, args.soak);
     if !stages.is_empty() {
@@ -201,21 +209,23 @@ impl Session {
         // The one package with features.
         let bare = ["clippy", "--package=handoff-io"];
         self.check("lints without features", &[&bare[..], &HOW].concat());
-        if let Some(soak) = &self.soak {
-            if soak.passed("packages").is_none() {
-                self.failures.extend(forget_archives().err());
-            }
-            // Each builds from its archive, with the archives of the packages that it uses.
-            let mut packages = vec!["package", "--workspace", "--allow-dirty", "--quiet"];
-            packages.extend(["--target-dir", ARCHIVES]);
-            packages.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
-            if self.long_step("packages", &mut cargo(&packages)).is_some() {
-                self.passed += 1;
-                let mut installed = sandboxed(&["--network"], INSTALLED);
-                installed.arg(format!("{ARCHIVES}/package"));
-                let installed = self.long_step("installed command", &mut installed);
-                self.passed += usize::from(installed.is_some());
-            }
+    }
+
+    /// Packs what is published, builds it from its archives, and uses the installed command.
+    fn published(&mut self) {
+        if self.soak.as_ref().is_none_or(|soak| soak.passed("packages").is_none()) {
+            self.failures.extend(forget_archives().err());
+        }
+        // Each builds from its archive, with the archives of the packages that it uses.
+        let mut packages = vec!["package", "--workspace", "--allow-dirty", "--quiet"];
+        packages.extend(["--target-dir", ARCHIVES]);
+        packages.extend(NOT_PUBLISHED.iter().flat_map(|name| ["--exclude", name]));
+        if self.long_step("packages", &mut cargo(&packages)).is_some() {
+            self.passed += 1;
+            let mut installed = sandboxed(&["--network"], INSTALLED);
+            installed.arg(format!("{ARCHIVES}/package"));
+            let installed = self.long_step("installed command", &mut installed);
+            self.passed += usize::from(installed.is_some());
         }
     }
 

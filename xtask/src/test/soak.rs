@@ -23,6 +23,8 @@ const STATE: &str = "state.json";
 
 pub(super) struct Soak {
     directory: PathBuf,
+    /// As a row of the figures names it.
+    command: String,
     begin: Instant,
     state: State,
 }
@@ -40,11 +42,18 @@ struct State {
 }
 
 impl Soak {
-    /// Goes on with an interrupted run of this part of `what` of the tree, or begins one.
-    pub(super) fn begin(part: Part, what: &str) -> Result<Self, String> {
+    /// Goes on with an interrupted run of this part of `what` of the tree, or begins one. A run of what has changed
+    /// since a revision leaves an interrupted run of all as it is.
+    pub(super) fn begin(part: Part, changed: Option<&str>, what: &str) -> Result<Self, String> {
         let run = tree().map(|tree| format!("{tree} {what}"));
-        let directory = Path::new(DIRECTORY).join(part.to_string().replace('/', "-"));
-        let mut soak = Self { directory, begin: Instant::now(), state: State::default() };
+        let mut name = part.to_string().replace('/', "-");
+        let mut command = "make soak".to_owned();
+        if let Some(revision) = changed {
+            name += "-changed";
+            command += &format!(" CHANGED={revision}");
+        }
+        let directory = Path::new(DIRECTORY).join(name);
+        let mut soak = Self { directory, command, begin: Instant::now(), state: State::default() };
         let state = || serde_json::from_slice::<State>(&fs::read(soak.file(STATE)).ok()?).ok();
         let earlier = state().filter(|state| state.run.is_some() && state.run == run);
         if earlier.is_none() {
@@ -110,17 +119,14 @@ impl Soak {
 
     /// All has ended: adds a row with the commit, the machine, the time and the result.
     pub(super) fn end(self, result: &str) -> Result<(), String> {
-        let row = row(
-            &humantime::format_rfc3339_seconds(SystemTime::now()).to_string()[..10],
-            &commit(),
-            &format!(
-                "{} processors, Linux {}",
-                thread::available_parallelism().map_or(1, usize::from),
-                rustix::system::uname().release().to_string_lossy(),
-            ),
-            Duration::from_secs(self.seconds()),
-            result,
+        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let machine = format!(
+            "{} processors, Linux {}",
+            thread::available_parallelism().map_or(1, usize::from),
+            rustix::system::uname().release().to_string_lossy(),
         );
+        let took = Duration::from_secs(self.seconds());
+        let row = row([&date[..10], &commit(), &self.command, &machine], took, result);
         // Nobody goes on with it. What is known of its failures stays until the next begins.
         fs::remove_file(self.file(STATE)).map_err(|error| self.failed(error))?;
         OpenOptions::new()
@@ -145,9 +151,9 @@ impl Soak {
     }
 }
 
-fn row(date: &str, commit: &str, machine: &str, took: Duration, result: &str) -> String {
+fn row([date, commit, command, machine]: [&str; 4], took: Duration, result: &str) -> String {
     let minutes = took.as_secs().div_ceil(60);
-    format!("| {date} | {commit} | `make soak` | {machine} | {minutes} min | {result} |\n")
+    format!("| {date} | {commit} | `{command}` | {machine} | {minutes} min | {result} |\n")
 }
 
 /// What ran, as a row names it. A row of another part leaves `docs` changed.
@@ -179,7 +185,8 @@ mod tests {
     fn a_row_has_the_columns_of_the_table() {
         let figures = include_str!("../../../docs/figures/long-runs.md");
         let header = figures.lines().rfind(|line| line.starts_with("| date")).expect("a table");
-        let row = row("now", "abc", "a machine", Duration::from_secs(61), "1 passed");
+        let texts = ["now", "abc", "make soak", "a machine"];
+        let row = row(texts, Duration::from_secs(61), "1 passed");
         assert_eq!(row.matches('|').count(), header.matches('|').count());
         assert!(row.contains("| 2 min |") && row.ends_with("|\n"));
         // An addition at the end of the file belongs to the table.

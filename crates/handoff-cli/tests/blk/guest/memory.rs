@@ -114,7 +114,7 @@ fn load(node: &str) {
                     .rev()
                     .map(|page| libc::iovec { iov_base: page.0.as_mut_ptr().cast(), iov_len: PAGE })
                     .collect();
-                for _ in 0..4 {
+                for _ in 0..2 {
                     let (disk, pieces) = (disk.as_raw_fd(), &pieces);
                     // SAFETY: the pieces are pages that nobody else uses until both have returned.
                     let moved = unsafe {
