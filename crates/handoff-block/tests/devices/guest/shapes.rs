@@ -298,6 +298,11 @@ fn what_a_backing_refuses_is_refused_before_it_comes_to_the_server() {
             (Kind::Stripe, &files.paths[..], 0),
             (Kind::Mirror, &files.paths[..], 0),
         ] {
+            // What is announced does not depend on the engine.
+            let once = matches!(target, Kind::Linear | Kind::Stripe) && engine != Engine::Bpf;
+            if once && std::env::var_os("HANDOFF_SOAK").is_none() {
+                continue;
+            }
             let of = Files { directory: tempfile::tempdir().expect("one"), paths: paths.to_vec() };
             let wide = |spec: &mut Spec| (spec.block_size, spec.chunk) = (4096, 4096);
             exercise_kept(target, &of, wide, engine, kept);
