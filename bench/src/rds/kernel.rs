@@ -27,13 +27,13 @@ use crate::{
 const RECEIVE: usize = 4 << 20;
 
 /// A socket, and the buffers that it can send.
-struct Place {
+struct Endpoint {
     socket: Socket<Buffer>,
     to: SocketAddr,
     free: Vec<Buffer>,
 }
 
-impl Place {
+impl Endpoint {
     fn new(from: SocketAddr, to: SocketAddr, free: Vec<Buffer>) -> Result<Self, String> {
         let socket = Socket::bind(from).map_err(line)?;
         socket.set_send_buffer(UNDER_WAY).map_err(line)?;
@@ -60,11 +60,11 @@ fn line(error: Error) -> String {
 
 /// Waits until a socket may have something to read, or has room if `room` is wanted. Without `end` the wait has
 /// a limit, and returns false when it is over.
-fn wait(places: &[Place], room: bool, end: Option<&Post>) -> Result<bool, String> {
+fn wait(endpoints: &[Endpoint], room: bool, end: Option<&Post>) -> Result<bool, String> {
     let what = if room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
     let ends = end.map(|post| PollFd::new(&post.end, PollFlags::IN));
     let mut polled: Vec<_> =
-        places.iter().map(|it| PollFd::new(&it.socket, what)).chain(ends).collect();
+        endpoints.iter().map(|it| PollFd::new(&it.socket, what)).chain(ends).collect();
     let timeout =
         end.is_none().then_some(Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 });
     match poll(&mut polled, timeout.as_ref()) {
@@ -76,7 +76,7 @@ fn wait(places: &[Place], room: bool, end: Option<&Post>) -> Result<bool, String
 }
 
 pub(super) struct Kernel {
-    places: Vec<Place>,
+    endpoints: Vec<Endpoint>,
     mode: Mode,
     buffers: usize,
     batch: Vec<Completion<Buffer>>,
@@ -89,36 +89,37 @@ impl Kernel {
     pub(super) fn new(testbed: &Testbed, job: Job, mode: Mode) -> Result<(Self, Far), String> {
         let [near, distant] = [testbed.connecting(), testbed.connected()].map(|end| end.v4());
         let answers = if job.op == Op::Ask { job.buffers() } else { 0 };
-        let place = move |from, to, port, buffers| {
+        let endpoint = move |from, to, port, buffers| {
             let (_region, free) = job.memory(buffers)?;
-            Place::new((from, port).into(), (to, port).into(), free)
+            Endpoint::new((from, port).into(), (to, port).into(), free)
         };
-        let all = move |from, to, buffers| -> Result<Vec<Place>, String> {
-            job.ports().map(|port| place(from, to, port, buffers)).collect()
+        let all = move |from, to, buffers| -> Result<Vec<Endpoint>, String> {
+            job.ports().map(|port| endpoint(from, to, port, buffers)).collect()
         };
         let mut far = Far::new()?;
-        let serve =
-            move |mut places: Vec<Place>, post: &Post| serve(&mut places, post, mode, job.op);
+        let serve = move |mut endpoints: Vec<Endpoint>, post: &Post| {
+            serve(&mut endpoints, post, mode, job.op)
+        };
         far.start(testbed, move || all(distant, near, answers), serve)?;
-        let places = || all(near, distant, job.buffers());
+        let endpoints = || all(near, distant, job.buffers());
         let namespace = testbed.connecting().namespace();
-        let places = namespace.run(places).map_err(|error| error.to_string())??;
+        let endpoints = namespace.run(endpoints).map_err(|error| error.to_string())??;
         let buffers = job.buffers();
         let (batch, back) = (Vec::new(), Tally::default());
-        Ok((Self { places, mode, buffers, batch, back, reaped: Default::default() }, far))
+        Ok((Self { endpoints, mode, buffers, batch, back, reaped: Default::default() }, far))
     }
 
     /// Takes returned buffers back. Returns whether there were any.
     fn reap(&mut self) -> Result<bool, String> {
         let begin = Instant::now();
         let mut any = false;
-        for place in &mut self.places {
-            place.socket.completions(usize::MAX, &mut self.batch).map_err(line)?;
+        for endpoint in &mut self.endpoints {
+            endpoint.socket.completions(usize::MAX, &mut self.batch).map_err(line)?;
             any |= !self.batch.is_empty();
             self.reaped.0 += self.batch.len() as u64;
             for completion in self.batch.drain(..) {
                 self.back += completion.tally;
-                place.free.push(completion.payload);
+                endpoint.free.push(completion.payload);
             }
         }
         self.reaped.1 += begin.elapsed();
@@ -127,16 +128,16 @@ impl Kernel {
 }
 
 /// Receives messages, and answers them if asked, until the end.
-fn serve(places: &mut [Place], post: &Post, mode: Mode, op: Op) -> Result<(), String> {
+fn serve(endpoints: &mut [Endpoint], post: &Post, mode: Mode, op: Op) -> Result<(), String> {
     let mut batch = Vec::new();
     // The answers that wait for a buffer, or for room in the socket.
     let mut owed = VecDeque::new();
     loop {
         let mut arrived = 0;
-        for (at, place) in places.iter_mut().enumerate() {
-            place.socket.completions(usize::MAX, &mut batch).map_err(line)?;
-            place.free.extend(batch.drain(..).map(|back| back.payload));
-            while let Some(received) = place.socket.receive().map_err(line)? {
+        for (at, endpoint) in endpoints.iter_mut().enumerate() {
+            endpoint.socket.completions(usize::MAX, &mut batch).map_err(line)?;
+            endpoint.free.extend(batch.drain(..).map(|back| back.payload));
+            while let Some(received) = endpoint.socket.receive().map_err(line)? {
                 arrived += received.payload.len() as u64;
                 owed.extend((op == Op::Ask).then_some((at, received.from)));
             }
@@ -145,7 +146,7 @@ fn serve(places: &mut [Place], post: &Post, mode: Mode, op: Op) -> Result<(), St
             post.arrivals.add(arrived);
         }
         while let Some(&(at, to)) = owed.front()
-            && places[at].send(to, mode)?
+            && endpoints[at].send(to, mode)?
         {
             owed.pop_front();
         }
@@ -153,23 +154,23 @@ fn serve(places: &mut [Place], post: &Post, mode: Mode, op: Op) -> Result<(), St
             continue;
         }
         if post.is_over() {
-            return settle(places);
+            return settle(endpoints);
         }
-        wait(places, !owed.is_empty(), Some(post))?;
+        wait(endpoints, !owed.is_empty(), Some(post))?;
     }
 }
 
 /// Waits until lent buffers are back, so that the sockets can be closed.
-fn settle(places: &mut [Place]) -> Result<(), String> {
+fn settle(endpoints: &mut [Endpoint]) -> Result<(), String> {
     let begin = Instant::now();
-    while places.iter().any(|place| place.socket.lent() > 0) && begin.elapsed() < TIMEOUT {
-        for place in places.iter_mut() {
-            place.socket.completions(usize::MAX, &mut Vec::new()).map_err(line)?;
+    while endpoints.iter().any(|endpoint| endpoint.socket.lent() > 0) && begin.elapsed() < TIMEOUT {
+        for endpoint in endpoints.iter_mut() {
+            endpoint.socket.completions(usize::MAX, &mut Vec::new()).map_err(line)?;
             // Unread messages would keep the socket readable.
-            while place.socket.receive().map_err(line)?.is_some() {}
+            while endpoint.socket.receive().map_err(line)?.is_some() {}
         }
-        if places.iter().any(|place| place.socket.lent() > 0) {
-            wait(places, false, None)?;
+        if endpoints.iter().any(|endpoint| endpoint.socket.lent() > 0) {
+            wait(endpoints, false, None)?;
         }
     }
     Ok(())
@@ -178,7 +179,7 @@ fn settle(places: &mut [Place]) -> Result<(), String> {
 impl Drop for Kernel {
     fn drop(&mut self) {
         // A socket that cannot settle says so itself.
-        let _ = settle(&mut self.places);
+        let _ = settle(&mut self.endpoints);
     }
 }
 
@@ -192,46 +193,46 @@ impl Way for Kernel {
             let mut busy = self.reap()?;
             let ending = over();
             let mut refused = false;
-            for place in self.places.iter_mut().filter(|_| !ending) {
+            for endpoint in self.endpoints.iter_mut().filter(|_| !ending) {
                 for _ in 0..LOOK {
-                    let to = place.to;
-                    if !place.send(to, self.mode)? {
-                        refused |= !place.free.is_empty();
+                    let to = endpoint.to;
+                    if !endpoint.send(to, self.mode)? {
+                        refused |= !endpoint.free.is_empty();
                         break;
                     }
                     sent += 1;
                     busy = true;
                 }
             }
-            if ending && self.places.iter().all(|place| place.free.len() == self.buffers) {
+            if ending && self.endpoints.iter().all(|endpoint| endpoint.free.len() == self.buffers) {
                 return Ok(sent);
             }
-            if !busy && !wait(&self.places, refused, None)? {
+            if !busy && !wait(&self.endpoints, refused, None)? {
                 return Err(format!("nothing came back for {TIMEOUT:?}"));
             }
         }
     }
 
     fn ask(&mut self) -> Result<(), String> {
-        let to = (self.places[0].to.ip(), PORT).into();
-        while !self.places[0].send(to, self.mode)? {
-            if !self.reap()? && !wait(&self.places, true, None)? {
+        let to = (self.endpoints[0].to.ip(), PORT).into();
+        while !self.endpoints[0].send(to, self.mode)? {
+            if !self.reap()? && !wait(&self.endpoints, true, None)? {
                 return Err(format!("nothing came back for {TIMEOUT:?}"));
             }
         }
         loop {
-            if self.places[0].socket.receive().map_err(line)?.is_some() {
+            if self.endpoints[0].socket.receive().map_err(line)?.is_some() {
                 self.reap()?;
                 return Ok(());
             }
-            if !self.reap()? && !wait(&self.places, false, None)? {
+            if !self.reap()? && !wait(&self.endpoints, false, None)? {
                 return Err(format!("no answer for {TIMEOUT:?}"));
             }
         }
     }
 
     fn returned(&self) -> Returned {
-        let calls = self.places.iter().map(|place| place.socket.statistics().reaps).sum();
+        let calls = self.endpoints.iter().map(|endpoint| endpoint.socket.statistics().reaps).sum();
         let (completions, time) = self.reaped;
         Returned {
             copied: (self.back.unknown == 0).then_some(self.back.copied),

@@ -28,14 +28,14 @@ use crate::{measure::Reaped, network::testbed::Testbed};
 
 /// The engine at one end, with its sockets. Tasks are dropped before what they use.
 struct Host {
-    places: Vec<Place>,
+    endpoints: Vec<Endpoint>,
     executor: Executor,
     engine: Engine,
     driver: Driver,
     _regions: Vec<Region>,
 }
 
-struct Place {
+struct Endpoint {
     socket: Socket,
     free: Vec<Buffer>,
 }
@@ -52,14 +52,14 @@ impl Host {
         let driver = driver.map_err(|error| error.to_string())?;
         let limits = Limits { queued: UNDER_WAY as u64, ..Limits::default() };
         let engine = Engine::new(&driver, address, limits, sending).map_err(line)?;
-        let (mut places, mut regions) = (Vec::new(), Vec::new());
+        let (mut endpoints, mut regions) = (Vec::new(), Vec::new());
         for port in job.ports() {
             let (region, free) = job.memory(buffers)?;
             if let Some(region) = region {
                 driver.register(&region).map_err(|error| error.to_string())?;
                 regions.push(region);
             }
-            places.push(Place { socket: engine.bind(port).map_err(line)?, free });
+            endpoints.push(Endpoint { socket: engine.bind(port).map_err(line)?, free });
         }
         let executor = Executor::new(&driver);
         let serving = engine.run();
@@ -68,7 +68,7 @@ impl Host {
                 hangup::say(format_args!("handoff: the engine has ended: {}", serving.await))
             })
             .detach();
-        Ok(Self { places, executor, engine, driver, _regions: regions })
+        Ok(Self { endpoints, executor, engine, driver, _regions: regions })
     }
 }
 
@@ -76,7 +76,7 @@ fn line(error: handoff_rds::Error) -> String {
     error.to_string()
 }
 
-impl Place {
+impl Endpoint {
     /// Sends one of the buffers. Returns false if no buffer is free, or if the engine takes none now.
     fn send(&mut self, to: IpAddr) -> Result<bool, String> {
         let Some(buffer) = self.free.pop() else { return Ok(false) };
@@ -112,14 +112,14 @@ struct Back {
 
 impl Back {
     /// Takes returned buffers back. Returns whether there were any.
-    fn reap(&mut self, places: &mut [Place]) -> bool {
+    fn reap(&mut self, endpoints: &mut [Endpoint]) -> bool {
         let begin = Instant::now();
         let before = self.completions;
-        for place in places {
-            self.completions += place.socket.try_completions(usize::MAX, &mut self.batch) as u64;
+        for endpoint in endpoints {
+            self.completions += endpoint.socket.try_completions(usize::MAX, &mut self.batch) as u64;
             for completion in self.batch.drain(..) {
                 self.tally += completion.tally;
-                place.free.push(completion.payload);
+                endpoint.free.push(completion.payload);
             }
         }
         self.time += begin.elapsed();
@@ -163,7 +163,7 @@ fn serve(mut host: Host, post: &Post, op: Op) -> Result<(), String> {
     let failed = |error: handoff::Error| error.to_string();
     let end = post.end.try_clone().map_err(|error| error.to_string())?;
     let end = host.driver.file(end).map_err(failed)?;
-    let places = &mut host.places;
+    let endpoints = &mut host.endpoints;
     let work = async {
         let mut end = end.readable().map_err(failed)?;
         let mut batch = Vec::new();
@@ -171,10 +171,10 @@ fn serve(mut host: Host, post: &Post, op: Op) -> Result<(), String> {
         let mut owed = VecDeque::new();
         loop {
             let mut arrived = 0;
-            for (at, place) in places.iter_mut().enumerate() {
-                place.socket.try_completions(usize::MAX, &mut batch);
-                place.free.extend(batch.drain(..).map(|back| back.payload));
-                while let Some(received) = place.socket.try_receive() {
+            for (at, endpoint) in endpoints.iter_mut().enumerate() {
+                endpoint.socket.try_completions(usize::MAX, &mut batch);
+                endpoint.free.extend(batch.drain(..).map(|back| back.payload));
+                while let Some(received) = endpoint.socket.try_receive() {
                     arrived += received.payload.len() as u64;
                     owed.extend((op == Op::Ask).then_some((at, received.from.ip())));
                 }
@@ -183,11 +183,11 @@ fn serve(mut host: Host, post: &Post, op: Op) -> Result<(), String> {
                 post.arrivals.add(arrived);
             }
             while let Some(&(at, to)) = owed.front()
-                && places[at].send(to)?
+                && endpoints[at].send(to)?
             {
                 owed.pop_front();
             }
-            let changed = pin!(places[0].socket.changed());
+            let changed = pin!(endpoints[0].socket.changed());
             if let Either::Right(_) = select(changed, &mut end).await {
                 return Ok(());
             }
@@ -201,47 +201,47 @@ impl Way for Own {
         /// The number of messages of a socket between two looks at the clock and at completions.
         const LOOK: usize = 16;
 
-        let Self { host: Host { places, executor, .. }, to, buffers, timeout, back, .. } = self;
+        let Self { host: Host { endpoints, executor, .. }, to, buffers, timeout, back, .. } = self;
         let work = async {
             let mut sent = 0;
             timeout.renew();
             loop {
-                let mut busy = back.reap(places);
+                let mut busy = back.reap(endpoints);
                 let ending = over();
-                for place in places.iter_mut().filter(|_| !ending) {
+                for endpoint in endpoints.iter_mut().filter(|_| !ending) {
                     for _ in 0..LOOK {
-                        if !place.send(*to)? {
+                        if !endpoint.send(*to)? {
                             break;
                         }
                         sent += 1;
                         busy = true;
                     }
                 }
-                if ending && places.iter().all(|place| place.free.len() == *buffers) {
+                if ending && endpoints.iter().all(|endpoint| endpoint.free.len() == *buffers) {
                     return Ok(sent);
                 }
                 if busy {
                     timeout.renew();
                 }
                 // A change at one socket wakes whoever waits at any of them.
-                timeout.until(places[0].socket.changed()).await?;
+                timeout.until(endpoints[0].socket.changed()).await?;
             }
         };
         executor.run(work).map_err(|error| error.to_string())?
     }
 
     fn ask(&mut self) -> Result<(), String> {
-        let Self { host: Host { places, executor, .. }, to, timeout, back, .. } = self;
+        let Self { host: Host { endpoints, executor, .. }, to, timeout, back, .. } = self;
         let work = async {
             timeout.renew();
             let mut waits = false;
             loop {
-                back.reap(places);
-                waits = waits || places[0].send(*to)?;
-                if waits && places[0].socket.try_receive().is_some() {
+                back.reap(endpoints);
+                waits = waits || endpoints[0].send(*to)?;
+                if waits && endpoints[0].socket.try_receive().is_some() {
                     return Ok(());
                 }
-                timeout.until(places[0].socket.changed()).await?;
+                timeout.until(endpoints[0].socket.changed()).await?;
             }
         };
         executor.run(work).map_err(|error| error.to_string())?

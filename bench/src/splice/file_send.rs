@@ -13,9 +13,9 @@ const LOOK: u32 = 16;
 
 /// Where the next piece begins, in bytes; after the file's end the first piece follows.
 #[derive(Debug, Default)]
-pub(super) struct Place(u64);
+pub(super) struct Offset(u64);
 
-impl Place {
+impl Offset {
     pub(super) fn next(&mut self) -> u64 {
         let here = self.0;
         self.0 = (here + PIECE) % LENGTH;

@@ -11,7 +11,7 @@ use handoff::{
 
 use super::{
     TIMEOUT,
-    file_send::{PIECE, Place, Way},
+    file_send::{Offset, PIECE, Way},
     streams::{LENGTH, Streams},
 };
 
@@ -28,7 +28,7 @@ pub(super) struct Leased {
     getbuf: GetBuf,
     socket: Socket,
     driver: Driver,
-    place: Place,
+    offset: Offset,
     returned: Tally,
 }
 
@@ -57,7 +57,7 @@ impl Leased {
             getbuf,
             socket,
             driver,
-            place: Place::default(),
+            offset: Offset::default(),
             returned: Tally::default(),
         })
     }
@@ -128,7 +128,7 @@ impl Way for Leased {
         if self.under_way() == UNDER_WAY {
             self.turn_until(UNDER_WAY - 1)?;
         }
-        let place = self.place.next();
+        let place = self.offset.next();
         match &self.kept {
             Some(lease) => {
                 let part = lease.part(place as usize..(place + PIECE) as usize);

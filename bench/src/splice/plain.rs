@@ -14,7 +14,7 @@ use rustix::{
 };
 
 use super::{
-    file_send::{PIECE, Place, Way},
+    file_send::{Offset, PIECE, Way},
     spliced::pipe,
     streams::Streams,
 };
@@ -34,18 +34,18 @@ fn whole(mut call: impl FnMut(usize) -> io::Result<usize>) -> io::Result<()> {
 pub(super) struct Sendfile {
     file: File,
     socket: TcpStream,
-    place: Place,
+    offset: Offset,
 }
 
 impl Sendfile {
     pub(super) fn new(streams: &Streams, socket: TcpStream) -> Result<Self, String> {
-        Ok(Self { file: streams.file()?, socket, place: Place::default() })
+        Ok(Self { file: streams.file()?, socket, offset: Offset::default() })
     }
 }
 
 impl Way for Sendfile {
     fn send(&mut self) -> Result<(), String> {
-        let mut offset = self.place.next();
+        let mut offset = self.offset.next();
         let sent = whole(|left| Ok(sendfile(&self.socket, &self.file, Some(&mut offset), left)?));
         sent.map_err(|error| format!("sendfile: {error}"))
     }
@@ -59,20 +59,20 @@ pub(super) struct Spliced {
     file: File,
     pipe: (OwnedFd, OwnedFd),
     socket: TcpStream,
-    place: Place,
+    offset: Offset,
 }
 
 impl Spliced {
     pub(super) fn new(streams: &Streams, socket: TcpStream) -> Result<Self, String> {
         // A pipe holds 64 KiB by default, which is one piece.
         let pipe = pipe().map_err(|error| format!("a pipe: {error}"))?;
-        Ok(Self { file: streams.file()?, pipe, socket, place: Place::default() })
+        Ok(Self { file: streams.file()?, pipe, socket, offset: Offset::default() })
     }
 }
 
 impl Way for Spliced {
     fn send(&mut self) -> Result<(), String> {
-        let (mut offset, (drain, fill)) = (self.place.next(), &self.pipe);
+        let (mut offset, (drain, fill)) = (self.offset.next(), &self.pipe);
         let flags = SpliceFlags::empty();
         let taken = whole(|left| {
             let held = splice(&self.file, Some(&mut offset), fill, None, left, flags)?;
@@ -94,20 +94,20 @@ pub(super) struct Copied {
     file: File,
     socket: TcpStream,
     buffer: Vec<u8>,
-    place: Place,
+    offset: Offset,
     sent: u64,
 }
 
 impl Copied {
     pub(super) fn new(streams: &Streams, socket: TcpStream) -> Result<Self, String> {
         let buffer = vec![0; PIECE as usize];
-        Ok(Self { file: streams.file()?, socket, buffer, place: Place::default(), sent: 0 })
+        Ok(Self { file: streams.file()?, socket, buffer, offset: Offset::default(), sent: 0 })
     }
 }
 
 impl Way for Copied {
     fn send(&mut self) -> Result<(), String> {
-        let read = self.file.read_exact_at(&mut self.buffer, self.place.next());
+        let read = self.file.read_exact_at(&mut self.buffer, self.offset.next());
         read.map_err(|error| format!("pread: {error}"))?;
         self.socket.write_all(&self.buffer).map_err(|error| format!("send: {error}"))?;
         self.sent += PIECE;

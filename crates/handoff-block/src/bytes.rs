@@ -20,7 +20,7 @@ const DEEPEST: u32 = 16;
 
 /// Something that has bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Holder {
     /// By device and inode.
     File(u64, u64),
     /// By its number.
@@ -31,9 +31,9 @@ enum Place {
 #[derive(Debug, Default)]
 pub(crate) struct Bytes {
     /// What has just these bytes.
-    same: Vec<Place>,
+    same: Vec<Holder>,
     /// What has these and others.
-    around: Vec<Place>,
+    around: Vec<Holder>,
 }
 
 impl Bytes {
@@ -49,7 +49,7 @@ impl Bytes {
     /// Whether some bytes are among both.
     pub(crate) fn meet(&self, other: &Self) -> bool {
         let is_in =
-            |places: &[Place], others: &[Place]| places.iter().any(|it| others.contains(it));
+            |places: &[Holder], others: &[Holder]| places.iter().any(|it| others.contains(it));
         is_in(&self.same, &other.same)
             || is_in(&self.same, &other.around)
             || is_in(&other.same, &self.around)
@@ -60,14 +60,14 @@ impl Bytes {
         let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
         let mut loops = disks.map(|entry| entry.path()).filter(|disk| disk.join("loop").exists());
         let holds = |disk: &PathBuf| -> Option<bool> {
-            let this = Place::Disk(number(disk)?);
+            let this = Holder::Disk(number(disk)?);
             let part = backing_file(disk)?;
             let is_ours = self.same.contains(&this) || self.around.contains(&this);
             let read_only = fs::read_to_string(disk.join("ro")).is_ok_and(|it| it.trim() == "1");
             let files = [Some((part.device, part.inode)), part.below].into_iter().flatten();
             let mut files = files.map(|(device, inode)| match inode {
-                0 => Place::Disk(device),
-                _ => Place::File(device, inode),
+                0 => Holder::Disk(device),
+                _ => Holder::File(device, inode),
             });
             let counts = !is_ours && (!reads || !read_only);
             Some(counts && files.any(|file| self.same.contains(&file)))
@@ -76,15 +76,15 @@ impl Bytes {
         Some(format!("/dev/{}", disk.file_name()?.to_string_lossy()))
     }
 
-    fn add(&mut self, place: Place, is_same: bool) {
+    fn add(&mut self, place: Holder, is_same: bool) {
         let places = if is_same { &mut self.same } else { &mut self.around };
         places.push(place);
     }
 
     fn add_file(&mut self, part: &Part, is_same: bool, depth: u32) {
-        self.add(Place::File(part.device, part.inode), is_same);
+        self.add(Holder::File(part.device, part.inode), is_same);
         if let Some((device, inode)) = part.below {
-            self.add(Place::File(device, inode), is_same);
+            self.add(Holder::File(device, inode), is_same);
         }
         self.add_disk(part.below.map_or(part.device, |(device, _)| device), false, depth);
     }
@@ -95,7 +95,7 @@ impl Bytes {
         if depth > DEEPEST || !about.exists() {
             return;
         }
-        self.add(Place::Disk(disk), is_same);
+        self.add(Holder::Disk(disk), is_same);
         if about.join("partition").exists() {
             let whole = number(&about.join(".."));
             whole.into_iter().for_each(|whole| self.add_disk(whole, false, depth + 1));
@@ -142,23 +142,23 @@ fn backing_file(disk: &Path) -> Option<Part> {
 mod tests {
     use super::*;
 
-    fn bytes(same: &[Place], around: &[Place]) -> Bytes {
+    fn bytes(same: &[Holder], around: &[Holder]) -> Bytes {
         Bytes { same: same.to_vec(), around: around.to_vec() }
     }
 
     #[test]
     fn what_lies_side_by_side_does_not_meet() {
-        let (file, upper) = (Place::File(8, 11), Place::File(44, 11));
-        let (disk, loops) = (Place::Disk(8), Place::Disk(7 << 8));
-        let volumes = [Place::Disk(1), Place::Disk(2)].map(|it| bytes(&[it], &[disk]));
+        let (file, upper) = (Holder::File(8, 11), Holder::File(44, 11));
+        let (disk, loops) = (Holder::Disk(8), Holder::Disk(7 << 8));
+        let volumes = [Holder::Disk(1), Holder::Disk(2)].map(|it| bytes(&[it], &[disk]));
         assert!(!volumes[0].meet(&volumes[1]));
         assert!(volumes[0].meet(&bytes(&[disk], &[])) && bytes(&[disk], &[]).meet(&volumes[0]));
         let plain = bytes(&[file], &[disk]);
         for other in [bytes(&[upper, file], &[]), bytes(&[loops, file], &[disk])] {
             assert!(plain.meet(&other) && other.meet(&plain));
         }
-        assert!(!plain.meet(&bytes(&[Place::File(8, 12)], &[disk])));
+        assert!(!plain.meet(&bytes(&[Holder::File(8, 12)], &[disk])));
         // A file on a loop device of the file.
-        assert!(bytes(&[Place::File(9, 1)], &[loops, file]).meet(&plain));
+        assert!(bytes(&[Holder::File(9, 1)], &[loops, file]).meet(&plain));
     }
 }

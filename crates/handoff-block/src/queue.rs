@@ -25,7 +25,7 @@ use crate::state::{self, Mapping};
 pub(crate) const PAGE: usize = 4096;
 
 /// What a queue has before it has a device.
-pub(crate) struct Place {
+pub(crate) struct PreparedQueue {
     shape: Shape,
     pub(crate) ring: IoUring,
     /// As it will be, but for buffers of our own.
@@ -34,7 +34,7 @@ pub(crate) struct Place {
     descriptors: Pages,
 }
 
-impl Place {
+impl PreparedQueue {
     /// With a ring of this shape, from [`ring::make`].
     pub(crate) fn new(queue: u16, shape: Shape, ring: IoUring) -> io::Result<Self> {
         let descriptors = Pages::reserved(usize::from(shape.depth) * ublk::DESCRIPTOR_BYTES)?;
@@ -71,8 +71,12 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// With the device's char device and its backings, and the state of this queue of the device.
-    pub(crate) fn new(place: Place, files: &[OwnedFd], region: Mapping) -> io::Result<Self> {
-        let Place { shape, ring, mut config, mut descriptors } = place;
+    pub(crate) fn new(
+        prepared: PreparedQueue,
+        files: &[OwnedFd],
+        region: Mapping,
+    ) -> io::Result<Self> {
+        let PreparedQueue { shape, ring, mut config, mut descriptors } = prepared;
         let numbers: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
         ring.submitter().register_files_update(0, &numbers)?;
         let mut buffers = None;

@@ -20,7 +20,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::Error;
 use crate::engine::{self, Program};
-use crate::queue::{Place, Queue};
+use crate::queue::{PreparedQueue, Queue};
 use crate::ring::Shape;
 use crate::state::Mapping;
 
@@ -201,11 +201,11 @@ impl Thread {
         if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
             tracing::debug!(%error, "the thread counts as one that may wait for itself");
         }
-        let place = Place::new(self.queue, self.shape, engine::ring(self.shape)?)?;
-        let loaded = engine::load(self.shape.engine, &place, &self.program)?;
+        let prepared = PreparedQueue::new(self.queue, self.shape, engine::ring(self.shape)?)?;
+        let loaded = engine::load(self.shape.engine, &prepared, &self.program)?;
         self.tell(Step::Gathered(rustix::thread::gettid().as_raw_nonzero().get()));
         let Ok(Order { files, program, region }) = self.orders.recv() else { return Ok(()) };
-        let mut queue = Queue::new(place, &files, region)?;
+        let mut queue = Queue::new(prepared, &files, region)?;
         engine::run(self.shape.engine, &mut queue, (&program, loaded), || self.tell(Step::Ready))
     }
 }

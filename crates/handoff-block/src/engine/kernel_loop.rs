@@ -29,7 +29,7 @@ use libbpf_rs::{
 
 use crate::error::{is_lack, worded};
 use crate::libbpf_log::{explained, listen};
-use crate::queue::{Place, Queue};
+use crate::queue::{PreparedQueue, Queue};
 use crate::request::Config;
 
 /// An ELF file is read in place, as structures.
@@ -109,8 +109,11 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// `None` if the policy has maps that are not kept yet.
-    pub(crate) fn before(place: &Place, program: &Arc<Program>) -> io::Result<Option<Self>> {
-        let mut open = of_ring(place.ring.as_raw_fd(), &place.config, program)?;
+    pub(crate) fn before(
+        prepared: &PreparedQueue,
+        program: &Arc<Program>,
+    ) -> io::Result<Option<Self>> {
+        let mut open = of_ring(prepared.ring.as_raw_fd(), &prepared.config, program)?;
         for mut map in open.maps_mut().filter(|map| is_policys(map.name())) {
             // It makes none: its device may be removed, or get a policy without that map.
             let pins = program.pins.get();

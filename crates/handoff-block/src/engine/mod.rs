@@ -9,7 +9,7 @@ use io_uring::IoUring;
 use self::batch::Batch;
 use self::single::Single;
 use crate::error::{Error, is_lack};
-use crate::queue::{Place, Queue};
+use crate::queue::{PreparedQueue, Queue};
 use crate::ring::{self, Shape};
 use crate::spec::{Engine, PassedOver, Spec};
 
@@ -64,11 +64,11 @@ pub(crate) fn ring(shape: Shape) -> io::Result<IoUring> {
 /// What an engine loads for a queue before it has a device, if it can.
 pub(crate) fn load(
     engine: Engine,
-    place: &Place,
+    prepared: &PreparedQueue,
     program: &Arc<Program>,
 ) -> io::Result<Option<Loaded>> {
     match engine {
-        Engine::Bpf => Loaded::before(place, program),
+        Engine::Bpf => Loaded::before(prepared, program),
         Engine::UserAuto | Engine::BatchAuto | Engine::UserCopy => Ok(None),
     }
 }

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::lease::Arrivals;
 use crate::op::{End, ReceiveState, ReceivesFrom};
 use crate::ring::token::Stage;
-use crate::ring::{Completion, Key, Place, Token};
+use crate::ring::{Completion, Key, RawSpan, Token};
 
 /// Makes the kernel receive, unless it already does or there is a reason not to.
 pub(crate) fn arm(core: &Core, key: Key) {
@@ -50,7 +50,7 @@ pub(crate) fn arm(core: &Core, key: Key) {
 }
 
 /// A completion of the request, or a run of completions of spans, which are among these places.
-pub(crate) fn completed(core: &Core, key: Key, completion: &Completion, places: &[Place]) {
+pub(crate) fn completed(core: &Core, key: Key, completion: &Completion, places: &[RawSpan]) {
     let mut records = core.records.borrow_mut();
     let op = records.receive(key);
     let again = if !completion.spans.is_empty() {

@@ -18,7 +18,7 @@ use crate::mechanism::ReceiveEngine;
 use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::Stage;
-use crate::ring::{Completion, Key, Place, Token};
+use crate::ring::{Completion, Key, RawSpan, Token};
 
 /// Tries of a receive that finds no chunk while none is held, a millisecond apart.
 const MAX_TRIES: u32 = 1_000;
@@ -94,7 +94,7 @@ pub(super) fn completed(
 }
 
 /// Takes the reported spans.
-pub(super) fn arrived(core: &Core, key: Key, op: &mut ReceiveOp, told: &[Place]) {
+pub(super) fn arrived(core: &Core, key: Key, op: &mut ReceiveOp, told: &[RawSpan]) {
     let (spans, bytes) = op.arrivals.push_told(told);
     let has_pool = op.pool.is_some();
     let flow = flow(op);
@@ -209,7 +209,7 @@ mod tests {
         let (core, queue, given_back, op) = testbed();
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
 
-        let tell = |places: &[Place]| {
+        let tell = |places: &[RawSpan]| {
             let run = 0..places.len() as u32;
             let completion = Completion { data: 0, result: 1, flags: 1 << 1, spans: run };
             receiving::completed(&core, key, &completion, places);
@@ -218,7 +218,7 @@ mod tests {
         for round in 0..100 {
             let told = |chunk| {
                 let begin = (chunk * PAGE + round) as u64;
-                Place { begin, len: (1 + chunk * 60 % 3_900) as u32 }
+                RawSpan { begin, len: (1 + chunk * 60 % 3_900) as u32 }
             };
             tell(&(0..CHUNKS).map(told).collect::<Vec<_>>());
             assert!(receiving::take(&core, key, &mut taken));
@@ -241,7 +241,7 @@ mod tests {
         }
         // Spans taken over and not handed out go back with the receiver, before the spans that it had not
         // taken over.
-        let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 1 };
+        let place = |chunk: usize| RawSpan { begin: (chunk * PAGE) as u64, len: 1 };
         let spans: Vec<_> = (0..CHUNKS).map(place).collect();
         let (now, later) = spans.split_at(CHUNKS / 2);
         tell(now);
@@ -309,7 +309,7 @@ mod tests {
         let others_due = Rc::<crate::lease::Pending>::default();
         let imported = queue.imported(&others_due);
         let key = core.records.borrow_mut().insert(|| Op::Receive(op));
-        let place = |chunk: usize| Place { begin: (chunk * PAGE) as u64, len: 9 };
+        let place = |chunk: usize| RawSpan { begin: (chunk * PAGE) as u64, len: 9 };
 
         let told = Completion { data: 0, result: 1, flags: 1 << 1, spans: 0..1 };
         receiving::completed(&core, key, &told, &[place(0)]);

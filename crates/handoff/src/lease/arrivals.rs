@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::received::Span;
 use super::rx_shared::RxShared;
 use super::span_ref::SpanRef;
-use crate::ring::Place;
+use crate::ring::RawSpan;
 
 const QUEUE: &str = "places are of the queue that is received from";
 
@@ -14,7 +14,7 @@ pub(crate) struct Arrivals {
     /// What the places are of.
     queue: Option<Rc<RxShared>>,
     /// Made into spans only when they are taken, since there are many.
-    places: Vec<Place>,
+    places: Vec<RawSpan>,
     /// Places already taken.
     taken: usize,
     /// What arrived behind the places.
@@ -40,7 +40,7 @@ impl Arrivals {
 
     /// Adds spans of the queue from a completion, as far as they lie within its memory; returns their number
     /// and their bytes.
-    pub(crate) fn push_told(&mut self, told: &[Place]) -> (usize, u64) {
+    pub(crate) fn push_told(&mut self, told: &[RawSpan]) -> (usize, u64) {
         let queue = self.queue.as_ref().expect(QUEUE);
         let (mut spans, mut bytes) = (0, 0);
         for place in told {
@@ -68,7 +68,7 @@ impl Arrivals {
     ///
     /// The place was told by a completion, and is taken out here for the first time.
     #[inline]
-    unsafe fn span(&self, place: Place) -> Span {
+    unsafe fn span(&self, place: RawSpan) -> Span {
         let queue = self.queue.as_ref().expect(QUEUE);
         // SAFETY: as the caller says.
         unsafe { RxShared::span(queue, place.begin, place.len as usize) }
@@ -123,8 +123,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    fn told(chunk: u64, len: u32) -> Place {
-        Place { begin: chunk * PAGE, len }
+    fn told(chunk: u64, len: u32) -> RawSpan {
+        RawSpan { begin: chunk * PAGE, len }
     }
 
     fn lengths(arrivals: &mut Arrivals) -> Vec<usize> {
@@ -167,12 +167,12 @@ mod tests {
         let (queue, _) = RxShared::without_kernel(&pending, 8, PAGE as usize);
         let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
         queue.arrived(2, 0, -1);
-        let beyond = Place { begin: 8 * PAGE - 1, len: 2 };
+        let beyond = RawSpan { begin: 8 * PAGE - 1, len: 2 };
         for outside in [beyond, told(1, u32::MAX), told(8, 1)] {
             assert_eq!(arrivals.push_told(&[outside, told(0, 1)]), (0, 0), "{outside:?}");
         }
         assert_eq!(arrivals.push_told(&[told(0, 1), beyond, told(1, 1)]), (1, 1));
-        assert_eq!(arrivals.push_told(&[Place { begin: 8 * PAGE - 1, len: 1 }]), (1, 1));
+        assert_eq!(arrivals.push_told(&[RawSpan { begin: 8 * PAGE - 1, len: 1 }]), (1, 1));
         assert_eq!(lengths(&mut arrivals), [1, 1]);
     }
 

@@ -338,14 +338,14 @@ mod tests {
     use super::*;
     use crate::lease::{Arrivals, Span};
     use crate::outcome::Tally;
-    use crate::ring::Place;
+    use crate::ring::RawSpan;
 
     const PAGE: usize = 4096;
 
     /// Takes in completions as from the kernel: a span of each of these chunks.
     fn told(queue: &Rc<RxShared>, chunks: std::ops::Range<usize>) -> Vec<Span> {
         let mut arrivals = Arrivals::new(Some(Rc::clone(queue)));
-        let told: Vec<_> = chunks.map(|it| Place { begin: (it * PAGE) as u64, len: 9 }).collect();
+        let told: Vec<_> = chunks.map(|it| RawSpan { begin: (it * PAGE) as u64, len: 9 }).collect();
         let (spans, bytes) = arrivals.push_told(&told);
         queue.arrived(spans, bytes, -1);
         arrivals.collect()
@@ -532,7 +532,7 @@ mod tests {
         let queue = RxShared::new(&pending, 0, None, 0, Arc::new(memory));
         let packets = (0..10 * 45).map(|packet| {
             let begin = packet / 45 * CHUNK + packet % 45 * 1_448;
-            Place { begin: begin as u64, len: 1_448 }
+            RawSpan { begin: begin as u64, len: 1_448 }
         });
         let mut arrivals = Arrivals::new(Some(Rc::clone(&queue)));
         let (spans, bytes) = arrivals.push_told(&packets.collect::<Vec<_>>());

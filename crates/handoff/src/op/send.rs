@@ -20,7 +20,7 @@ use crate::memory::AddressRange;
 use crate::receipt::Receipt;
 use crate::ring::token::Stage;
 
-/// Place of a send in its chain.
+/// RawSpan of a send in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InChain {
     /// There is no other request.

@@ -24,14 +24,14 @@ use crate::lease::Mark;
 use crate::op::Kind;
 use crate::ring::token::{ALARM, DETACHED, Stage, WAKE};
 use crate::ring::{
-    BATCH, Backend, Batch, Completion, Io, Key, Place, Ready, Ring, Token, Until, teardown,
+    BATCH, Backend, Batch, Completion, Io, Key, RawSpan, Ready, Ring, Token, Until, teardown,
 };
 
 /// What all handles on a driver share: the core, and the turns. The last handle ends operations under way.
 pub(crate) struct Reactor {
     pub(crate) core: Core,
     /// Room for the places in completions, kept between turns.
-    places: Cell<Vec<Place>>,
+    places: Cell<Vec<RawSpan>>,
 }
 
 impl Reactor {
@@ -275,7 +275,7 @@ impl Reactor {
     }
 
     #[inline(always)]
-    fn take_each(&self, ring: &RefCell<Ring>, places: &mut Vec<Place>) -> Result<usize> {
+    fn take_each(&self, ring: &RefCell<Ring>, places: &mut Vec<RawSpan>) -> Result<usize> {
         let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];
         let mut count = 0;
         loop {
@@ -306,7 +306,7 @@ impl Reactor {
     /// Handles the first of these completions, and those behind it that belong together; returns their
     /// number, at least 1.
     #[inline]
-    fn dispatch(&self, first: &Completion, all: &[Completion], places: &[Place]) -> usize {
+    fn dispatch(&self, first: &Completion, all: &[Completion], places: &[RawSpan]) -> usize {
         let Completion { data, result, flags, .. } = *first;
         match data {
             DETACHED => return 1,

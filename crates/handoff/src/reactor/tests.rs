@@ -24,7 +24,7 @@ fn reactor() -> Rc<Reactor> {
 /// Spans of the first so many chunks, as from the kernel.
 fn received(queue: &Rc<RxShared>, chunks: u64) -> Vec<Span> {
     let mut arrivals = Arrivals::new(Some(Rc::clone(queue)));
-    let told: Vec<_> = (0..chunks).map(|chunk| Place { begin: chunk * PAGE, len: 9 }).collect();
+    let told: Vec<_> = (0..chunks).map(|chunk| RawSpan { begin: chunk * PAGE, len: 9 }).collect();
     let (spans, bytes) = arrivals.push_told(&told);
     queue.arrived(spans, bytes, -1);
     arrivals.collect()

@@ -17,7 +17,7 @@ use io_uring::{EnterFlags, squeue};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::features::Features;
-use super::queues::{Batch, Completion, Place, Queues, Shape};
+use super::queues::{Batch, Completion, Queues, RawSpan, Shape};
 use super::slots::{self, Files, Slots};
 use super::until::Until;
 
@@ -299,7 +299,7 @@ impl Ring {
     pub(crate) fn take<'a>(
         &mut self,
         batch: &'a mut Batch,
-        places: &mut Vec<Place>,
+        places: &mut Vec<RawSpan>,
     ) -> &'a [Completion] {
         self.io.take(batch, places)
     }

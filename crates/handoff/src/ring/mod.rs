@@ -22,7 +22,7 @@ pub(crate) use endpoint::{Endpoint, FileKind, Parked, Target};
 pub(crate) use epoll::{Epoll, Ready};
 pub(crate) use instance::{MAX_REQUEST, Ring};
 pub(crate) use keeper::let_go_of_kept;
-pub(crate) use queues::{BATCH, Batch, Completion, Place, Shape};
+pub(crate) use queues::{BATCH, Batch, Completion, RawSpan, Shape};
 pub(crate) use slots::memlock_or;
 pub(crate) use token::{Key, Token};
 pub(crate) use unpark::Unpark;

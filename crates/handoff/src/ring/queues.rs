@@ -44,7 +44,7 @@ pub(crate) struct Completion {
 
 /// A span of an rx queue: its beginning, in the kernel's words, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RawSpan {
     pub(crate) begin: u64,
     pub(crate) len: u32,
 }
@@ -54,7 +54,7 @@ struct Taking<'a> {
     batch: &'a mut [MaybeUninit<Completion>],
     taken: usize,
     /// Room for a place for each completion, and how much there was at first.
-    places: slice::IterMut<'a, MaybeUninit<Place>>,
+    places: slice::IterMut<'a, MaybeUninit<RawSpan>>,
     room: usize,
     /// The request of the last completion, if it reports spans.
     run: u64,
@@ -66,7 +66,7 @@ impl<'a> Taking<'a> {
     /// For at most so many completions.
     fn new(
         batch: &'a mut [MaybeUninit<Completion>],
-        places: &'a mut Vec<Place>,
+        places: &'a mut Vec<RawSpan>,
         most: usize,
     ) -> Self {
         places.clear();
@@ -105,7 +105,7 @@ impl<'a> Taking<'a> {
     #[inline]
     fn take_place(&mut self, begin: u64, len: i32) {
         let room = self.places.next().expect("there is room for all");
-        room.write(Place { begin, len: len as u32 });
+        room.write(RawSpan { begin, len: len as u32 });
     }
 
     fn end_run(&mut self) {
@@ -231,7 +231,7 @@ impl Queues {
     pub(crate) fn take<'a>(
         &mut self,
         batch: &'a mut [MaybeUninit<Completion>],
-        places: &mut Vec<Place>,
+        places: &mut Vec<RawSpan>,
     ) -> &'a [Completion] {
         let (taken, told) = match self {
             Self::Narrow(io) => {
