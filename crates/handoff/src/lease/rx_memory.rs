@@ -9,8 +9,7 @@
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use handoff_sys::zcrx;
@@ -21,6 +20,7 @@ use crate::mechanism::ReceiveEngine;
 use crate::memory::{Backing, page_size};
 use crate::ring::memlock_or;
 use crate::ring::refill::RefillQueue;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Word};
 
 /// A step in the growth of an rx queue's area: see [`RxQueue::growth`](crate::RxQueue::growth).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,9 +274,8 @@ impl RxMemory {
         let (memory, offset) = self.statistics.as_ref()?;
         // SAFETY: the kernel was told to count here, spans and then bytes, in aligned words of memory
         // that is kept.
-        let bytes = unsafe {
-            AtomicU64::from_ptr(memory.start().add(offset + size_of::<u64>()).as_ptr().cast())
-        };
+        let bytes: Word<AtomicU64> =
+            unsafe { Word::at(memory.start().add(offset + size_of::<u64>())) };
         Some(bytes.load(Relaxed))
     }
 

@@ -11,7 +11,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use handoff_sys::clone_buffers::{self, Entries};
 use handoff_sys::process::Process;
@@ -20,6 +20,7 @@ use io_uring::IoUring;
 use super::queues::Queues;
 use super::slots::{Slots, part};
 use crate::memory::{Backing, Keeping};
+use crate::sync::Mutex;
 
 /// Slots of the keeper: one for each started GiB of a region.
 const SLOTS: u32 = 1024;
@@ -140,7 +141,7 @@ impl<T: Table> Keeper<T> {
     }
 }
 
-static KEEPER: Mutex<Option<&'static Keeper<IoUring>>> = Mutex::new(None);
+static KEEPER: std::sync::Mutex<Option<&'static Keeper<IoUring>>> = std::sync::Mutex::new(None);
 
 /// The keeper of this process, made for the first ring that can share; or why there is none.
 fn keeper(ring: &Queues) -> io::Result<&'static Keeper<IoUring>> {
