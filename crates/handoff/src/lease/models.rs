@@ -4,12 +4,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use handoff_sys::zcrx;
 use loom::thread;
+use rustix::mm::MapFlags;
 
 use super::pending::Pending;
-use super::rx_memory::RxMemory;
+use super::rx_memory::{RxMemory, RxShortage};
 use super::rx_shared::RxShared;
-use crate::sync::{AtomicBool, model};
+use crate::memory::map;
+use crate::op::Flow;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Word, model};
 
 const PAGE: usize = 4096;
 
@@ -76,5 +80,58 @@ fn spans_of_all_rings_add_up() {
         other.join().unwrap();
         let stats = memory.stats();
         assert_eq!((memory.held.load(Relaxed), stats.spans, stats.bytes), (2, 4, 36));
+    });
+}
+
+/// Rings that run short at once give the kernel each area once, and each of them learns that there are more chunks.
+#[test]
+fn an_area_is_added_once() {
+    model(|| {
+        let (memory, _kernel) = RxMemory::without_kernel(2, 1, PAGE);
+        let memory = Arc::new(memory);
+        let added = Arc::new(Mutex::new(Vec::new()));
+        let grow = |memory: &RxMemory, added: &Mutex<Vec<u64>>| {
+            let grown = memory.grow_by(1, RxShortage::Held, |area| {
+                let mut added = added.lock().unwrap();
+                added.push(area.len);
+                area.rq_area_token = (added.len() as u64) << zcrx::AREA_SHIFT;
+                Ok(())
+            });
+            assert!(grown, "the area has more chunks than one");
+        };
+        let (of_other, by_other) = (Arc::clone(&memory), Arc::clone(&added));
+        let other = thread::spawn(move || grow(&of_other, &by_other));
+        grow(&memory, &added);
+        other.join().unwrap();
+        assert_eq!(*added.lock().unwrap(), [PAGE as u64]);
+        assert_eq!((memory.chunks(), memory.steps().len()), (2, 1));
+        assert_eq!(memory.stopped(), None);
+    });
+}
+
+/// A receive that is told of its own copies was alone: the copies of another receive are never among them.
+#[test]
+fn a_receive_is_not_told_of_copies_for_others() {
+    model(|| {
+        let statistics = map(PAGE, MapFlags::PRIVATE, None).unwrap();
+        let (mut memory, _kernel) = RxMemory::without_kernel(2, 2, PAGE);
+        memory.counts_at(Arc::clone(&statistics));
+        memory.shared.store(true, Relaxed);
+        let memory = Arc::new(memory);
+        let receive = |memory: Arc<RxMemory>, copied: Word<AtomicU64>, bytes: u64| {
+            let (_pending, queue) = ring(&memory);
+            let mut flow = Flow::open(queue, None);
+            // The kernel copies all of them.
+            copied.fetch_add(bytes, Relaxed);
+            flow.bytes = 100;
+            let tally = flow.tally();
+            assert!(tally.unknown == 100 || tally.copied == bytes, "{tally:?}");
+        };
+        // SAFETY: the models touch no memory.
+        let [one, other] = [(); 2].map(|()| unsafe { Word::at(statistics.start().add(8)) });
+        let of_other = Arc::clone(&memory);
+        let other = thread::spawn(move || receive(of_other, other, 1));
+        receive(memory, one, 2);
+        other.join().unwrap();
     });
 }
