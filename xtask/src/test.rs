@@ -147,6 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
                 session.documentation(packages.as_ref().map(Packages::documented));
                 if args.soak && packages.is_none() {
                     session.sanitized();
+                    session.models();
                 }
             }
             let images = stages::images(tiers, args.soak);
@@ -296,6 +297,24 @@ impl Session {
             (SOAK, "1"),
         ]);
         self.tests_by_cargo("loans and frozen under the sanitizer", &mut command);
+    }
+
+    /// The models of what threads share, which loom runs in all orders that a bound allows.
+    fn models(&mut self) {
+        const TESTS: [&str; 4] =
+            ["--package=handoff-io", "--all-features", "--lib", "--target-dir=target/loom"];
+        let flags = ("RUSTFLAGS", "--cfg handoff_loom");
+        let mut build = cargo(&["test", "--no-run", "--quiet"]);
+        if self.long_step("build of the models", build.args(TESTS).envs([flags])).is_some() {
+            let mut command = sandboxed(&[], "cargo");
+            // A model that fails may abort: one at a time, so that the last name is its own.
+            command
+                .arg("test")
+                .args(TESTS)
+                .args(["models::", "--", "--test-threads=1"])
+                .envs([flags]);
+            self.tests_by_cargo("models", &mut command);
+        }
     }
 
     /// Runs tests outside the lab, and counts them.

@@ -62,6 +62,7 @@ mod ring;
 mod route;
 mod sleep;
 mod socket;
+mod sync;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transfer;

@@ -232,6 +232,7 @@ mod tests {
                     use crate::run::names::Testbed as Same;
                     pub(in crate::run) fn f() -> crate::deep::Deep { testbed::f() }
                     #[cfg(test)] mod tests { use crate::run::Run; }
+                    #[cfg(all(test, model))] mod models { use crate::run::Run; }
                     #[cfg(test)] fn g() { crate::run::h() }";
         assert_eq!(of_send(fine), Vec::<String>::new());
     }

@@ -18,6 +18,8 @@ pub(crate) mod intake;
 )]
 pub(crate) mod kernel;
 pub(crate) mod mapped_span;
+#[cfg(all(test, handoff_loom))]
+mod models;
 pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod received;

@@ -6,11 +6,11 @@
 //!   ring has to look at another;
 //! - the kernel's part stays mapped until the last ring is closed and the last span is gone.
 
+use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use handoff_sys::zcrx;
@@ -21,6 +21,7 @@ use crate::mechanism::ReceiveEngine;
 use crate::memory::{Backing, page_size};
 use crate::ring::memlock_or;
 use crate::ring::refill::RefillQueue;
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Word, fence};
 
 /// A step in the growth of an rx queue's area: see [`RxQueue::growth`](crate::RxQueue::growth).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,7 +205,19 @@ impl RxMemory {
     /// Gives the kernel more of the memory, unless another ring has done so since the caller saw `seen`
     /// chunks; returns whether there are more than those.
     pub(super) fn grow(&self, ring: RawFd, id: u32, seen: usize, cause: RxShortage) -> bool {
-        if !self.grows.load(Relaxed) {
+        // SAFETY: the area is a part of the region that was not given before, and is kept as the rest is.
+        self.grow_by(seen, cause, |area| unsafe { zcrx::add_area(ring, id, area) })
+    }
+
+    /// As [`grow`](Self::grow); `add` gives the kernel an area.
+    pub(super) fn grow_by(
+        &self,
+        seen: usize,
+        cause: RxShortage,
+        add: impl FnOnce(&mut zcrx::Area) -> io::Result<()>,
+    ) -> bool {
+        // Whoever sees that it grows no more sees what it has grown to.
+        if !self.grows.load(Acquire) {
             return self.chunks() > seen;
         }
         let mut growth = self.growth();
@@ -218,9 +231,7 @@ impl RxMemory {
             len: (end - begin) as u64,
             ..zcrx::Area::default()
         };
-        // SAFETY: this part of the region was not given before, and is kept as the rest is.
-        let added = unsafe { zcrx::add_area(ring, id, &mut registered) };
-        let added = match added {
+        let added = match add(&mut registered) {
             Ok(()) if registered.rq_area_token == u64::from(number) << zcrx::AREA_SHIFT => Ok(()),
             Ok(()) => Err("the kernel has numbered the area in another way".to_owned()),
             Err(error) => {
@@ -230,7 +241,7 @@ impl RxMemory {
         match added {
             Ok(()) => {
                 self.given.store(end, Relaxed);
-                self.grows.store(end < self.region.len(), Relaxed);
+                self.grows.store(end < self.region.len(), Release);
                 let (after, chunks) = (self.since.elapsed(), self.chunks());
                 tracing::info!(chunks, %cause, "the area of an rx queue has grown");
                 growth.steps.push(RxGrowth { after, chunks, cause });
@@ -274,15 +285,17 @@ impl RxMemory {
         let (memory, offset) = self.statistics.as_ref()?;
         // SAFETY: the kernel was told to count here, spans and then bytes, in aligned words of memory
         // that is kept.
-        let bytes = unsafe {
-            AtomicU64::from_ptr(memory.start().add(offset + size_of::<u64>()).as_ptr().cast())
-        };
-        Some(bytes.load(Relaxed))
+        let bytes: Word<AtomicU64> =
+            unsafe { Word::at(memory.start().add(offset + size_of::<u64>())) };
+        Some(bytes.load(Acquire))
     }
 
     /// A receiver begins: returns how many have by now, and whether no other is left.
     pub(super) fn begin(&self) -> (u32, bool) {
-        let before = self.receivers.fetch_add(1 << 32 | 1, Relaxed);
+        // Who begins after others have ended sees their copies, and does not take them for its own.
+        let before = self.receivers.fetch_add(1 << 32 | 1, Acquire);
+        // Who sees copies for this receiver sees that it has begun.
+        fence(Release);
         if !self.warned.load(Relaxed)
             && let Some(shortfall) = self.shortfall()
             && !self.warned.swap(true, Relaxed)
@@ -293,7 +306,7 @@ impl RxMemory {
     }
 
     pub(super) fn end(&self) {
-        self.receivers.fetch_sub(1, Relaxed);
+        self.receivers.fetch_sub(1, Release);
     }
 
     /// Receivers begun so far.

@@ -3,9 +3,10 @@
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::registrations::Registrations;
+use crate::sync::AtomicU8;
 
 /// Memory that pieces are cut from.
 pub(crate) struct Backing {

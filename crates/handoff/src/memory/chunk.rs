@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 use super::backing::Backing;
+use crate::sync::{AtomicU32, Mutex, MutexGuard, fence};
 
 pub(super) struct Shared {
     pub(super) memory: Arc<Backing>,

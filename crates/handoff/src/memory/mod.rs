@@ -6,6 +6,8 @@ mod chunk;
 mod frozen;
 #[cfg(feature = "bytes")]
 mod lent_bytes;
+#[cfg(all(test, handoff_loom))]
+mod models;
 mod piece;
 mod pool;
 mod range;

@@ -13,13 +13,13 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::chunk::{Chunk, Shared, Stands, State, Waiting};
 use super::{Backed, Backing, Buffer, Memory, Piece, Region};
 use crate::error::{Error, Result};
+use crate::sync::{AtomicU32, Mutex};
 
 /// Buffers of one length that come back to their region: [`get`](Self::get) takes one, and dropping it, or the
 /// end of its last loan, gives it back.

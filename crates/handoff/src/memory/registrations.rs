@@ -7,8 +7,10 @@
 
 use std::mem;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, OnceLock};
 
 /// How a driver has pinned the pages of a region that it [registered](crate::Driver::register).
 ///

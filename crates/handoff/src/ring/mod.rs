@@ -7,6 +7,8 @@ mod epoll;
 mod features;
 mod instance;
 mod keeper;
+#[cfg(all(test, handoff_loom))]
+mod models;
 mod queues;
 pub(crate) mod refill;
 mod registering;

@@ -10,13 +10,13 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use handoff_sys::zcrx::{Offsets, Refill};
 
 use crate::memory::Backing;
+use crate::sync::{self, AtomicU32, Mutex, MutexGuard, Word};
 
 /// So many spans are published at once; fewer with the next submission.
 const BATCH: usize = 32;
@@ -25,14 +25,14 @@ pub(crate) struct RefillQueue {
     /// Shared with the kernel until the last ring closes.
     _memory: Arc<Backing>,
     /// The kernel's counter of entries taken.
-    head: NonNull<u32>,
+    head: Word<AtomicU32>,
     tail: Mutex<Tail>,
 }
 
 /// The end where entries are put.
 struct Tail {
     /// Our counter of entries put, as the kernel sees it.
-    word: NonNull<u32>,
+    word: Word<AtomicU32>,
     rqes: NonNull<Refill>,
     /// One less than the entries, a power of two.
     mask: u32,
@@ -59,15 +59,17 @@ impl RefillQueue {
         debug_assert!(entries.is_power_of_two());
         // SAFETY: the offsets lie in the memory.
         let at = |offset: u32| unsafe { memory.start().add(offset as usize) };
+        // SAFETY: an aligned word of the memory, which the queue keeps; an atomic to both sides.
+        let word = |offset: u32| unsafe { Word::at(at(offset)) };
         let tail = Tail {
-            word: at(offsets.tail).cast(),
+            word: word(offsets.tail),
             rqes: at(offsets.rqes).cast(),
             mask: entries - 1,
             put: 0,
             room: 0,
             waiting: VecDeque::new(),
         };
-        Self { head: at(offsets.head).cast(), tail: Mutex::new(tail), _memory: memory }
+        Self { head: word(offsets.head), tail: Mutex::new(tail), _memory: memory }
     }
 
     /// Gives one back at once.
@@ -104,9 +106,7 @@ impl RefillQueue {
 
     /// Entries that the kernel has taken, as a counter that wraps.
     pub(crate) fn taken(&self) -> u32 {
-        // SAFETY: an aligned word of the memory by the contract of `new`, an atomic to both sides,
-        // and the memory lives as long as the queue.
-        unsafe { AtomicU32::from_ptr(self.head.as_ptr()) }.load(Acquire)
+        self.head.load(Acquire)
     }
 }
 
@@ -129,7 +129,11 @@ impl Tail {
             // SAFETY: a cell is laid out as what is in it, and nobody changes these meanwhile. The places are inside
             // the queue by the mask, and aligned as the kernel has laid it out; the kernel does not read them before
             // the tail has passed them, and has taken what was there before.
-            unsafe { self.rqes.as_ptr().add(at).copy_from_nonoverlapping(from, part.len()) };
+            unsafe {
+                let to = self.rqes.as_ptr().add(at);
+                sync::writes(to, part.len());
+                to.copy_from_nonoverlapping(from, part.len());
+            }
         }
         self.put = self.put.wrapping_add(entries.len() as u32);
         self.room -= entries.len() as u32;
@@ -137,8 +141,7 @@ impl Tail {
 
     /// Tells the kernel about all written entries.
     fn tell(&self) {
-        // SAFETY: as in `RefillQueue::taken`.
-        unsafe { AtomicU32::from_ptr(self.word.as_ptr()) }.store(self.put, Release);
+        self.word.store(self.put, Release);
     }
 }
 
@@ -226,18 +229,22 @@ impl Kernel {
 
     /// Takes at most so many entries; returns where their spans began.
     pub(crate) fn take(&mut self, most: u32) -> Vec<u64> {
-        let start = self.memory.start().as_ptr();
+        let start = self.memory.start();
         let mut taken = Vec::new();
         // SAFETY: words and entries of the mapping, where the offsets say; entries before the tail are not
         // written before the head has passed them.
         unsafe {
-            let tail = AtomicU32::from_ptr(start.add(4).cast()).load(Acquire);
+            let (head, tail): (Word<AtomicU32>, Word<AtomicU32>) =
+                (Word::at(start), Word::at(start.add(4)));
+            let tail = tail.load(Acquire);
             while self.head != tail && (taken.len() as u32) < most {
                 let index = (self.head % self.entries) as usize;
-                taken.push(start.add(64).cast::<Refill>().add(index).read().off);
+                let entry = start.add(64).cast::<Refill>().add(index);
+                sync::reads(entry.as_ptr());
+                taken.push(entry.read().off);
                 self.head = self.head.wrapping_add(1);
             }
-            AtomicU32::from_ptr(start.cast()).store(self.head, Release);
+            head.store(self.head, Release);
         }
         taken
     }

@@ -326,7 +326,9 @@ fn of_item(item: &Item) -> (&[Attribute], Option<String>) {
 fn is_aside(attribute: &Attribute) -> bool {
     let Ok(list) = attribute.meta.require_list() else { return false };
     let condition = list.tokens.to_string();
-    list.path.is_ident("cfg") && (condition == "test" || condition.starts_with("all (doc"))
+    let asides = ["all (test", "all (doc"];
+    list.path.is_ident("cfg")
+        && (condition == "test" || asides.iter().any(|it| condition.starts_with(it)))
 }
 
 fn path_attribute(attribute: &Attribute) -> Option<String> {
