@@ -40,8 +40,8 @@ impl Layers {
         around.max_by_key(|(listed, _)| listed.len()).map(|(listed, at)| (listed.as_slice(), at))
     }
 
-    /// What is wrong with the modules of a crate, or with the table; a line for each fault.
-    fn faults(&self, found: &Crate) -> Vec<String> {
+    /// What is wrong with the modules of a crate, or with the table; a line for each fault, with the file's path below `root`.
+    fn faults(&self, found: &Crate, root: &Path) -> Vec<String> {
         let mut faults = Vec::new();
         let modules: BTreeSet<_> = found.modules().collect();
         let mut before = BTreeSet::new();
@@ -69,7 +69,7 @@ impl Layers {
                     [] => "the crate's root".to_owned(),
                     path => format!("`{}`", path.join("::")),
                 };
-                let file = import.file.strip_prefix(root()).unwrap_or(&import.file);
+                let file = import.file.strip_prefix(root).unwrap_or(&import.file);
                 faults.push(format!(
                     "{}:{}: `{}`: {} stands {} {}",
                     file.display(),
@@ -128,7 +128,7 @@ fn modules_import_downwards_only() {
     for (directory, found) in &crates {
         match tables.get(directory) {
             Some(layers) => {
-                let of_crate = layers.faults(found);
+                let of_crate = layers.faults(found, &root());
                 if !of_crate.is_empty() {
                     faults.push(format!("{directory}:\n  {}", of_crate.join("\n  ")));
                 }
@@ -191,7 +191,7 @@ mod tests {
 
     const TABLE: &str = "run\nsend receive  what is measured\nbed::deep\nbed  below";
 
-    /// The faults of an invented crate with these `send.rs` and `bed.rs`, by the end of the file's name.
+    /// The faults of an invented crate with these `send.rs` and `bed.rs`.
     fn faults(table: &str, send: &str, bed: &str) -> Vec<String> {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
@@ -213,11 +213,7 @@ mod tests {
         write("bed/deep.rs", "use super::Bed; pub struct Deep(Bed);");
         write("bed/mod.rs", &format!("pub mod deep; pub struct Bed; {bed}"));
         write("send.rs", send);
-        let faults = Layers::parse(table).faults(&Crate::read(&root));
-        // As faults name files: a clone may be the directory of all temporary ones, too.
-        let place = directory.path().strip_prefix(super::root()).unwrap_or(directory.path());
-        let place = format!("{}/", place.display());
-        faults.into_iter().map(|fault| fault.replace(&place, "")).collect()
+        Layers::parse(table).faults(&Crate::read(&root), directory.path())
     }
 
     const ROW: &str = "pub struct Row;\n";
