@@ -34,23 +34,23 @@ workshop: ## Build handoff-workshop too: benches, reports, the lab, the tour; it
 
 # What is made of the command and of the library.
 dist: completions
-	scripts/libhandoff $(ARCHIVE) $(DIST)/lib
-	$(HANDOFF) man --all $(DIST)/man1
+	scripts/libhandoff "$(ARCHIVE)" "$(DIST)/lib"
+	"$(HANDOFF)" man --all "$(DIST)/man1"
 
 # What is made of the workshop.
 dist-workshop: completions
-	$(WORKSHOP) man --all $(DIST)/workshop/man1
-	mkdir -p $(addprefix $(DIST)/workshop/,bash zsh fish)
-	$(WORKSHOP) completions bash > $(DIST)/workshop/bash/handoff-workshop
-	$(WORKSHOP) completions zsh > $(DIST)/workshop/zsh/_handoff-workshop
-	$(WORKSHOP) completions fish > $(DIST)/workshop/fish/handoff-workshop.fish
+	"$(WORKSHOP)" man --all "$(DIST)/workshop/man1"
+	mkdir -p "$(DIST)/workshop/bash" "$(DIST)/workshop/zsh" "$(DIST)/workshop/fish"
+	"$(WORKSHOP)" completions bash > "$(DIST)/workshop/bash/handoff-workshop"
+	"$(WORKSHOP)" completions zsh > "$(DIST)/workshop/zsh/_handoff-workshop"
+	"$(WORKSHOP)" completions fish > "$(DIST)/workshop/fish/handoff-workshop.fish"
 
 # With the workshop's commands, where it is built.
 completions:
-	mkdir -p $(addprefix $(DIST)/,bash zsh fish)
-	$(HANDOFF) completions bash > $(DIST)/bash/handoff
-	$(HANDOFF) completions zsh > $(DIST)/zsh/_handoff
-	$(HANDOFF) completions fish > $(DIST)/fish/handoff.fish
+	mkdir -p "$(DIST)/bash" "$(DIST)/zsh" "$(DIST)/fish"
+	"$(HANDOFF)" completions bash > "$(DIST)/bash/handoff"
+	"$(HANDOFF)" completions zsh > "$(DIST)/zsh/_handoff"
+	"$(HANDOFF)" completions fish > "$(DIST)/fish/handoff.fish"
 
 demo: setup workshop ## Probe this machine, measure sending, and copy 1 GiB; then the same in the lab (as root)
 	$(CARGO) xtask demo --handoff $(HANDOFF)
@@ -89,32 +89,32 @@ published: ## Check licences, known faults, the oldest Rust and the API (SINCE=R
 	$(CARGO) xtask published $(if $(SINCE),--since $(SINCE))
 
 install: ## Install what `make build` built below PREFIX (/usr/local)
-	install -D -m 755 $(HANDOFF) $(DESTDIR)$(PREFIX)/bin/handoff
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/handoff bpf/blk_policy.h bpf/blk.h bpf/kernel.h
-	install -D -m 644 crates/handoff-capi/include/handoff.h $(DESTDIR)$(PREFIX)/include/handoff.h
-	install -D -m 644 $(ARCHIVE) $(DESTDIR)$(LIBDIR)/libhandoff.a
-	cp --no-dereference $(DIST)/lib/libhandoff.so* $(DESTDIR)$(LIBDIR)/
-	mkdir -p $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -D -m 755 "$(HANDOFF)" "$(DESTDIR)$(PREFIX)/bin/handoff"
+	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/include/handoff" bpf/blk_policy.h bpf/blk.h bpf/kernel.h
+	install -D -m 644 crates/handoff-capi/include/handoff.h "$(DESTDIR)$(PREFIX)/include/handoff.h"
+	install -D -m 644 "$(ARCHIVE)" "$(DESTDIR)$(LIBDIR)/libhandoff.a"
+	cp --no-dereference "$(DIST)/lib/libhandoff.so"* "$(DESTDIR)$(LIBDIR)/"
+	mkdir -p "$(DESTDIR)$(LIBDIR)/pkgconfig"
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' crates/handoff-capi/handoff.pc.in \
-	    > $(DESTDIR)$(LIBDIR)/pkgconfig/handoff.pc
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(DIST)/man1/*.1
-	install -D -m 644 $(DIST)/bash/handoff $(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff
-	install -D -m 644 $(DIST)/zsh/_handoff $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff
-	install -D -m 644 $(DIST)/fish/handoff.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff.fish
+	    > "$(DESTDIR)$(LIBDIR)/pkgconfig/handoff.pc"
+	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/share/man/man1" "$(DIST)/man1/"*.1
+	install -D -m 644 "$(DIST)/bash/handoff" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff"
+	install -D -m 644 "$(DIST)/zsh/_handoff" "$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff"
+	install -D -m 644 "$(DIST)/fish/handoff.fish" "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff.fish"
 
 install-workshop: ## Install what `make workshop` built below PREFIX, too
-	install -D -m 755 $(WORKSHOP) $(DESTDIR)$(PREFIX)/bin/handoff-workshop
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 $(DIST)/workshop/man1/*.1
-	install -D -m 644 $(DIST)/workshop/bash/handoff-workshop \
-	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff-workshop
-	install -D -m 644 $(DIST)/workshop/zsh/_handoff-workshop \
-	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff-workshop
-	install -D -m 644 $(DIST)/workshop/fish/handoff-workshop.fish \
-	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff-workshop.fish
+	install -D -m 755 "$(WORKSHOP)" "$(DESTDIR)$(PREFIX)/bin/handoff-workshop"
+	install -D -m 644 -t "$(DESTDIR)$(PREFIX)/share/man/man1" "$(DIST)/workshop/man1/"*.1
+	install -D -m 644 "$(DIST)/workshop/bash/handoff-workshop" \
+	    "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/handoff-workshop"
+	install -D -m 644 "$(DIST)/workshop/zsh/_handoff-workshop" \
+	    "$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_handoff-workshop"
+	install -D -m 644 "$(DIST)/workshop/fish/handoff-workshop.fish" \
+	    "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/handoff-workshop.fish"
 
 packages: setup build workshop ## Build both and pack them as Debian packages, in target/packages
 	@scripts/setup debhelper dh-dkms fakeroot
-	scripts/packages target/packages HANDOFF=$(HANDOFF) WORKSHOP=$(WORKSHOP) ARCHIVE=$(ARCHIVE) DIST=$(DIST)
+	scripts/packages target/packages "HANDOFF=$(HANDOFF)" "WORKSHOP=$(WORKSHOP)" "ARCHIVE=$(ARCHIVE)" "DIST=$(DIST)"
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

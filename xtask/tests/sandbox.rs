@@ -239,7 +239,7 @@ mod native {
             (
                 "bin/cargo",
                 format!(
-                    "case $1 in xtask) shift; exec {} \"$@\";; test) ;; *) exit 0;; esac\n{build}",
+                    "case $1 in xtask) shift; exec '{}' \"$@\";; test) ;; *) exit 0;; esac\n{build}",
                     env!("CARGO_BIN_EXE_xtask")
                 ),
             ),

@@ -15,7 +15,7 @@ use crate::{measure::Slot, network};
 const CONFIGURATION: &str = "\
 daemon off;
 master_process off;
-pid {root}/nginx.pid;
+pid '{root}/nginx.pid';
 error_log stderr;
 events { worker_connections 2048; }
 http {
@@ -23,14 +23,14 @@ http {
     sendfile on;
     keepalive_requests 4000000000;
     keepalive_timeout 1h;
-    client_body_temp_path {root}/body;
-    proxy_temp_path {root}/proxy;
-    fastcgi_temp_path {root}/fastcgi;
-    uwsgi_temp_path {root}/uwsgi;
-    scgi_temp_path {root}/scgi;
+    client_body_temp_path '{root}/body';
+    proxy_temp_path '{root}/proxy';
+    fastcgi_temp_path '{root}/fastcgi';
+    uwsgi_temp_path '{root}/uwsgi';
+    scgi_temp_path '{root}/scgi';
     server {
         listen {addr}:{port};
-        root {root};
+        root '{root}';
     }
 }
 ";
@@ -56,7 +56,12 @@ impl<'a> Program<'a> {
         let file = testbed.directory().join("nginx.conf");
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         let (program, file) = (program.display(), file.display());
-        Self::start(&format!("exec {program} -p {{root}} -c {file} -e stderr"), testbed, port, stop)
+        Self::start(
+            &format!("exec '{program}' -p '{{root}}' -c '{file}' -e stderr"),
+            testbed,
+            port,
+            stop,
+        )
     }
 
     /// Starts `handoff serve` with one thread.
@@ -73,7 +78,7 @@ impl<'a> Program<'a> {
             .ok_or_else(|| format!("{PRODUCT} is neither beside this program nor on PATH"))?;
         let program = program.display();
         let command =
-            format!("exec {program} serve {{root}} --threads 1 --listen {{addr}}:{{port}}");
+            format!("exec '{program}' serve '{{root}}' --threads 1 --listen {{addr}}:{{port}}");
         Self::start(&command, testbed, port, stop)
     }
 

@@ -67,7 +67,7 @@ impl Wrk {
         let Job { size, connections } = job;
         let program = installed("wrk")?;
         let command = format!(
-            "exec {} --threads 1 --connections {connections} --duration 1h --timeout 60s \
+            "exec '{}' --threads 1 --connections {connections} --duration 1h --timeout 60s \
              http://{address}:{port}/{size}",
             program.display()
         );

@@ -25,6 +25,7 @@ use http_body::Body;
 
 use crate::common::Common;
 use crate::cut::Cut;
+use crate::field_name;
 use crate::lent_body::{Lent, LentBody};
 use crate::output::Output;
 use crate::wire::{self, Head, Refusal};
@@ -185,27 +186,35 @@ fn put_head(parts: &Parts, ends: Ends, terms: &Terms<'_>, to: &mut Vec<u8>) {
     let reason = parts.status.canonical_reason().unwrap_or_default();
     put_line(to, &[b"HTTP/1.1 ", parts.status.as_str().as_bytes(), b" ", reason.as_bytes()]);
     if !parts.headers.contains_key(DATE) {
-        to.extend_from_slice(b"date: ");
+        to.extend_from_slice(b"Date: ");
         terms.common.dates.append(to);
         to.extend_from_slice(b"\r\n");
     }
-    for (name, value) in &parts.headers {
-        let name = name.as_str();
-        if !OURS.contains(&name) {
-            put_line(to, &[name.as_bytes(), b": ", value.as_bytes()]);
-        }
-    }
+    put_fields(to, &parts.headers, |name| OURS.contains(&name.as_str()));
     match ends {
-        Ends::After(len) => put_line(to, &[b"content-length: ", len.to_string().as_bytes()]),
-        Ends::ByChunk => put_line(to, &[b"transfer-encoding: chunked"]),
+        Ends::After(len) => put_line(to, &[b"Content-Length: ", len.to_string().as_bytes()]),
+        Ends::ByChunk => put_line(to, &[b"Transfer-Encoding: chunked"]),
         Ends::Without | Ends::WithConnection => {}
     }
     match (terms.keeps_alive.get(), terms.version) {
-        (false, _) => put_line(to, &[b"connection: close"]),
-        (true, Version::HTTP_10) => put_line(to, &[b"connection: keep-alive"]),
+        (false, _) => put_line(to, &[b"Connection: close"]),
+        (true, Version::HTTP_10) => put_line(to, &[b"Connection: keep-alive"]),
         (true, _) => {}
     }
     to.extend_from_slice(b"\r\n");
+}
+
+/// Appends fields but those that are left out; frequent ones never are.
+#[inline]
+fn put_fields(to: &mut Vec<u8>, fields: &HeaderMap, is_left_out: impl Fn(&HeaderName) -> bool) {
+    for (name, value) in fields {
+        match field_name::frequent(name) {
+            Some(written) => to.extend_from_slice(written.as_bytes()),
+            None if is_left_out(name) => continue,
+            None => field_name::put_capitalised(to, name),
+        }
+        put_line(to, &[b": ", value.as_bytes()]);
+    }
 }
 
 #[inline]
@@ -280,13 +289,8 @@ where
     }
     if ends == Ends::ByChunk {
         put_line(&mut output.gathered, &[b"0"]);
-        for (name, value) in trailers.iter().filter(|_| terms.takes_trailers) {
-            if !NO_TRAILERS.contains(name) {
-                put_line(
-                    &mut output.gathered,
-                    &[name.as_str().as_bytes(), b": ", value.as_bytes()],
-                );
-            }
+        if terms.takes_trailers {
+            put_fields(&mut output.gathered, &trailers, |name| NO_TRAILERS.contains(name));
         }
         output.gathered.extend_from_slice(b"\r\n");
     }

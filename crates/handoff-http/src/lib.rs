@@ -25,6 +25,7 @@ mod connection;
 mod cut;
 mod date;
 mod exchange;
+mod field_name;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
 mod idle;

@@ -116,7 +116,7 @@ fn signals_unwind_and_the_other_side_is_told() {
 fn on_a_small_disk(directory: &Path, arguments: &str) -> Command {
     let mut command = Command::new("unshare");
     let script = format!(
-        "mount -t tmpfs -o size=4m none {disk} && cd {disk} && {cp} cp {arguments}; code=$?; ls -A; exit $code",
+        "mount -t tmpfs -o size=4m none '{disk}' && cd '{disk}' && '{cp}' cp {arguments}; code=$?; ls -A; exit $code",
         disk = path(directory),
         cp = env!("CARGO_BIN_EXE_handoff"),
     );
@@ -134,9 +134,9 @@ fn needs_root_a_full_disk() {
     fs::write(&big, pattern(8 << 20)).unwrap();
     let big = path(big.path());
 
-    let known = Running::start(&mut on_a_small_disk(disk.path(), &format!("{big} copy"))).end();
+    let known = Running::start(&mut on_a_small_disk(disk.path(), &format!("'{big}' copy"))).end();
     known.says(1, "no room for copy: 8388608 bytes are needed");
-    let unknown = format!("- copy < {big}");
+    let unknown = format!("- copy < '{big}'");
     let unknown = Running::start(&mut on_a_small_disk(disk.path(), &unknown)).end();
     unknown.says(1, "No space left on device");
 

@@ -22,22 +22,22 @@ fn files_come_whole_and_in_ranges() {
         let all = content(len);
         let answer = serving.ask(&format!("GET /{name}"), "");
         assert_eq!((answer.status, answer.body == all), (200, true), "{name}");
-        assert_eq!(answer.field("content-length"), Some(len.to_string().as_str()));
-        assert_eq!(answer.field("content-type"), Some("application/octet-stream"));
-        assert_eq!(answer.field("accept-ranges"), Some("bytes"));
+        assert_eq!(answer.field("Content-Length"), Some(len.to_string().as_str()));
+        assert_eq!(answer.field("Content-Type"), Some("application/octet-stream"));
+        assert_eq!(answer.field("Accept-Ranges"), Some("bytes"));
         bytes += len;
         let head = serving.ask(&format!("HEAD /{name}"), "Range: bytes=0-0\r\n");
         assert_eq!((head.status, head.body.len()), (200, 0));
-        assert_eq!(head.field("content-length"), Some(len.to_string().as_str()));
+        assert_eq!(head.field("Content-Length"), Some(len.to_string().as_str()));
         let part = serving.ask(&format!("GET /{name}"), "Range: bytes=100-\r\n");
         if len == 0 {
             assert_eq!((part.status, part.body.len()), (200, 0));
         } else if len <= 100 {
             let told = format!("bytes */{len}");
-            assert_eq!((part.status, part.field("content-range")), (416, Some(told.as_str())));
+            assert_eq!((part.status, part.field("Content-Range")), (416, Some(told.as_str())));
         } else {
             let told = format!("bytes 100-{}/{len}", len - 1);
-            assert_eq!((part.status, part.field("content-range")), (206, Some(told.as_str())));
+            assert_eq!((part.status, part.field("Content-Range")), (206, Some(told.as_str())));
             assert!(part.body == all[100..], "{name}");
             bytes += len - 100;
         }
@@ -62,16 +62,16 @@ fn a_file_is_asked_for_by_its_state() {
     let place = directory(&[("page.html", 10)]);
     let serving = Server::start(place.path(), &[]);
     let answer = serving.ask("GET /page.html", "");
-    assert_eq!(answer.field("content-type"), Some("text/html"));
-    let etag = answer.field("etag").expect("has one").to_owned();
-    let modified = answer.field("last-modified").expect("has one").to_owned();
+    assert_eq!(answer.field("Content-Type"), Some("text/html"));
+    let etag = answer.field("ETag").expect("has one").to_owned();
+    let modified = answer.field("Last-Modified").expect("has one").to_owned();
     for fields in
         [format!("If-None-Match: {etag}\r\n"), format!("If-Modified-Since: {modified}\r\n")]
     {
         let unchanged = serving.ask("GET /page.html", &fields);
         assert_eq!((unchanged.status, unchanged.body.len()), (304, 0), "{fields}");
-        assert_eq!(unchanged.field("etag"), Some(etag.as_str()));
-        assert_eq!(unchanged.field("content-length"), None);
+        assert_eq!(unchanged.field("ETag"), Some(etag.as_str()));
+        assert_eq!(unchanged.field("Content-Length"), None);
     }
     let range = format!("Range: bytes=2-3\r\nIf-Range: {etag}\r\n");
     assert_eq!(serving.ask("GET /page.html", &range).body, content(10)[2..4]);
@@ -86,7 +86,7 @@ fn a_file_is_asked_for_by_its_state() {
 fn copies_of_a_file_are_the_same_to_clients() {
     let [one, other] = [(); 2].map(|()| directory(&[("file", 10)]));
     let [here, there] = [&one, &other].map(|place| Server::start(place.path(), &[]));
-    let etag = here.ask("GET /file", "").field("etag").expect("has one").to_owned();
+    let etag = here.ask("GET /file", "").field("ETag").expect("has one").to_owned();
     assert!(!etag.starts_with("W/"), "{etag}");
     let path = other.path().join("file");
     // Of which the state is none.
@@ -136,7 +136,7 @@ fn files_of_other_times_are_served() {
         }
         let answer = serving.ask("GET /file", "");
         assert_eq!((answer.status, answer.body.len()), (200, 10), "{answer:?}");
-        let modified = answer.field("last-modified").map(str::to_owned);
+        let modified = answer.field("Last-Modified").map(str::to_owned);
         assert_eq!(modified.is_some(), dated, "{answer:?}");
         // None is in the future, nor does such a one make parts of a file.
         assert!(modified.is_none_or(|it| !it.contains("9999")), "{answer:?}");
@@ -152,7 +152,7 @@ fn directories_and_what_is_not_there() {
     let serving = Server::start(place.path(), &[]);
     assert_eq!(serving.ask("GET /", "").body.len(), 3);
     let moved = serving.ask("GET //a%20b?c=d", "");
-    assert_eq!((moved.status, moved.field("location")), (301, Some("/a%20b/?c=d")));
+    assert_eq!((moved.status, moved.field("Location")), (301, Some("/a%20b/?c=d")));
     assert_eq!(serving.ask("GET /a%20b/", "").body.len(), 4);
     for (request, status) in [
         ("GET /bare/", 404),
@@ -166,7 +166,7 @@ fn directories_and_what_is_not_there() {
         assert_eq!(serving.ask(request, "").status, status, "{request}");
     }
     let refused = serving.ask("PUT /bare/file", "Content-Length: 0\r\n");
-    assert_eq!(refused.field("allow"), Some("GET, HEAD"));
+    assert_eq!(refused.field("Allow"), Some("GET, HEAD"));
 }
 
 #[test]

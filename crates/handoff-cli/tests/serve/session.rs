@@ -39,6 +39,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// The name is compared as some clients do, by its bytes.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.into_iter().find(|(has, _)| *has == name).map(|(_, value)| value)

@@ -40,8 +40,8 @@ impl Layers {
         around.max_by_key(|(listed, _)| listed.len()).map(|(listed, at)| (listed.as_slice(), at))
     }
 
-    /// What is wrong with the modules of a crate, or with the table; a line for each fault.
-    fn faults(&self, found: &Crate) -> Vec<String> {
+    /// What is wrong with the modules of a crate, or with the table; a line for each fault, with the file's path below `root`.
+    fn faults(&self, found: &Crate, root: &Path) -> Vec<String> {
         let mut faults = Vec::new();
         let modules: BTreeSet<_> = found.modules().collect();
         let mut before = BTreeSet::new();
@@ -69,7 +69,7 @@ impl Layers {
                     [] => "the crate's root".to_owned(),
                     path => format!("`{}`", path.join("::")),
                 };
-                let file = import.file.strip_prefix(root()).unwrap_or(&import.file);
+                let file = import.file.strip_prefix(root).unwrap_or(&import.file);
                 faults.push(format!(
                     "{}:{}: `{}`: {} stands {} {}",
                     file.display(),
@@ -128,7 +128,7 @@ fn modules_import_downwards_only() {
     for (directory, found) in &crates {
         match tables.get(directory) {
             Some(layers) => {
-                let of_crate = layers.faults(found);
+                let of_crate = layers.faults(found, &root());
                 if !of_crate.is_empty() {
                     faults.push(format!("{directory}:\n  {}", of_crate.join("\n  ")));
                 }
@@ -191,8 +191,8 @@ mod tests {
 
     const TABLE: &str = "run\nsend receive  what is measured\nbed::deep\nbed  below";
 
-    /// The faults of an invented crate with these `send.rs` and `testbed.rs`, by the end of the file's name.
-    fn faults(table: &str, send: &str, testbed: &str) -> Vec<String> {
+    /// The faults of an invented crate with these `send.rs` and `bed.rs`.
+    fn faults(table: &str, send: &str, bed: &str) -> Vec<String> {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let file = directory.path().join(name);
@@ -202,22 +202,18 @@ mod tests {
         };
         let root = write(
             "lib.rs",
-            "mod run; mod send; mod receive; mod testbed;
-             pub use run::Run; pub use testbed::{Testbed as Ground, deep}; pub struct Own;",
+            "mod run; mod send; mod receive; mod bed;
+             pub use run::Run; pub use bed::{Bed as Ground, deep}; pub struct Own;",
         );
         write(
             "run.rs",
-            "use crate::send::Row; pub struct Run(Row); pub mod names { pub use crate::testbed::Testbed; }",
+            "use crate::send::Row; pub struct Run(Row); pub mod names { pub use crate::bed::Bed; }",
         );
-        write("receive/mod.rs", "use crate::testbed::Testbed; pub struct Heard(Testbed);");
-        write("testbed/deep.rs", "use super::Testbed; pub struct Deep(Testbed);");
-        write("testbed/mod.rs", &format!("pub mod deep; pub struct Testbed; {testbed}"));
+        write("receive/mod.rs", "use crate::bed::Bed; pub struct Heard(Bed);");
+        write("bed/deep.rs", "use super::Bed; pub struct Deep(Bed);");
+        write("bed/mod.rs", &format!("pub mod deep; pub struct Bed; {bed}"));
         write("send.rs", send);
-        let faults = Layers::parse(table).faults(&Crate::read(&root));
-        // As faults name files: a clone may be the directory of all temporary ones, too.
-        let place = directory.path().strip_prefix(super::root()).unwrap_or(directory.path());
-        let place = format!("{}/", place.display());
-        faults.into_iter().map(|fault| fault.replace(&place, "")).collect()
+        Layers::parse(table).faults(&Crate::read(&root), directory.path())
     }
 
     const ROW: &str = "pub struct Row;\n";
@@ -228,9 +224,9 @@ mod tests {
 
     #[test]
     fn what_runs_downwards_has_no_fault() {
-        let fine = "use crate::testbed::{Testbed, deep::Deep}; use crate::Ground; use std::fmt;
-                    use crate::run::names::Testbed as Same;
-                    pub(in crate::run) fn f() -> crate::deep::Deep { testbed::f() }
+        let fine = "use crate::bed::{Bed, deep::Deep}; use crate::Ground; use std::fmt;
+                    use crate::run::names::Bed as Same;
+                    pub(in crate::run) fn f() -> crate::deep::Deep { bed::f() }
                     #[cfg(test)] mod tests { use crate::run::Run; }
                     #[cfg(all(test, model))] mod models { use crate::run::Run; }
                     #[cfg(test)] fn g() { crate::run::h() }";
@@ -242,7 +238,7 @@ mod tests {
         let above = "`run` stands above `send`";
         for (send, text) in [
             ("use crate::run::Run;", "crate::run::Run"),
-            ("use crate::{testbed::Testbed, run::{Run as Other}};", "crate::run::Run"),
+            ("use crate::{bed::Bed, run::{Run as Other}};", "crate::run::Run"),
             ("use crate::run::*;", "crate::run"),
             ("use super::run;", "super::run"),
             ("use crate::Run;", "crate::Run"),
@@ -265,7 +261,7 @@ mod tests {
         );
         assert_eq!(
             faults(TABLE, ROW, "fn f() { deep::f() }"),
-            ["testbed/mod.rs:1: `deep::f`: `testbed::deep` stands above `testbed`"]
+            ["bed/mod.rs:1: `deep::f`: `bed::deep` stands above `bed`"]
         );
     }
 

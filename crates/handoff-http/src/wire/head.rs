@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
 };
-use http::uri::Authority;
 use http::{HeaderMap, Method, Request, StatusCode, Uri, Version};
 
+use super::host::{is_host, is_host_with_port};
 use super::{LONG_TARGET, Refusal, TOO_LONG, TOO_MANY_FIELDS};
 use crate::limits::Limits;
 
@@ -78,7 +78,7 @@ impl Head {
         let target = target(head, parsed.path.unwrap_or_default(), &method, limits)?;
         let mut fields = fields_of(head, parsed.headers)?;
         let has = Has::of(&fields);
-        check_host(head, &fields, version)?;
+        check_host(&fields, version)?;
         take_host(&mut fields, &target)?;
         let framing = match has.body {
             true => framing(&fields, version, limits)?,
@@ -148,7 +148,11 @@ fn names_a_version(head: &[u8]) -> bool {
 /// The target, in one of the forms that its method has.
 fn target(head: &Bytes, target: &str, method: &Method, limits: &Limits) -> Result<Uri, Refusal> {
     if *method == Method::CONNECT {
-        return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "this server is no proxy"));
+        // RFC 9110, 9.3.6: an invalid port is refused as such.
+        return Err(match is_host_with_port(target.as_bytes()) {
+            true => Refusal::new(StatusCode::NOT_IMPLEMENTED, "this server is no proxy"),
+            false => Refusal::bad("the target of CONNECT is no host with a port"),
+        });
     }
     if target.len() > limits.target {
         return Err(LONG_TARGET);
@@ -183,7 +187,7 @@ pub(super) fn fields_of(
     Ok(map)
 }
 
-fn check_host(head: &Bytes, fields: &HeaderMap, version: Version) -> Result<(), Refusal> {
+fn check_host(fields: &HeaderMap, version: Version) -> Result<(), Refusal> {
     let mut hosts = fields.get_all(HOST).iter();
     let Some(host) = hosts.next() else {
         return match version {
@@ -194,9 +198,6 @@ fn check_host(head: &Bytes, fields: &HeaderMap, version: Version) -> Result<(), 
     if hosts.next().is_some() {
         return Err(Refusal::bad("the request has several fields Host"));
     }
-    let is_host = |host: &[u8]| {
-        !host.contains(&b'@') && Authority::from_maybe_shared(head.slice_ref(host)).is_ok()
-    };
     if host.is_empty() || is_host(host.as_bytes()) {
         Ok(())
     } else {
@@ -207,15 +208,16 @@ fn check_host(head: &Bytes, fields: &HeaderMap, version: Version) -> Result<(), 
 /// The host of an absolute target counts, whatever the field Host says (RFC 9112, 3.2.2): the service sees one host.
 fn take_host(fields: &mut HeaderMap, target: &Uri) -> Result<(), Refusal> {
     let Some(authority) = target.authority() else { return Ok(()) };
-    let host = match authority.as_str() {
-        // RFC 9110, 4.2.4: it may mislead whoever reads it.
-        name if name.contains('@') => {
-            return Err(Refusal::bad("the request's target names a user"));
-        }
-        name => HeaderValue::from_str(name),
-    };
-    let host = host.map_err(|_| Refusal::bad("the request's target names no host"))?;
-    fields.insert(HOST, host);
+    let authority = authority.as_str();
+    // RFC 9110, 4.2.4: it may mislead whoever reads it.
+    if authority.contains('@') {
+        return Err(Refusal::bad("the request's target names a user"));
+    }
+    let no_host = Refusal::bad("the request's target names no host");
+    if !is_host(authority.as_bytes()) {
+        return Err(no_host);
+    }
+    fields.insert(HOST, HeaderValue::from_str(authority).map_err(|_| no_host)?);
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 
 mod chunked;
 mod head;
+mod host;
 mod lines;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use axum::{Extension, Router};
 use futures_util::stream::{self, StreamExt as _};
 use handoff::{Buffer, Driver, Frozen, RingUse};
 use handoff_http::{LentBody, Limits};
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, ETAG};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
@@ -159,11 +159,41 @@ fn trailers_go_to_who_takes_them() {
     let serving = Serving::start(RINGS[0], Limits::default(), router);
     let answer = serving.ask(b"GET / HTTP/1.1\r\nHost: h\r\nTE: trailers\r\n\r\n");
     assert_eq!((answer.text(), answer.trailers.len()), ("abc", 1), "{answer:?}");
-    assert_eq!(answer.trailers[0], ("x-sum".to_owned(), "9".to_owned()));
+    assert_eq!(answer.trailers[0], ("X-Sum".to_owned(), "9".to_owned()));
     let answer = serving.ask(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!((answer.text(), answer.trailers.len()), ("abc", 0));
     let answer = serving.ask(b"GET / HTTP/1.0\r\nTE: trailers\r\n\r\n");
     assert_eq!((answer.text(), answer.trailers.len()), ("abc", 0));
+}
+
+#[test]
+fn fields_have_the_names_that_their_specifications_write() {
+    let router = Router::new().route(
+        "/",
+        get(async || {
+            let mut fields = HeaderMap::new();
+            for name in ["etag", "www-authenticate", "cache-control", "x-request-id"] {
+                fields.insert(name, HeaderValue::from_static("a"));
+            }
+            let trailers = HeaderMap::from_iter([(ETAG, HeaderValue::from_static("a"))]);
+            (fields, frames(vec![data("abc"), Ok(Frame::trailers(trailers))]))
+        }),
+    );
+    let serving = Serving::start(RINGS[0], Limits::default(), router);
+    let names = |request: &str| {
+        let mut client = serving.connect();
+        client.send(format!("{request}\r\n\r\n").as_bytes());
+        client.end();
+        let answer = String::from_utf8(client.rest()).expect("text");
+        let fields = answer.lines().filter_map(|line| line.split_once(": "));
+        fields.map(|(name, _)| name.to_owned()).collect::<Vec<_>>().join(" ")
+    };
+    let told = "Date ETag WWW-Authenticate Cache-Control X-Request-Id";
+    let chunked = names("GET / HTTP/1.1\r\nHost: h\r\nTE: trailers");
+    assert_eq!(chunked, format!("{told} Transfer-Encoding ETag"));
+    assert_eq!(names("GET / HTTP/1.0"), format!("{told} Connection"));
+    let missing = names("GET /nothing HTTP/1.0\r\nConnection: keep-alive");
+    assert_eq!(missing, "Date Content-Length Connection");
 }
 
 /// Starts a server of these answers, by path.

@@ -44,7 +44,7 @@ fn curl_gets_puts_and_goes_on() {
         assert!(curl(&chunked).expect("is there") == all);
         assert!(curl(&["--http1.0", "--data-binary", &upload, &echo]).expect("is there") == all);
         let head = curl(&["--head", &file]).expect("is there");
-        assert!(String::from_utf8_lossy(&head).contains("content-length: 3000000"));
+        assert!(String::from_utf8_lossy(&head).contains("Content-Length: 3000000"));
         let served = serving.stop();
         assert_eq!((served.connections, served.requests), (5, 6), "{served:?}");
     }

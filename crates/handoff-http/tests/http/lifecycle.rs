@@ -491,7 +491,7 @@ fn a_client_that_never_pauses_stops_too() {
         let served = serving.stop();
         let came = reading.join().expect("reads");
         let last = String::from_utf8_lossy(&came[came.len().saturating_sub(300)..]).into_owned();
-        assert!(last.contains("connection: close"), "{served:?}: {last}");
+        assert!(last.contains("Connection: close"), "{served:?}: {last}");
         assert!(!asking.join().expect("asks"), "the connection stays");
     }
 }

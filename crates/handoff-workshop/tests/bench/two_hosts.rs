@@ -62,7 +62,7 @@ pub(crate) fn rows(ended: &Ended) -> Vec<Value> {
 pub(crate) fn theirs() -> String {
     let this = std::env::current_exe().expect("this program");
     let fixture = "--exact --ignored --nocapture two_hosts::fixture::receives";
-    format!("theirs=PORT={{port}} exec {} {fixture}", this.display())
+    format!("theirs=PORT={{port}} exec '{}' {fixture}", this.display())
 }
 
 mod fixture {

@@ -181,7 +181,7 @@ fn what_is_kept_is_roots_alone_whatever_the_umask_is() {
     fs::create_dir_all(base).expect("made");
     fs::set_permissions(base, fs::Permissions::from_mode(0o777)).expect("open to all");
     let command = format!(
-        "umask 0; exec {} blk add --id 33 loop {}",
+        "umask 0; exec '{}' blk add --id 33 loop '{}'",
         env!("CARGO_BIN_EXE_handoff"),
         files.name(0)
     );

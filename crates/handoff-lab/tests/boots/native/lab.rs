@@ -207,7 +207,7 @@ fn too_little_disk_is_told_before_anything_is_built() {
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().display();
     let script =
-        format!("mount -t tmpfs -o size=64m t {path} && HANDOFF_LAB_DIR={path} exec \"$@\"");
+        format!("mount -t tmpfs -o size=64m t '{path}' && HANDOFF_LAB_DIR='{path}' exec \"$@\"");
     let printed = printed(&mut fixture(&["unshare", "--mount", "sh", "-c", &script, "sh"], "true"));
     assert!(printed.contains("code 3: ") && printed.contains("which has 64 MiB free"), "{printed}");
 }

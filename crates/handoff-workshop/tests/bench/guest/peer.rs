@@ -39,7 +39,7 @@ fn a_peer_is_served_measured_and_taken_down() {
     }
     let rows = rows(&[
         format!(
-            "--peer=peer={} blk add {{target}} {{files}} --engine user-auto --size 64m",
+            "--peer=peer='{}' blk add {{target}} {{files}} --engine user-auto --size 64m",
             product()
         ),
         "--peer=wrong=echo it is broken; exit 3".to_owned(),

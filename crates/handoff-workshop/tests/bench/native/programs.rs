@@ -52,7 +52,7 @@ fn assert_refused(report: &Value, engine: &str, reason: &str) {
 fn a_program_that_receives_is_measured_and_others_say_why_not() {
     let handoff = product();
     let peers = [
-        format!("cp=exec {handoff} cp --raw tcp-listen://{{addr}}:{{port}} - > /dev/null"),
+        format!("cp=exec '{handoff}' cp --raw tcp-listen://{{addr}}:{{port}} - > /dev/null"),
         "broken=echo it is broken; exit 3".to_owned(),
         "silent=sleep 60".to_owned(),
     ];
@@ -71,8 +71,10 @@ fn a_program_that_relays_is_measured_and_others_say_why_not() {
     let listen = "tcp-listen://{addr}:{port}";
     let handoff = product();
     let peers = [
-        format!("ours=exec {handoff} relay --engine splice {listen} tcp://{{to_addr}}:{{to_port}}"),
-        format!("deaf=exec {handoff} relay --engine splice {listen} tcp://{{addr}}:1"),
+        format!(
+            "ours=exec '{handoff}' relay --engine splice {listen} tcp://{{to_addr}}:{{to_port}}"
+        ),
+        format!("deaf=exec '{handoff}' relay --engine splice {listen} tcp://{{addr}}:1"),
         "broken=echo it is broken; exit 3".to_owned(),
     ];
     let report = match report("splice", "^relay (ours|deaf|broken)", &peers) {
