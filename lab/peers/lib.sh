@@ -19,13 +19,4 @@ for program in udevadm logger; do
 	mkdir -p /usr/local/bin
 	ln -s /bin/true /usr/local/bin/$program
 done
-
-begin() {
-	: >"$out"
-}
-
-# Tells how one test ended; of one that did not pass, the end of what it printed.
-verdict() {
-	echo "$1 $2 ${3:-}"
-	[ "$1" = pass ] || tail -n 15 "$out" | sed 's/^/    | /'
-}
+. /root/peers/verdict.sh
