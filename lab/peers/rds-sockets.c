@@ -2,12 +2,17 @@
 //
 // Loaded before a program (LD_PRELOAD), this makes its sockets of RDS connections to handoff-rds's example `gateway`,
 // whose socket $RDS_GATEWAY names. The program's messages then go by our engine, and poll() and the kernel's limits for
-// a socket work as they do for any connection.
+// a socket work as they do for any connection. Without $RDS_GATEWAY its sockets stay the kernel's.
+//
+// The option that resets a connection (RDS_CONN_RESET) is not in Linux: its number is another option's there. Here it
+// is, for sockets of both kinds: the TCP connections of RDS between the two addresses are ended (ss -K).
 
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,6 +25,8 @@
 #define SOL_RDS 276
 #endif
 
+#define RDS_CONN_RESET 8
+
 #define SOCKETS 1024
 #define PARTS 64
 
@@ -28,6 +35,13 @@ struct address {
 	struct in_addr host;
 	in_port_t port;
 } __attribute__((packed));
+
+// What RDS_CONN_RESET takes.
+struct reset {
+	unsigned char tos;
+	struct in_addr own;
+	struct in_addr peer;
+};
 
 static struct {
 	int is_rds;
@@ -59,12 +73,13 @@ static int fails(int error)
 
 int socket(int domain, int type, int protocol)
 {
-	int fd = REAL(socket)(domain == PF_RDS ? AF_UNIX : domain, type, domain == PF_RDS ? 0 : protocol);
+	int by_engine = domain == PF_RDS && getenv("RDS_GATEWAY");
+	int fd = REAL(socket)(by_engine ? AF_UNIX : domain, type, by_engine ? 0 : protocol);
 
-	if (fd >= SOCKETS && domain == PF_RDS)
+	if (fd >= SOCKETS && by_engine)
 		abort();
 	if (fd >= 0 && fd < SOCKETS)
-		sockets[fd].is_rds = domain == PF_RDS;
+		sockets[fd].is_rds = by_engine;
 	return fd;
 }
 
@@ -98,9 +113,24 @@ int getsockname(int fd, struct sockaddr *address, socklen_t *length)
 	return 0;
 }
 
-// The gateway has none of RDS's options.
+// Ends the connections, of which one side's port is RDS's, or that at which our engine listens (rds.sh). What ended is
+// printed.
+static int reset(const struct reset *asked)
+{
+	char own[INET_ADDRSTRLEN], peer[INET_ADDRSTRLEN], command[256];
+
+	inet_ntop(AF_INET, &asked->own, own, sizeof(own));
+	inet_ntop(AF_INET, &asked->peer, peer, sizeof(peer));
+	snprintf(command, sizeof(command),
+		 "exec ss -KHtn src %s dst %s '( sport = :16385 or dport = :16385 or sport = :17000 )'", own, peer);
+	return system(command) ? fails(EIO) : 0;
+}
+
+// The gateway has none of RDS's other options.
 int setsockopt(int fd, int level, int name, const void *value, socklen_t length)
 {
+	if (level == SOL_RDS && name == RDS_CONN_RESET && length == sizeof(struct reset))
+		return reset(value);
 	if (is_rds(fd) && level == SOL_RDS)
 		return fails(ENOPROTOOPT);
 	return REAL(setsockopt)(fd, level, name, value, length);

@@ -51,6 +51,8 @@ const MAY_SKIP: &str = "lab/may-skip.txt";
 /// The packages that stay in this tree.
 pub(crate) const NOT_PUBLISHED: [&str; 4] =
     ["handoff-contract", "handoff-examples", "handoff-kmod-tests", "xtask"];
+/// The package of the library, whose loans are tested under the sanitizer, and whose threads are modelled.
+const LIBRARY: &str = "handoff-io";
 /// If set, tests run their long form.
 const SOAK: &str = "HANDOFF_SOAK";
 /// Where the packages are built.
@@ -145,7 +147,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
         if session.build(wanted) {
             if tiers.contains(&Tier::Hermetic) && args.part.is_first() {
                 session.documentation(packages.as_ref().map(Packages::documented));
-                if args.soak && packages.is_none() {
+                let library =
+                    |packages: &Packages| packages.documented().iter().any(|name| name == LIBRARY);
+                if args.soak && packages.as_ref().is_none_or(library) {
                     session.sanitized();
                     session.models();
                 }
@@ -279,7 +283,7 @@ impl Session {
     /// The random tests of what is lent once more, built with the address sanitizer, which is part of the compiler.
     fn sanitized(&mut self) {
         let mut command = sandboxed(&[], "cargo");
-        command.args(["test", "--package=handoff-io", "--all-features"]);
+        command.args(["test", "--package", LIBRARY, "--all-features"]);
         command.args(["--test=loans", "--test=frozen"]);
         // With a target of their own, build scripts and macros stay as they are.
         command.args([
@@ -301,8 +305,8 @@ impl Session {
 
     /// The models of what threads share, which loom runs in all orders that a bound allows.
     fn models(&mut self) {
-        const TESTS: [&str; 4] =
-            ["--package=handoff-io", "--all-features", "--lib", "--target-dir=target/loom"];
+        const TESTS: [&str; 5] =
+            ["--package", LIBRARY, "--all-features", "--lib", "--target-dir=target/loom"];
         let flags = ("RUSTFLAGS", "--cfg handoff_loom");
         let mut build = cargo(&["test", "--no-run", "--quiet"]);
         if self.long_step("build of the models", build.args(TESTS).envs([flags])).is_some() {

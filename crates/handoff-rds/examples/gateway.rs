@@ -49,6 +49,11 @@ fn watched(socket: OwnedFd) -> Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
 
+/// Whether this is how a connection fails whose program has ended.
+fn ended(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
 /// The connection of a program.
 struct Program(AsyncFd<OwnedFd>);
 
@@ -124,7 +129,14 @@ async fn accept_all(engine: Engine, listener: OwnedFd) -> Result<()> {
         set_socket_send_buffer_size(&program, 4 * LONGEST)?;
         let program = Program(watched(program)?);
         let served = serve(engine.clone(), program);
-        spawn_local(async { served.await.unwrap_or_else(|error| eprintln!("gateway: {error}")) });
+        spawn_local(async {
+            match served.await {
+                Ok(()) => {}
+                // The program has ended, with messages on their way to it or from it.
+                Err(error) if ended(&error) => {}
+                Err(error) => eprintln!("gateway: {error}"),
+            }
+        });
     }
 }
 

@@ -1,0 +1,5 @@
+module handoff/lab/peers/nettest
+
+go 1.18
+
+require golang.org/x/net v0.35.0
