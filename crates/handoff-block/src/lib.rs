@@ -49,6 +49,8 @@ mod image_lock;
 mod libbpf_log;
 mod limits;
 mod members;
+#[cfg_attr(not(test), expect(dead_code, reason = "the engines and the command do not use it yet"))]
+mod mirror;
 mod object_file;
 mod own_device;
 mod pins;

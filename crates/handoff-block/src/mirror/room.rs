@@ -1,0 +1,99 @@
+//! Reads and writes of the room at the end of a leg: nothing is decided here.
+//!
+//! Kernel interface: pread(2), pwrite(2) and fdatasync(2), of whole pages at multiples of a page, so that files opened
+//! with O_DIRECT take them.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use super::bitmap::Bitmap;
+use super::layout::{self, Layout};
+use super::leg_record::{Copies, LegRecord, Unreadable};
+use super::page::{PAGE, Page};
+
+/// Memory that O_DIRECT takes.
+#[repr(C, align(4096))]
+struct Aligned(Page);
+
+fn read(leg: &File, at: u64) -> io::Result<Page> {
+    let mut page = Box::new(Aligned([0; PAGE as usize]));
+    leg.read_exact_at(&mut page.0, at)?;
+    Ok(page.0)
+}
+
+fn write(leg: &File, at: u64, page: &Page) -> io::Result<()> {
+    leg.write_all_at(&Box::new(Aligned(*page)).0, at)
+}
+
+/// The record of a leg that ends there, or used to end there. Flushes first, since what can be read may still be lost.
+pub(super) fn read_record(leg: &File, end: u64) -> io::Result<Result<Copies, Unreadable>> {
+    if end < Layout::least_end() {
+        return Ok(Err(Unreadable::Nothing));
+    }
+    leg.sync_data()?;
+    let pages = [read(leg, layout::copy_at(end, 0))?, read(leg, layout::copy_at(end, 1))?];
+    Ok(Copies::of([&pages[0], &pages[1]], end))
+}
+
+/// Makes a record durable in both copies, in this order ([`Copies::order`] of what was just read).
+pub(super) fn write_record(leg: &File, record: &LegRecord, order: [usize; 2]) -> io::Result<()> {
+    let page = record.encode();
+    for copy in order {
+        write(leg, layout::copy_at(record.end, copy), &page)?;
+        leg.sync_data()?;
+    }
+    Ok(())
+}
+
+/// Adds the bits of a leg. Returns whether all of them were whole.
+pub(super) fn read_bitmap(leg: &File, record: &LegRecord, bitmap: &mut Bitmap) -> io::Result<bool> {
+    let start = record.layout.bitmap_at(record.end);
+    let mut whole = true;
+    for page in 0..record.layout.pages() {
+        whole &= bitmap.add(page as usize, &read(leg, start + page * PAGE)?);
+    }
+    Ok(whole)
+}
+
+/// Writes pages of the bitmap, and does not flush them.
+pub(super) fn write_bitmap(
+    leg: &File,
+    record: &LegRecord,
+    bitmap: &Bitmap,
+    pages: impl IntoIterator<Item = usize>,
+) -> io::Result<()> {
+    let start = record.layout.bitmap_at(record.end);
+    for page in pages {
+        write(leg, start + page as u64 * PAGE, &bitmap.encode(page))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mirror::leg_record::tests::record;
+
+    #[test]
+    fn a_leg_keeps_its_record_and_bits() {
+        let leg = tempfile::tempfile().expect("a file");
+        let record = record(0, 2);
+        leg.set_len(record.end + 512).expect("made");
+        let end = layout::end(record.end + 512);
+        assert_eq!(read_record(&leg, end).expect("read"), Err(Unreadable::Nothing));
+        assert_eq!(read_record(&leg, 4096).expect("read"), Err(Unreadable::Nothing));
+        write_record(&leg, &record, [1, 0]).expect("written");
+        let copies = read_record(&leg, end).expect("read").expect("a record");
+        assert_eq!((&copies.record, copies.differ), (&record, false));
+        let chunks = record.layout.chunks();
+        let mut bitmap = Bitmap::clear(record.uuid, chunks);
+        assert!(!read_bitmap(&leg, &record, &mut bitmap).expect("read"), "nobody wrote it");
+        let mut bitmap = Bitmap::clear(record.uuid, chunks);
+        bitmap.put(3, true);
+        write_bitmap(&leg, &record, &bitmap, [0]).expect("written");
+        let mut read = Bitmap::clear(record.uuid, chunks);
+        assert!(read_bitmap(&leg, &record, &mut read).expect("read"));
+        assert_eq!(read, bitmap);
+    }
+}
