@@ -218,7 +218,8 @@ impl Session {
 
     /// Packs what is published, builds it from its archives, and uses the installed command.
     fn published(&mut self) {
-        if self.soak.as_ref().is_none_or(|soak| soak.passed("packages").is_none()) {
+        let is_packed = |soak: &Soak| soak.passed("packages").is_some();
+        if !self.soak.as_ref().is_some_and(is_packed) {
             self.failures.extend(forget_archives().err());
         }
         // Each builds from its archive, with the archives of the packages that it uses.
@@ -506,11 +507,11 @@ impl Session {
             Some(soak) if self.cut => {
                 soak.save()?;
                 println!(
-                    "\nNot all has run. The next make soak of the same part goes on, if nothing changes outside docs."
+                    "\nNot all has run. The next {} goes on, if nothing changes outside docs.",
+                    soak.command()
                 );
             }
-            Some(soak) if self.part == Part::WHOLE => soak.end(&line)?,
-            Some(soak) => soak.end(&format!("part {}: {line}", self.part))?,
+            Some(soak) => soak.end(&line)?,
             None => {}
         }
         let took = Duration::from_secs(self.begin.elapsed().as_secs());

@@ -23,7 +23,6 @@ const STATE: &str = "state.json";
 
 pub(super) struct Soak {
     directory: PathBuf,
-    /// As a row of the figures names it.
     command: String,
     begin: Instant,
     state: State,
@@ -48,6 +47,9 @@ impl Soak {
         let run = tree().map(|tree| format!("{tree} {what}"));
         let mut name = part.to_string().replace('/', "-");
         let mut command = "make soak".to_owned();
+        if part != Part::WHOLE {
+            command += &format!(" PART={part}");
+        }
         if let Some(revision) = changed {
             name += "-changed";
             command += &format!(" CHANGED={revision}");
@@ -84,6 +86,11 @@ impl Soak {
             (Some(_), 0) => "After an interruption it goes on when you begin it again.".to_owned(),
             (Some(_), _) => format!("It goes on after {before}."),
         }
+    }
+
+    /// What the user types to go on with it.
+    pub(super) fn command(&self) -> &str {
+        &self.command
     }
 
     /// Where the tests' results are kept.

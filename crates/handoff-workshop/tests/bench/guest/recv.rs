@@ -19,7 +19,7 @@ fn received([time, rounds]: [&str; 2], only: &str) -> Value {
 }
 
 #[test]
-fn every_row_receives_over_the_software_nic() {
+fn each_way_receives_over_the_software_nic() {
     // Pages are mapped as they come where a packet has a whole one, and chunks are larger where packets are joined.
     let report =
         received(["0.05", "1"], "^mtu=(4148 gro=no check=yes tcp-zero|1500 gro=yes check=yes)");

@@ -37,7 +37,7 @@ fn assert_nothing_is_out() {
 
 /// In one run, since the meter takes longer to attach than a row takes.
 #[test]
-fn every_row_passes_sends_and_relays_what_it_says_and_gives_back_what_was_lent() {
+fn each_way_passes_sends_and_relays_what_it_says_and_gives_back_what_was_lent() {
     // Other depths, and relays of four sockets, are the same code.
     let rows = rows("^(depth=32 |file-send |relay (virtio-net|apart|zcrx|get|splice|copy))");
     let streams = rows.iter().position(|row| row["config"]["op"] != "pass");
