@@ -52,8 +52,9 @@ completions:
 	"$(HANDOFF)" completions zsh > "$(DIST)/zsh/_handoff"
 	"$(HANDOFF)" completions fish > "$(DIST)/fish/handoff.fish"
 
-demo: setup workshop ## Probe this machine, measure sending, and copy 1 GiB; then the same in the lab (as root)
-	$(CARGO) xtask demo --handoff $(HANDOFF)
+demo: setup ## Probe this machine, measure sending, and copy 1 GiB; then the same in the lab (as root)
+	$(CARGO) build --profile quick --package handoff-workshop --package handoff-cli --package xtask
+	target/quick/xtask demo
 
 test: setup ## Run the checks and all tests, in stages; the last line counts them
 	@scripts/setup chromium-headless-shell || echo "without a browser, tests of the report are skipped" >&2

@@ -34,7 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The built command
-    #[arg(long, default_value = "target/release/handoff")]
+    #[arg(long, default_value = "target/quick/handoff")]
     handoff: PathBuf,
 
     /// Size of the copied file in MiB
