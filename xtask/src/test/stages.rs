@@ -2,39 +2,39 @@
 
 use super::Tier;
 
-/// Programs whose tests need nothing that a kernel may lack, but test what kernels do: sending, receiving, waiting. They
-/// run on this machine among the hermetic ones, and on the lab's kernels.
+/// Programs, or parts of them, whose tests need nothing that a kernel may lack, but test what kernels do: sending,
+/// receiving, waiting. They run on this machine among the hermetic ones, and on the lab's kernels.
 const OF_KERNELS: [&str; 30] = [
     "allocations",
-    "buffer_pool",
-    "connections",
-    "crowd",
-    "deadlines",
-    "descriptor",
-    "files",
     "frozen",
     "handoff_testbed::topology",
     "kernels",
-    "lent_bytes",
+    "library::buffer_pool",
+    "library::connections",
+    "library::crowd",
+    "library::deadlines",
+    "library::descriptor",
+    "library::files",
+    "library::lent_bytes",
+    "library::memlock",
+    "library::no_ring",
+    "library::order",
+    "library::overflow",
+    "library::own_loop",
+    "library::peers",
+    "library::receive",
+    "library::receive_into",
+    "library::registration",
+    "library::segments",
+    "library::send",
+    "library::stages",
+    "library::time_outs",
+    "library::tokio_runtime",
+    "library::veth",
+    "library::wakers",
     "loans",
-    "memlock",
-    "no_ring",
-    "order",
-    "overflow",
-    "own_loop",
-    "peers",
     "probe",
     "probe_memlock",
-    "receive",
-    "receive_into",
-    "registration",
-    "segments",
-    "send",
-    "stages",
-    "time_outs",
-    "tokio_runtime",
-    "veth",
-    "wakers",
 ];
 
 /// Tests of the command and of HTTP that depend on what an old kernel lacks.
@@ -44,15 +44,15 @@ const OF_OLD_KERNELS: &str = "cp::peers::,cp::refused::needs_root_a_user,http::a
 /// Of the tests of kernels, those that no kernel answers in its own way: they are about our tasks, our limits and many
 /// connections. In old kernels they run among the long forms.
 const ALIKE_IN_OLD_KERNELS: [&str; 9] = [
-    "crowd::",
     "handoff_testbed::",
     "http::lifecycle::",
-    "lent_bytes::",
-    "peers::",
-    "tokio_runtime::page::",
-    "tokio_runtime::sockets::",
-    "tokio_runtime::threads::",
-    "veth::",
+    "library::crowd::",
+    "library::lent_bytes::",
+    "library::peers::",
+    "library::tokio_runtime::page::",
+    "library::tokio_runtime::sockets::",
+    "library::tokio_runtime::threads::",
+    "library::veth::",
 ];
 
 /// Of the programs of kernels, those that use what the newest kernel has and this machine's may lack: receiving into
@@ -61,16 +61,17 @@ const OF_NEW_KERNELS: [&str; 9] = [
     "allocations",
     "handoff_testbed::topology",
     "kernels",
+    "library::receive_into",
+    "library::registration",
+    "library::send",
+    "library::stages",
     "loans",
     "probe",
-    "receive_into",
-    "registration",
-    "send",
-    "stages",
 ];
 
 /// On 7.3 run the tests that need it, which are in modules of this name, and one of whether it boots.
-const OF_LINUX_73: &str = "kernels::,bench::linux73::,rx_queue::linux73::,cp::nic::linux73::";
+const OF_LINUX_73: &str =
+    "kernels::,bench::linux73::,library::rx_queue::linux73::,cp::nic::linux73::";
 
 /// Tests that need guests in which no test has loaded the kernel's RDS over TCP: it takes the port of our RDS engine
 /// in every namespace, and unloading it can hang.

@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -76,12 +77,24 @@ async fn turn_on_readiness(driver: Driver) -> Result<Infallible> {
     }
 }
 
+/// What runs beside a driver, of any type: the runtime's code is then compiled once, and not for each future.
+type Work<'a> = Box<dyn FnOnce(Driver) -> Pin<Box<dyn Future<Output = ()> + 'a>> + 'a>;
+
 /// Runs a future to its end on this thread, beside a driver, in a runtime and a `LocalSet` of its own.
 pub(super) fn beside_driver<F, Fut>(builder: DriverBuilder, work: F) -> Result<Fut::Output>
 where
     F: FnOnce(Driver) -> Fut,
     Fut: Future,
 {
+    let mut output = None;
+    let place = &mut output;
+    let work: Work<'_> =
+        Box::new(move |driver| Box::pin(async move { *place = Some(work(driver).await) }));
+    run_beside_driver(builder, work)?;
+    Ok(output.expect("the work has ended"))
+}
+
+fn run_beside_driver(builder: DriverBuilder, work: Work<'_>) -> Result<()> {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
@@ -107,8 +120,8 @@ where
     drop(inside);
     let over = over.unwrap_or_else(|panic| resume_unwind(panic));
     let lingered = linger(&driver);
-    let output = over?;
-    lingered.map(|()| output)
+    over?;
+    lingered
 }
 
 /// Turns the driver until nothing is under way, but not for ever: a peer may not read.

@@ -1,0 +1,42 @@
+//! The library's tests, one module for each area. Programs of their own are those that bring an allocator, and
+//! those that an address sanitizer builds.
+
+#[path = "../refusals/mod.rs"]
+mod refusals;
+#[path = "../traffic/mod.rs"]
+mod traffic;
+
+mod buffer_pool;
+mod connections;
+mod crowd;
+mod deadlines;
+mod descriptor;
+mod dummy;
+mod early_return;
+mod files;
+mod fork;
+#[cfg(feature = "getbuf")]
+mod kernel_buffers;
+#[cfg(feature = "bytes")]
+mod lent_bytes;
+mod memlock;
+mod no_ring;
+mod order;
+mod other_programs;
+mod overflow;
+mod own_loop;
+mod peers;
+mod receive;
+mod receive_into;
+mod registration;
+mod reluctant;
+mod routes;
+mod rx_queue;
+mod segments;
+mod send;
+mod stages;
+mod time_outs;
+#[cfg(feature = "tokio")]
+mod tokio_runtime;
+mod veth;
+mod wakers;
