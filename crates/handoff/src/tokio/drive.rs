@@ -78,7 +78,7 @@ async fn turn_on_readiness(driver: Driver) -> Result<Infallible> {
 }
 
 /// What runs beside a driver, of any type: the runtime's code is then compiled once, and not for each future.
-type Work<'a> = Box<dyn FnOnce(Driver) -> Pin<Box<dyn Future<Output = ()> + 'a>> + 'a>;
+type Work<'a> = Box<dyn FnOnce(Driver) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> + 'a>;
 
 /// Runs a future to its end on this thread, beside a driver, in a runtime and a `LocalSet` of its own.
 pub(super) fn beside_driver<F, Fut>(builder: DriverBuilder, work: F) -> Result<Fut::Output>
@@ -88,8 +88,12 @@ where
 {
     let mut output = None;
     let place = &mut output;
-    let work: Work<'_> =
-        Box::new(move |driver| Box::pin(async move { *place = Some(work(driver).await) }));
+    let work: Work<'_> = Box::new(move |driver| {
+        Box::pin(async move {
+            *place = Some(work(driver).await);
+            Ok(())
+        })
+    });
     run_beside_driver(builder, work)?;
     Ok(output.expect("the work has ended"))
 }
@@ -112,7 +116,7 @@ fn run_beside_driver(builder: DriverBuilder, work: Work<'_>) -> Result<()> {
                 Err(ended) => resume_unwind(ended.into_panic()),
             }
         };
-        or(async { Ok(work.await) }, failed).await
+        or(work, failed).await
     };
     let over = catch_unwind(AssertUnwindSafe(|| tasks.block_on(&runtime, working)));
     let inside = runtime.enter();
