@@ -39,6 +39,21 @@ pub struct Record {
     pub by_command: u32,
     /// Its files when it was made, in order.
     pub parts: Vec<Part>,
+    /// What all legs of a mirror say of it, if they have records. Files and parts are in the order of their numbers
+    /// then; a leg that was not there at the start is an empty path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<RecordedMirror>,
+}
+
+/// A mirror whose legs have records; `docs/mirror-design.md` has their layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedMirror {
+    /// As text.
+    pub uuid: String,
+    /// Log2 of the bytes that a bit of the write-intent bitmap stands for.
+    pub chunk_shift: u32,
+    /// Where each leg ends, by number; 0 of a leg that was not there at the start.
+    pub ends: Vec<u64>,
 }
 
 impl Record {

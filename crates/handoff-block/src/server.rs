@@ -274,6 +274,7 @@ impl Server {
             limits,
             by_command: map.by_command,
             parts,
+            mirror: None,
             spec: Spec { id: Some(id), ..spec },
         };
         directory.write(&record).map_err(stateful)?;

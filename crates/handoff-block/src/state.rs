@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::members;
 use crate::pins;
 use crate::private::make_private;
-pub use crate::record::{Part, Record};
+pub use crate::record::{Part, Record, RecordedMirror};
 use crate::record::{VERSION, check_version};
 use crate::request::{self, FILES, Failure, MAP_SPACE, Map, QUEUE_SPACE, QueueState};
 
@@ -556,6 +556,7 @@ mod tests {
             limits,
             by_command,
             parts,
+            mirror: None,
         };
         directory.write(&record).expect("written");
         let mut options = File::options();
