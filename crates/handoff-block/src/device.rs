@@ -147,7 +147,7 @@ pub(crate) fn add(
 }
 
 /// A value that no other device has.
-fn token() -> io::Result<u64> {
+pub(crate) fn token() -> io::Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))

@@ -44,6 +44,5 @@ pub(crate) fn laid_out(record: &Record) -> Result<(Map, u64), Error> {
     if parts.len() != spec.files.len() {
         return Err(Error::invalid("not all of its files"));
     }
-    let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
-    target::check(spec).and_then(|()| target::lay_out(spec, &sizes))
+    target::check(spec).and_then(|()| target::lay_out(spec, &target::sizes(spec, parts)))
 }

@@ -54,6 +54,9 @@ pub struct RecordedMirror {
     pub chunk_shift: u32,
     /// Where each leg ends, by number; 0 of a leg that was not there at the start.
     pub ends: Vec<u64>,
+    /// What the user should know of the start, a line each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 impl Record {
@@ -134,9 +137,16 @@ impl Part {
             && agree(self.handle.as_ref(), other.handle.as_ref())
     }
 
-    /// Whether all are files of one file system.
+    /// Whether all that are there are files of one file system.
     pub(crate) fn have_one_store(all: &[Self]) -> bool {
-        all.iter().all(|part| part.inode != 0 && part.device == all[0].device)
+        let mut there = all.iter().filter(|part| !part.is_nothing());
+        let Some(first) = there.clone().next() else { return true };
+        there.all(|part| part.inode != 0 && part.device == first.device)
+    }
+
+    /// Whether this is a leg of a mirror that was not there at the start.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.device == 0
     }
 
     /// Whether this may be there, when the other is: not if the other has got its number since.

@@ -224,13 +224,17 @@ impl Server {
         let Prepared { spec, mut control, features, program, policy, engine, .. } = prepared;
         let open = match prepared.files {
             Some(files) => files,
-            None => Files::of_new(&spec, &mut control)?,
+            None => Files::of_new(&spec, &mut control, &mut |_, _| true)?,
         };
         let of_disks = open.are_disks();
-        let Files { state, backings, .. } = open;
+        let Files { state, backings, assembly, .. } = open;
+        let mut spec = spec;
+        let (mut mirror, mut out) = (None, Vec::new());
+        if let Some(assembly) = assembly {
+            (spec.files, mirror, out) = (assembly.files, Some(assembly.mirror), assembly.out);
+        }
         let parts: Vec<_> = backings.iter().map(|backing| backing.facts.part.clone()).collect();
-        let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
-        let (mut map, size) = target::lay_out(&spec, &sizes)?;
+        let (mut map, size) = target::lay_out(&spec, &target::sizes(&spec, &parts))?;
         map.one_store = Part::have_one_store(&parts).into();
         map.by_command = by_command(&backings);
         let mut limits = device::limits(engine, &backings);
@@ -263,6 +267,9 @@ impl Server {
             None => None,
         };
         let state = State::begin(state, &map, spec.queues, spec.depth).map_err(stateful)?;
+        if !out.is_empty() {
+            state::take_out(state.file(), spec.queues, spec.depth, &out).map_err(stateful)?;
+        }
         directory.name_state(state.file()).map_err(stateful)?;
         let record = Record {
             version: VERSION,
@@ -274,7 +281,7 @@ impl Server {
             limits,
             by_command: map.by_command,
             parts,
-            mirror: None,
+            mirror,
             spec: Spec { id: Some(id), ..spec },
         };
         directory.write(&record).map_err(stateful)?;

@@ -138,7 +138,7 @@ impl Directory {
 
     fn mark_disks(&self, record: &Record) -> io::Result<()> {
         // A file has an inode; a leg that was out from the start is nothing.
-        let disks = record.parts.iter().filter(|part| part.inode == 0 && part.device != 0);
+        let disks = record.parts.iter().filter(|part| part.inode == 0 && !part.is_nothing());
         members::mark(&self.path, disks.map(|part| part.device))
     }
 

@@ -1,4 +1,4 @@
-//! A mirror that knows which leg is right: what its legs say about it, without any I/O except in [`room`].
+//! A mirror that knows which leg is right: what its legs say about it, and what the user wants.
 //! `docs/mirror-design.md` has the whole.
 //!
 //! Contracts:
@@ -8,14 +8,24 @@
 //!   cleared only when all legs have the chunk durably ([`intent`]);
 //! - a damaged bit counts as set, a damaged record as none.
 
+mod assembly;
 mod bitmap;
 mod create;
+mod equal;
+mod hints;
+#[cfg_attr(not(test), expect(dead_code, reason = "the engines do not use it yet"))]
 mod intent;
 mod layout;
 mod leg_record;
 mod legs;
+mod making;
 mod page;
 mod room;
+mod signature;
 #[cfg(test)]
 mod simulation;
 mod start;
+
+pub use self::assembly::mirror_of;
+pub(crate) use self::assembly::{Assembly, assemble, check_unrecorded};
+pub(crate) use self::equal::Watch;

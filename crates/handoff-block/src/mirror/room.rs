@@ -23,15 +23,39 @@ fn read(leg: &File, at: u64) -> io::Result<Page> {
 }
 
 fn write(leg: &File, at: u64, page: &Page) -> io::Result<()> {
+    #[cfg(test)]
+    take_write()?;
     leg.write_all_at(&Box::new(Aligned(*page)).0, at)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many writes this thread may make before it is as if it were killed.
+    pub(super) static WRITES_LEFT: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(test)]
+pub(super) fn take_write() -> io::Result<()> {
+    match WRITES_LEFT.get() {
+        Some(0) => Err(io::Error::other("killed")),
+        left => {
+            WRITES_LEFT.set(left.map(|left| left - 1));
+            Ok(())
+        }
+    }
 }
 
 /// The record of a leg that ends there, or used to end there. Flushes first, since what can be read may still be lost.
 pub(super) fn read_record(leg: &File, end: u64) -> io::Result<Result<Copies, Unreadable>> {
+    leg.sync_data()?;
+    peek_record(leg, end)
+}
+
+/// The same, which may still be lost.
+pub(super) fn peek_record(leg: &File, end: u64) -> io::Result<Result<Copies, Unreadable>> {
     if end < Layout::least_end() {
         return Ok(Err(Unreadable::Nothing));
     }
-    leg.sync_data()?;
     let pages = [read(leg, layout::copy_at(end, 0))?, read(leg, layout::copy_at(end, 1))?];
     Ok(Copies::of([&pages[0], &pages[1]], end))
 }

@@ -8,6 +8,7 @@ mod guest {
     mod file_systems;
     mod hardship;
     mod memory;
+    mod mirrors;
     mod mistakes;
     mod policies;
     mod processes;

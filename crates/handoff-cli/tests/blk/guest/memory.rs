@@ -163,7 +163,7 @@ fn a_server_takes_no_memory_that_it_would_wait_for() {
         &["loop", one, "--engine", "user-auto"],
         &["loop", one, "--engine", "batch-auto"],
         &["loop", one, "--engine", "user-copy"],
-        &["mirror", one, other, "--engine", "bpf"],
+        &["mirror", "--no-record", one, other, "--engine", "bpf"],
         &["stripe", one, other, "--engine", "user-auto", "--depth", "32"],
     ] {
         let device = Added::new(arguments);

@@ -140,7 +140,7 @@ fn a_device_outlives_its_program_and_the_names_of_its_files() {
 fn a_mirror_is_taken_over_without_a_leg_that_is_gone() {
     driver_or_skip!();
     let files = Files::new(2, 8 << 20);
-    let device = Added::new(&["mirror", files.name(0), files.name(1), NVME]);
+    let device = Added::new(&["mirror", "--no-record", files.name(0), files.name(1), NVME]);
     kill_and_write(&device, 1);
     // One is removed, and one unplugged: no request meets either.
     fs::remove_file(&files.paths[1]).expect("removed");
