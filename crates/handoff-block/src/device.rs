@@ -3,7 +3,6 @@
 //! Contracts: dropping this removes a device that was made; a device taken over stays as it was found until
 //! it is served.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -110,7 +109,7 @@ pub(crate) fn add(
         | ublk::F_USER_RECOVERY
         | ublk::F_USER_RECOVERY_REISSUE
         | engine.flags();
-    let made = token().map_err(Error::doing("the kernel has no random number"))?;
+    let made = token()?;
     let mut info = DeviceInfo {
         nr_hw_queues: spec.queues,
         queue_depth: spec.depth,
@@ -146,11 +145,12 @@ pub(crate) fn add(
     Ok(device)
 }
 
-/// A value that no other device has.
-pub(crate) fn token() -> io::Result<u64> {
+/// A value that nothing else has, not 0.
+pub(crate) fn token() -> Result<u64, Error> {
     let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(Error::doing("the kernel has no random number"))?;
+    Ok(u64::from_ne_bytes(bytes).max(1))
 }
 
 /// What is known about a device.

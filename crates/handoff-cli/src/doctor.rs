@@ -74,7 +74,7 @@ fn mirror((id, lacks): (u32, Option<String>)) -> Capability {
         system: System::Block,
         mechanism: format!("mirror /dev/ublkb{id}").into(),
         state: if lacks.is_none() { State::Yes } else { State::No },
-        reason: lacks.as_ref().map(|legs| format!("it is degraded: {legs} out")),
+        reason: lacks.as_ref().map(|legs| format!("it is degraded, without {legs}")),
         remedy: lacks.map(|_| format!("handoff blk show {id}; docs/block.md says what to type")),
         needs_kernel: None,
     }

@@ -132,12 +132,7 @@ fn ask(spec: &Spec, start: &MirrorStart) -> Result<Ask, Error> {
         }
         _ => None,
     };
-    Ok(Ask { degraded: *start == MirrorStart::Degraded, trust, change: token()? })
-}
-
-/// A random number, not 0.
-pub(super) fn token() -> Result<u64, Error> {
-    Ok(device::token().map_err(Error::doing("the kernel has no random number"))?.max(1))
+    Ok(Ask { degraded: *start == MirrorStart::Degraded, trust, change: device::token()? })
 }
 
 impl Opened {

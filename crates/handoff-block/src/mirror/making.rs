@@ -3,7 +3,6 @@
 //! Contract: legs whose data would be lost without a word from the user are refused, before anything is written. A
 //! mirror that is cut off while it is made can be made again.
 
-use super::assembly::token;
 use super::bitmap::Bitmap;
 use super::create::create;
 use super::equal::{Leg, Progress, Watch, difference};
@@ -13,6 +12,7 @@ use super::page::PAGE;
 use super::start::{Refused, uuid};
 use super::{room, signature};
 use crate::Error;
+use crate::device::token;
 
 /// Writes the records of legs of these lengths, and the bits of what is to be copied from the first one.
 pub(super) fn make(
