@@ -18,7 +18,8 @@ use crate::control::{Control, DeviceState};
 use crate::device::{self, Deadline, Following, recoverable};
 use crate::error::Error;
 use crate::existing::{existing, laid_out};
-use crate::mirror::{self, Assembly, Watch};
+use crate::mirror::assembly::{self, Assembly};
+use crate::mirror::equal::Watch;
 use crate::record::Record;
 use crate::spec::{Kind, MirrorStart, Spec};
 use crate::state::{self, Directory, Held, State};
@@ -78,7 +79,7 @@ impl Files {
             None => {
                 let backings = backing::open_new(spec, control)?;
                 if spec.target == Kind::Mirror {
-                    mirror::check_unrecorded(spec, &backings, watch)?;
+                    assembly::check_unrecorded(spec, &backings, watch)?;
                 }
                 (None, backings)
             }
@@ -89,7 +90,7 @@ impl Files {
                     }
                     _ => backing::open_legs(spec, control)?,
                 };
-                let (assembly, backings) = mirror::assemble(spec, start, named, watch)?;
+                let (assembly, backings) = assembly::assemble(spec, start, named, watch)?;
                 (Some(assembly), backings)
             }
         };

@@ -71,7 +71,7 @@ pub use device::remove;
 pub use error::{Error, ErrorKind};
 pub use files::{Files, Inherited};
 pub use limits::Limits;
-pub use mirror::mirror_of;
+pub use mirror::assembly::mirror_of;
 pub use own_device::OwnDevice;
 pub use server::{Prepared, Server, Start};
 pub use spec::{Engine, Kind, MirrorStart, PassedOver, SEGMENTS_KEPT, Spec};

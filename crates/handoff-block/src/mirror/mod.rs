@@ -8,10 +8,10 @@
 //!   cleared only when all legs have the chunk durably ([`intent`]);
 //! - a damaged bit counts as set, a damaged record as none.
 
-mod assembly;
+pub(crate) mod assembly;
 mod bitmap;
 mod create;
-mod equal;
+pub(crate) mod equal;
 mod hints;
 #[cfg_attr(not(test), expect(dead_code, reason = "the engines do not use it yet"))]
 mod intent;
@@ -25,7 +25,3 @@ mod signature;
 #[cfg(test)]
 mod simulation;
 mod start;
-
-pub use self::assembly::mirror_of;
-pub(crate) use self::assembly::{Assembly, assemble, check_unrecorded};
-pub(crate) use self::equal::Watch;
