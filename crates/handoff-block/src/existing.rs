@@ -22,8 +22,11 @@ pub(crate) fn existing(record: Record, state: &File, id: u32) -> Result<Existing
     // The map and the record belong together.
     let (one_store, by_command) = (Part::have_one_store(&record.parts).into(), record.by_command);
     let is_laid = |laid: Map| {
-        let laid = Map { failed: map.failed, one_store, by_command, ..laid };
-        (laid == map || laid.of_layout_0() == map).then_some(laid)
+        let (failed, recorded) = (map.failed, map.recorded);
+        let laid = Map { failed, recorded, one_store, by_command, ..laid };
+        // A leg that is not out has no record that says so.
+        let is_sound = recorded & !failed == 0;
+        (is_sound && (laid == map || laid.of_layout_0() == map)).then_some(laid)
     };
     match laid_out(&record).map(|(laid, size)| (is_laid(laid), size)) {
         Ok((Some(map), size)) if size == record.size => Ok(Existing { id, map, record }),

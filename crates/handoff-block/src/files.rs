@@ -22,7 +22,7 @@ use crate::mirror::assembly::{self, Assembly};
 use crate::mirror::equal::Watch;
 use crate::record::Record;
 use crate::spec::{Kind, MirrorStart, Spec};
-use crate::state::{self, Directory, Held, State};
+use crate::state::{self, Directory, Held, Rooms, State};
 
 /// The open files of a device: the driver's, that of its state, and its backings.
 #[derive(Debug)]
@@ -125,12 +125,13 @@ impl Files {
             )));
         }
         let stateful = || Error::doing(format!("the state of device {id}"));
+        let rooms = Rooms { queues: found.queues, depth: found.depth, chunks: record.chunks() };
         let state = match directory.open_state() {
             // Only of a mirror it has what nothing else tells.
             Err(error) if is_missing(&error) && record.spec.target != Kind::Mirror => {
                 let (map, _) = laid_out(&record)?;
                 state::anonymous()
-                    .and_then(|file| State::begin(file, &map, found.queues, found.depth))
+                    .and_then(|file| State::begin(file, &map, rooms))
                     .map_err(stateful())?
                     .into()
             }
@@ -154,7 +155,7 @@ impl Files {
             }
         };
         if !taken_out.is_empty() {
-            state::take_out(&state, found.queues, found.depth, &taken_out).map_err(stateful())?;
+            state::take_out(&state, rooms, &taken_out).map_err(stateful())?;
         }
         let record = Some(existing.record);
         Ok(Self { control: control.file()?, state, backings, record, assembly: None })

@@ -1,16 +1,19 @@
 //! What is written down of a device, for whoever shows or recovers it.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::Limits;
+use crate::request::Recorded;
 use crate::ring;
 use crate::spec::{Engine, Kind, PassedOver, Spec};
 
-/// The layout of records and states that this program writes. It reads all before it: 0 had no number.
-pub(crate) const VERSION: u32 = 1;
+/// The layout of records and states that this program writes. It reads all before it: 0 had no number, and 1 no
+/// mirrors with records.
+pub(crate) const VERSION: u32 = 2;
 
 /// The record beside the state, for whoever shows or recovers the device.
 ///
@@ -77,6 +80,25 @@ impl Record {
     /// none, on disks.
     pub fn takes_memory(&self) -> Option<String> {
         ring::takes_memory(self.engine, &self.spec, &self.limits)
+    }
+
+    /// How many chunks the write-intent bitmap of the mirror has; 0 of devices that need none.
+    pub(crate) fn chunks(&self) -> usize {
+        self.recorded().map_or(0, |recorded| recorded.chunks())
+    }
+
+    /// `None`: the legs have no records, or nobody may write to them.
+    pub(crate) fn recorded(&self) -> Option<Recorded> {
+        const CHUNK_SHIFTS: RangeInclusive<u32> = 20..=26;
+        let mirror = self.mirror.as_ref().filter(|_| !self.spec.read_only)?;
+        let digits: Vec<_> = mirror.uuid.chars().filter_map(|digit| digit.to_digit(16)).collect();
+        let mut uuid = [0; 16];
+        for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (pair[0] << 4 | pair[1]) as u8;
+        }
+        let chunk_shift = mirror.chunk_shift;
+        let is_one = CHUNK_SHIFTS.contains(&chunk_shift);
+        is_one.then_some(Recorded { uuid, size: self.size, chunk_shift })
     }
 
     /// Files longer than the part that the device uses, with the bytes left over.

@@ -48,7 +48,6 @@ impl Layout {
         self.size.div_ceil(1 << self.chunk_shift) as usize
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "the engines do not use it yet"))]
     pub(super) fn chunk_of(&self, position: u64) -> usize {
         (position >> self.chunk_shift) as usize
     }

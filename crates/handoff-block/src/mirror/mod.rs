@@ -10,10 +10,11 @@
 
 pub(crate) mod assembly;
 mod bitmap;
+pub(crate) mod clerk;
 mod create;
+mod desk;
 pub(crate) mod equal;
 mod hints;
-#[cfg_attr(not(test), expect(dead_code, reason = "the engines do not use it yet"))]
 mod intent;
 mod layout;
 mod leg_record;
