@@ -12,6 +12,7 @@ mod guest {
     mod mistakes;
     mod policies;
     mod processes;
+    mod records;
     mod stopping;
     mod takeover;
 }

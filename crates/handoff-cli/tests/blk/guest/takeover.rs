@@ -28,7 +28,7 @@ fn kill_and_write(device: &Added, byte: u8) {
 
 /// Leaves a device with neither server nor supervisor.
 #[track_caller]
-fn orphan(device: &Added) {
+pub(super) fn orphan(device: &Added) {
     let server = device.server(None);
     kill(parent(server));
     kill(server);
@@ -36,7 +36,7 @@ fn orphan(device: &Added) {
 }
 
 #[track_caller]
-fn recover(device: &Added) {
+pub(super) fn recover(device: &Added) {
     let output = blk(&["recover", &device.id.to_string()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
