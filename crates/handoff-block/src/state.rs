@@ -358,6 +358,11 @@ impl Rooms {
 
     /// Bytes of the whole file.
     pub(crate) fn bytes(self) -> usize {
+        // Behind the chunks is what the clerk writes to the legs.
+        self.record_at() + if self.chunks > 0 { PAGE } else { 0 }
+    }
+
+    fn record_at(self) -> usize {
         self.chunks_at() + self.chunk_bytes()
     }
 
@@ -622,6 +627,23 @@ impl Shared {
             let at = self.mapping.as_ptr().add(self.rooms.chunks_at());
             std::slice::from_raw_parts(at.cast(), self.rooms.chunks)
         }
+    }
+
+    fn record_page(&self) -> *mut [u8; PAGE] {
+        // SAFETY: the last page of the mapping.
+        unsafe { self.mapping.as_ptr().add(self.rooms.record_at()).cast() }
+    }
+
+    /// What a clerk was about to write to the legs.
+    pub(crate) fn record(&self) -> [u8; PAGE] {
+        // SAFETY: only the clerk uses the page, and there is one.
+        unsafe { self.record_page().read() }
+    }
+
+    /// Keeps what the clerk is about to write for the next one.
+    pub(crate) fn keep_record(&mut self, page: &[u8; PAGE]) {
+        // SAFETY: as above.
+        unsafe { self.record_page().write(*page) };
     }
 
     /// A queue's request of a tag, which [`Waiting`] guards.

@@ -192,6 +192,8 @@ impl Desk {
             read.extend(desk.read_record(leg)?.map(|copies| copies.record));
             Ok(())
         })?;
+        let kept = LegRecord::decode(&self.shared.record()).ok();
+        read.extend(kept.filter(|kept| kept.uuid == self.uuid));
         self.record = newest(read.into_iter());
         if self.record.is_some() { Ok(()) } else { Err(Defeat) }
     }
@@ -243,6 +245,8 @@ impl Desk {
             if record.in_use != in_use {
                 let change = change().ok_or(Defeat)?;
                 record = record.changed(in_use, change, [], record.generation + 1);
+                // The next clerk must not make another change beside one that a leg may have.
+                self.shared.keep_record(&record.encode());
                 self.record = Some(record.clone());
             }
             self.each(in_use, |desk, leg| desk.write_record(leg, &record))?;
@@ -323,8 +327,8 @@ impl Desk {
     }
 }
 
-/// The newest of the records of legs in use.
-pub(super) fn newest(records: impl Iterator<Item = LegRecord>) -> Option<LegRecord> {
+/// The newest of the records of legs in use, and of the last clerk, whose comes last.
+fn newest(records: impl Iterator<Item = LegRecord>) -> Option<LegRecord> {
     records.max_by_key(|record| record.generation)
 }
 

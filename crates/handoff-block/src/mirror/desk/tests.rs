@@ -278,6 +278,22 @@ fn after_a_kill_bits_stay_and_the_record_catches_up() {
 }
 
 #[test]
+fn the_next_clerk_makes_the_change_that_the_last_one_began() {
+    let mut mirror = Mirror::new();
+    let mut desk = mirror.desk();
+    desk.legs[0].file = read_only(&mirror.legs[0]);
+    assert_eq!(mirror.arrives(0, FLUSH, 0, 0), Pieces(2));
+    assert_eq!(mirror.ends_with(0, [0, -libc::EIO]), Waiting);
+    desk.turn(&[(0, 0)], drop);
+    let begun = desk.record.take().expect("a record");
+    assert_eq!((begun.in_use, mirror.says(0).in_use), (Legs(0b01), Legs(0b11)));
+    drop(desk);
+    mirror.desk_of(mirror.own_legs(), true).turn(&[], drop);
+    let said = mirror.says(0);
+    assert_eq!((said.changes, said.generation), (begun.changes, begun.generation));
+}
+
+#[test]
 fn bits_that_a_start_left_are_cleared_when_nobody_writes_there() {
     let mirror = Mirror::new();
     let mut bitmap = Bitmap::clear([3; 16], mirror.layout().chunks());

@@ -10,7 +10,6 @@ use std::task::Poll;
 use super::disk::{self, Going, SECTOR, Shared};
 use super::{Fault, PLACES, position};
 use crate::mirror::bitmap::Bitmap;
-use crate::mirror::desk::newest;
 use crate::mirror::intent::{Chunks, Clerk, Pages};
 use crate::mirror::layout;
 use crate::mirror::leg_record::{Copies, LegRecord};
@@ -275,17 +274,12 @@ impl Device {
         let device = Rc::into_inner(self).expect("its tasks are gone");
         device.chunks().begin_anew();
         device.clerk.borrow_mut().adopt(device.chunks());
-        // The next clerk knows what the legs say.
-        let mut read = Vec::new();
+        // The record is in memory that outlives a server; the sequences are on the legs.
         for leg in device.in_use().iter() {
             let own = &mut device.own.borrow_mut()[leg];
             if let Says::Record(copies) = says(&device.world, leg, own.end) {
                 own.sequence = copies.record.sequence;
-                read.push(copies.record);
             }
-        }
-        if let Some(record) = newest(read.into_iter()) {
-            device.record.replace(record);
         }
         Rc::new(Self { wanted: RefCell::default(), ..device })
     }
