@@ -274,13 +274,6 @@ impl Device {
         let device = Rc::into_inner(self).expect("its tasks are gone");
         device.chunks().begin_anew();
         device.clerk.borrow_mut().adopt(device.chunks());
-        // The record is in memory that outlives a server; the sequences are on the legs.
-        for leg in device.in_use().iter() {
-            let own = &mut device.own.borrow_mut()[leg];
-            if let Says::Record(copies) = says(&device.world, leg, own.end) {
-                own.sequence = copies.record.sequence;
-            }
-        }
         Rc::new(Self { wanted: RefCell::default(), ..device })
     }
 }
