@@ -273,6 +273,9 @@ impl Device {
     pub(super) fn after_kill(self: Rc<Self>) -> Rc<Self> {
         let device = Rc::into_inner(self).expect("its tasks are gone");
         device.chunks().begin_anew();
+        // The next clerk has seen nothing yet.
+        let bitmap = device.clerk.borrow().bitmap.clone();
+        device.clerk.replace(Clerk::new(bitmap));
         device.clerk.borrow_mut().adopt(device.chunks());
         Rc::new(Self { wanted: RefCell::default(), ..device })
     }
