@@ -27,6 +27,19 @@
 #define BLK_ARGUMENT
 #endif
 #define BLK_INLINE static inline __attribute__((always_inline))
+/* A function that the verifier checks at every call, with all that it knows of the arguments there. */
+#ifdef __bpf__
+#define BLK_STATIC static __attribute__((noinline))
+#else
+#define BLK_STATIC static inline
+#endif
+
+/* What another thread writes, and then all that it wrote before. */
+#ifdef __bpf__
+#define BLK_LOAD(place) (*(const volatile typeof(*(place)) *)(place))
+#else
+#define BLK_LOAD(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+#endif
 
 /* The most files of a device. */
 #define BLK_FILES 16

@@ -5,7 +5,8 @@
  *
  * Contracts:
  * - it runs in the task that entered the ring, under the ring's lock, so a step has the queues and the
- *   region to itself, except the mirror's list of failed legs;
+ *   region to itself, except the mirror's lists of failed legs, its chunks, and requests that wait for the
+ *   clerk;
  * - entries that could not be submitted stay queued, and the next step submits them;
  * - it ends the loop when the last command has come back for good, and says so in the region; so a loop
  *   that ended can be told from one that was detached.
@@ -86,6 +87,25 @@ static __always_inline void take_piece(struct blk_region *region, struct complet
 		blk_put_command(&config, out, BLK_COMMAND_COMMIT_AND_FETCH, tag, result);
 }
 
+static __always_inline void take_clerk(struct blk_region *region, struct completion *completion,
+				       __u64 now, struct blk_out *out)
+{
+	__u32 slot = completion->user_data >> 16 & 0xffff;
+	__u32 tag;
+
+	if (slot == BLK_CLERK_MISSED)
+		blk_missed(&config, region, completion->user_data & config.tag_mask,
+			   completion->result);
+	else if (!(completion->flags & BLK_MORE) && completion->result >= 0)
+		blk_put_listen(&config, out);
+	bpf_for(tag, 0, config.depth) {
+		__s32 result;
+
+		if (blk_answered(&config, region, tag, now, out, &result) == BLK_FINISHED)
+			blk_put_command(&config, out, BLK_COMMAND_COMMIT_AND_FETCH, tag, result);
+	}
+}
+
 SEC("struct_ops.s/loop_step")
 int BPF_PROG(loop_step, struct iou_ctx *ring, struct iou_loop_params *params)
 {
@@ -119,8 +139,10 @@ int BPF_PROG(loop_step, struct iou_ctx *ring, struct iou_loop_params *params)
 		head++;
 		if (completion.user_data >> 32 == BLK_DATA_COMMAND)
 			take_command(region, &completion, now, &out);
-		else
+		else if (!config.chunks_at || completion.user_data >> 32 == BLK_DATA_PIECE)
 			take_piece(region, &completion, now, &out);
+		else
+			take_clerk(region, &completion, now, &out);
 	}
 	rings->cq.head = head;
 	rings->sq.tail = out.tail;

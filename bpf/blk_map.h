@@ -20,7 +20,7 @@ enum blk_kind {
 
 /*
  * One for each device, shared by its queues and by successive servers. Written before the device
- * starts, except `failed`.
+ * starts, except `failed` and `recorded`.
  */
 struct blk_map {
 	__u32 kind;
@@ -41,6 +41,10 @@ struct blk_map {
 	__u32 one_store;
 	/* Disks that give ranges back by the block layer's command, by bit. */
 	__u32 by_command;
+	/* Mirror with a record: legs that are out, as the records of all others say durably, by bit. The
+	 * clerk writes it. */
+	__u32 recorded;
+	__u32 unused;
 };
 
 #ifdef __bpf__
@@ -104,6 +108,12 @@ static inline int blk_locate_stripe(const struct blk_map *map, const struct blk_
 static inline bool blk_is_out(const struct blk_map *map, __u32 leg)
 {
 	return map->failed >> blk_index(leg) & 1;
+}
+
+/* Whether a mirror's leg is out that the records of the others count as in. */
+static inline bool blk_is_unrecorded(const struct blk_map *map)
+{
+	return BLK_LOAD(&map->failed) & ~BLK_LOAD(&map->recorded);
 }
 
 /* The first healthy leg from this one on, with wrap-around; BLK_FILES if there is none. */

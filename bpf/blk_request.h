@@ -12,11 +12,15 @@
  *   The last leg is never taken out: its errors are the caller's. An error that says nothing about the
  *   leg is the caller's too, and takes no leg out;
  * - a leg without room is taken out if another leg has the request. If none has, or if all legs get
- *   their room from one file system, the error is the caller's.
+ *   their room from one file system, the error is the caller's;
+ * - on a mirror with a record, a request that changes something has no pieces before the bits of its chunks are
+ *   durable, and what a leg lacks is answered only when the others' records say durably that it is out. The
+ *   request waits for the clerk meanwhile, which is told by a message, and answers in the request.
  */
 #ifndef HANDOFF_BPF_BLK_REQUEST_H
 #define HANDOFF_BPF_BLK_REQUEST_H
 
+#include "blk_intent.h"
 #include "blk_map.h"
 
 #define BLK_PIECES 4
@@ -49,6 +53,8 @@ struct blk_descriptor {
 #define BLK_FLAG_NOUNMAP (1U << 15)
 /* Ours: the first result has been counted. */
 #define BLK_FLAG_COUNTED (1U << 31)
+/* Ours: its chunks count it as under way. */
+#define BLK_FLAG_BEGUN (1U << 30)
 
 /* A submission entry (struct io_uring_sqe), as far as it is used. */
 struct blk_entry {
@@ -70,12 +76,19 @@ struct blk_entry {
 #define BLK_OPCODE_FSYNC 3
 #define BLK_OPCODE_READ_FIXED 4
 #define BLK_OPCODE_WRITE_FIXED 5
+#define BLK_OPCODE_POLL 6
 #define BLK_OPCODE_FALLOCATE 17
 #define BLK_OPCODE_READ 22
 #define BLK_OPCODE_WRITE 23
+#define BLK_OPCODE_MESSAGE 40
 #define BLK_OPCODE_COMMAND 46
 #define BLK_ENTRY_FIXED_FILE 1
 #define BLK_ENTRY_ASYNC 0x10
+#define BLK_ENTRY_SILENT 0x40
+#define BLK_POLL_MANY 1
+#define BLK_POLL_IN 1
+/* Of a completion: more will follow. */
+#define BLK_MORE 2
 #define BLK_FSYNC_DATASYNC 1
 #define BLK_RWF_DSYNC 2
 #define BLK_KEEP_SIZE 1
@@ -89,6 +102,10 @@ struct blk_entry {
 /* Of completions: the tag in the low half, then the slot, then what it was. */
 #define BLK_DATA_COMMAND 0
 #define BLK_DATA_PIECE 1
+/* With the slot: a message to the clerk that it did not get, or the clerk has answered. */
+#define BLK_DATA_CLERK 2
+#define BLK_CLERK_MISSED 0
+#define BLK_CLERK_ANSWERED 1
 #define BLK_DATA(kind, slot, tag) ((__u64)(kind) << 32 | (__u64)(slot) << 16 | (tag))
 
 struct blk_piece {
@@ -102,6 +119,12 @@ struct blk_piece {
 	__u32 by_command;
 };
 
+/* For the bits of its chunks; for the record that says which legs are out. */
+#define BLK_WAITS_BIT 1
+#define BLK_WAITS_RECORD 2
+/* The clerk has answered. */
+#define BLK_WAITS_OVER 4
+
 struct blk_request {
 	__u64 position;
 	/* On the monotonic clock. */
@@ -110,10 +133,13 @@ struct blk_request {
 	/* Bytes of the present copy for which pieces have been made; for a flush, files. */
 	__u32 handed;
 	__u32 copy;
+	/* While it waits, it is the clerk's. */
 	__s32 error;
 	__u32 op;
 	__u32 flags;
-	__u32 under_way;
+	__u16 under_way;
+	/* What it waits for. */
+	__u16 waits;
 	/* Legs of a mirror that had no room for it, by bit, and what the last of them said. */
 	__u16 full;
 	__u16 no_room;
@@ -173,7 +199,10 @@ struct blk_queue {
 #define BLK_MAP_SPACE 4096
 #define BLK_QUEUE_SPACE 8192
 
-/* The memory of a queue's engine; the first page is the same for all queues of a device. */
+/*
+ * The memory of a queue's engine; the first page is the same for all queues of a device. Behind the requests of a
+ * mirror with a record are its chunks, which are also the same for all.
+ */
 struct blk_region {
 	union {
 		struct blk_map map;
@@ -206,6 +235,12 @@ struct blk_config {
 	/* The engine's own buffers, consecutive; 0 if the requests' buffers are lent. */
 	__u64 buffers;
 	__u64 buffer_size;
+	/* A mirror with a record: where in the region its chunks are, else 0; log2 of their bytes; their
+	 * number, rounded up to a power of two, less one; the descriptor of the clerk's ring. */
+	__u32 chunks_at;
+	__u32 chunk_shift;
+	__u32 chunk_mask;
+	__s32 clerk;
 };
 
 /* Where submission entries go. */
@@ -247,6 +282,37 @@ BLK_INLINE void blk_put_command(const volatile struct blk_config *config, struct
 	entry->user_data = BLK_DATA(BLK_DATA_COMMAND, 0, tag);
 	entry->command[0] = (__u64)(__u32)result << 32 | (__u64)tag << 16 | (config->queue & 0xffff);
 	entry->command[1] = config->buffers ? config->buffers + tag * config->buffer_size : 0;
+}
+
+/* Tells the clerk that a request waits. */
+BLK_INLINE void blk_put_message(const volatile struct blk_config *config, struct blk_out *out,
+				__u32 tag)
+{
+	struct blk_entry *entry = blk_put(config, out);
+
+	blk_clear(entry);
+	entry->opcode = BLK_OPCODE_MESSAGE;
+	/* A ring cannot be in the table of another. */
+	entry->flags = BLK_ENTRY_SILENT;
+	entry->fd = config->clerk;
+	entry->off = (__u64)config->queue << 16 | tag;
+	entry->addr = 0;
+	entry->user_data = BLK_DATA(BLK_DATA_CLERK, BLK_CLERK_MISSED, tag);
+}
+
+/* Listens to the clerk's answers from now on: its bell is behind the files in the table. */
+BLK_INLINE void blk_put_listen(const volatile struct blk_config *config, struct blk_out *out)
+{
+	struct blk_entry *entry = blk_put(config, out);
+
+	blk_clear(entry);
+	entry->opcode = BLK_OPCODE_POLL;
+	entry->fd = 1 + BLK_FILES;
+	entry->off = 0;
+	entry->addr = 0;
+	entry->len = BLK_POLL_MANY;
+	entry->op_flags = BLK_POLL_IN;
+	entry->user_data = BLK_DATA(BLK_DATA_CLERK, BLK_CLERK_ANSWERED, 0);
 }
 
 /* Makes the entry of a piece; `buffer` is the request's own memory, 0 if it is lent. */
@@ -551,28 +617,79 @@ BLK_FUNCTION int blk_finish(struct blk_queue *queue BLK_ARGUMENT,
 #define BLK_UNDER_WAY 0
 #define BLK_FINISHED 1
 
-/* A request has arrived. */
-BLK_INLINE int blk_arrived(const volatile struct blk_config *config, struct blk_region *region,
-			      __u32 tag, const struct blk_descriptor *descriptor, __u64 now,
-			      struct blk_out *out, __s32 *result)
+BLK_INLINE struct blk_chunk *blk_chunks(const volatile struct blk_config *config,
+					struct blk_region *region)
+{
+	return (struct blk_chunk *)((__u8 *)region + config->chunks_at);
+}
+
+BLK_INLINE __u64 blk_first_chunk(const volatile struct blk_config *config,
+				 const struct blk_request *request)
+{
+	return request->position >> (config->chunk_shift & 63);
+}
+
+BLK_INLINE __u32 blk_count_chunks(const volatile struct blk_config *config,
+				  const struct blk_request *request)
+{
+	__u64 last = request->position + request->length - 1;
+
+	return (last >> (config->chunk_shift & 63)) - blk_first_chunk(config, request) + 1;
+}
+
+/* Has the clerk look at a request. */
+BLK_INLINE int blk_wait(const volatile struct blk_config *config, struct blk_request *request,
+			__u32 tag, __u32 what, struct blk_out *out)
+{
+	request->waits = what;
+	blk_put_message(config, out, tag);
+	return BLK_UNDER_WAY;
+}
+
+/* No pieces of a request are under way any more: its result, unless the others' records lack a leg that is out. */
+BLK_INLINE int blk_answer(const volatile struct blk_config *config, struct blk_region *region,
+			  __u32 tag, __u64 now, struct blk_out *out, __s32 *result)
+{
+	struct blk_request *request = &region->requests[tag & config->tag_mask];
+
+	if (config->chunks_at && request->op != BLK_READ) {
+		if (!request->error && blk_is_unrecorded(&region->map))
+			return blk_wait(config, request, tag, BLK_WAITS_RECORD, out);
+		if (request->flags & BLK_FLAG_BEGUN) {
+			struct blk_chunk *chunks = blk_chunks(config, region);
+			__u64 first = blk_first_chunk(config, request);
+			__u32 count = blk_count_chunks(config, request);
+
+			if (request->error)
+				blk_intent_keep(chunks, config->chunk_mask, first, count);
+			else
+				blk_intent_end(chunks, config->chunk_mask, first, count);
+		}
+	}
+	*result = blk_finish(&region->queue, request, now);
+	return BLK_FINISHED;
+}
+
+/* Begins a request: makes its first pieces, unless it has to wait for the bits of its chunks. */
+BLK_INLINE int blk_begin(const volatile struct blk_config *config, struct blk_region *region,
+			 __u32 tag, __u64 now, struct blk_out *out, __s32 *result)
 {
 	struct blk_request *request = &region->requests[tag & config->tag_mask];
 	__u32 slot;
 
-	request->op = descriptor->op_flags & BLK_OP_MASK;
-	request->flags = descriptor->op_flags;
-	request->position = descriptor->start_sector << 9;
-	request->length = request->op == BLK_FLUSH ? 0 : descriptor->sectors << 9;
-	request->began = now;
-	request->handed = 0;
-	request->copy = 0;
-	request->error = 0;
-	request->full = 0;
-	request->under_way = 0;
-	/* We did not announce other operations, so none is asked for; a mistake must not pass for a
-	 * discard. */
-	if (request->op > BLK_WRITE_ZEROES || request->op == BLK_WRITE_SAME)
-		request->error = -BLK_EOPNOTSUPP;
+	if (config->chunks_at && !request->error && request->op != BLK_READ &&
+	    request->op != BLK_FLUSH) {
+		__u32 count = blk_count_chunks(config, request);
+
+		/* We did not announce longer ones. */
+		if (count > BLK_INTENT_CHUNKS)
+			request->error = -BLK_EIO;
+		else if (!blk_intent_begin(blk_chunks(config, region), config->chunk_mask,
+					   blk_first_chunk(config, request), count))
+			return blk_wait(config, request, tag, BLK_WAITS_BIT, out);
+		else
+			request->flags |= BLK_FLAG_BEGUN;
+	}
 	if (region->map.kind != BLK_NULL || request->op == BLK_READ)
 		for (slot = 0; slot < BLK_PIECES; slot++) {
 			struct blk_piece *piece = &request->pieces[slot];
@@ -588,8 +705,58 @@ BLK_INLINE int blk_arrived(const volatile struct blk_config *config, struct blk_
 	/* No file is left to take it. */
 	if (region->map.kind != BLK_NULL && !request->error)
 		request->error = -BLK_EIO;
-	*result = blk_finish(&region->queue, request, now);
-	return BLK_FINISHED;
+	return blk_answer(config, region, tag, now, out, result);
+}
+
+/* A request has arrived. */
+BLK_INLINE int blk_arrived(const volatile struct blk_config *config, struct blk_region *region,
+			      __u32 tag, const struct blk_descriptor *descriptor, __u64 now,
+			      struct blk_out *out, __s32 *result)
+{
+	struct blk_request *request = &region->requests[tag & config->tag_mask];
+
+	request->op = descriptor->op_flags & BLK_OP_MASK;
+	request->flags = descriptor->op_flags & ~(BLK_FLAG_COUNTED | BLK_FLAG_BEGUN);
+	request->position = descriptor->start_sector << 9;
+	request->length = request->op == BLK_FLUSH ? 0 : descriptor->sectors << 9;
+	request->began = now;
+	request->handed = 0;
+	request->copy = 0;
+	request->error = 0;
+	request->full = 0;
+	request->under_way = 0;
+	request->waits = 0;
+	/* We did not announce other operations, so none is asked for; a mistake must not pass for a
+	 * discard. */
+	if (request->op > BLK_WRITE_ZEROES || request->op == BLK_WRITE_SAME)
+		request->error = -BLK_EOPNOTSUPP;
+	return blk_begin(config, region, tag, now, out, result);
+}
+
+/* Goes on with a request, if it waited and the clerk has answered it. */
+BLK_INLINE int blk_answered(const volatile struct blk_config *config, struct blk_region *region,
+			    __u32 tag, __u64 now, struct blk_out *out, __s32 *result)
+{
+	struct blk_request *request = &region->requests[tag & config->tag_mask];
+	__u32 waits = BLK_LOAD(&request->waits);
+
+	if (!(waits & BLK_WAITS_OVER))
+		return BLK_UNDER_WAY;
+	request->waits = 0;
+	if (waits & BLK_WAITS_RECORD || request->error)
+		return blk_answer(config, region, tag, now, out, result);
+	return blk_begin(config, region, tag, now, out, result);
+}
+
+/* The clerk did not get the message that a request waits. */
+BLK_INLINE void blk_missed(const volatile struct blk_config *config, struct blk_region *region,
+			   __u32 tag, __s32 why)
+{
+	struct blk_request *request = &region->requests[tag & config->tag_mask];
+
+	if (!request->error)
+		request->error = why;
+	request->waits |= BLK_WAITS_OVER;
 }
 
 /* A piece has ended. */
@@ -618,8 +785,7 @@ BLK_INLINE int blk_moved(const volatile struct blk_config *config, struct blk_re
 		return BLK_UNDER_WAY;
 	if (request->full)
 		blk_settle(&region->map, &region->queue, request);
-	*result = blk_finish(&region->queue, request, now);
-	return BLK_FINISHED;
+	return blk_answer(config, region, tag, now, out, result);
 }
 
 #endif

@@ -13,9 +13,15 @@ use libbpf_cargo::SkeletonBuilder;
 fn main() {
     let manifest = env::var("CARGO_MANIFEST_DIR").expect("set by cargo");
     let sources = Path::new(&manifest).join("bpf");
-    for source in
-        ["blk_loop.bpf.c", "blk_request.h", "blk_map.h", "blk.h", "blk_policy.h", "kernel.h"]
-    {
+    for source in [
+        "blk_loop.bpf.c",
+        "blk_request.h",
+        "blk_intent.h",
+        "blk_map.h",
+        "blk.h",
+        "blk_policy.h",
+        "kernel.h",
+    ] {
         println!("cargo::rerun-if-changed={}", sources.join(source).display());
     }
     println!("cargo::rerun-if-changed=src/native.c");

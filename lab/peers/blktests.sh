@@ -34,7 +34,7 @@ on_devices() {
 	for target in loop mirror; do
 		for engine in bpf user-auto user-copy; do
 			files=("$(disk a)")
-			[ $target = loop ] || files+=("$(disk b)")
+			[ $target = loop ] || files+=("$(disk b)" --no-record)
 			begin
 			if ! handoff blk add $target "${files[@]}" --id 0 --queues 2 --engine $engine >"$out" 2>&1; then
 				verdict fail "$1 $target $engine: no device"

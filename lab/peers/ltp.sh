@@ -38,7 +38,7 @@ run() {
 	case $target in
 	none) device=$(readlink -f "$(disk a)") ;;
 	loop) handoff blk add loop "$(disk a)" --id 0 --queues 2 ;;
-	mirror) handoff blk add mirror "$(disk a)" "$(disk b)" --id 0 --queues 2 ;;
+	mirror) handoff blk add mirror --no-record "$(disk a)" "$(disk b)" --id 0 --queues 2 ;;
 	esac >"$out" 2>&1 || { verdict fail "$target"; exit 1; }
 	mkfs."$fs" $([ "$fs" = xfs ] && echo -f || echo -F) -q $device && mount $device /mnt/device || exit 1
 	for part in "$@"; do

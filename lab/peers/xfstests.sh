@@ -43,7 +43,7 @@ run() {
 	case $target in
 	none) test=$(readlink -f "$(disk a)") scratch=$(readlink -f "$(disk b)") ;;
 	loop) handoff blk add loop "$(disk a)" --id 0 && handoff blk add loop "$(disk b)" --id 1 ;;
-	mirror) handoff blk add mirror "$(disk a)" "$(disk c)" --id 0 && handoff blk add mirror "$(disk b)" "$(disk d)" --id 1 ;;
+	mirror) handoff blk add mirror --no-record "$(disk a)" "$(disk c)" --id 0 && handoff blk add mirror --no-record "$(disk b)" "$(disk d)" --id 1 ;;
 	esac || exit 1
 	mkfs."$fs" $([ "$fs" = xfs ] && echo -f || echo -F) -q "$test" || exit 1
 	cat >/root/xfstests/local.config <<-END

@@ -31,6 +31,11 @@ pub(crate) struct Backing {
 }
 
 impl Backing {
+    #[cfg(test)]
+    pub(crate) fn of_test(file: OwnedFd, part: Part) -> Self {
+        Self::of_known(file, &part)
+    }
+
     /// Of a device that exists: what its files can do was judged when it was made.
     fn of_known(file: OwnedFd, known: &Part) -> Self {
         let (ranges, rotates, limits) = (Ranges::default(), false, Limits::NONE);
@@ -72,6 +77,13 @@ impl Refused {
         let error = error.caused_by(errno.into());
         Self { error, number: errno.raw_os_error(), is_held: errno == Errno::BUSY }
     }
+
+    /// Whether nothing is there, or it does not answer.
+    fn is_away(&self) -> bool {
+        const AWAY: [i32; 6] =
+            [libc::ENOENT, libc::ENXIO, libc::ENODEV, libc::EIO, libc::ENOMEDIUM, libc::ETIMEDOUT];
+        AWAY.contains(&self.number)
+    }
 }
 
 fn in_use(path: &Path, reason: String) -> Error {
@@ -80,54 +92,78 @@ fn in_use(path: &Path, reason: String) -> Error {
 
 /// Opens the backings of a new device. None has bytes of another.
 pub(crate) fn open_new(spec: &Spec, control: &mut Control) -> Result<Vec<Backing>, Error> {
-    let mut backings: Vec<Backing> = Vec::new();
+    let mut backings = Vec::new();
     for path in &spec.files {
-        let name = path.display();
-        let found = find(path).map_err(|refused| refused.error)?;
-        let bytes = Bytes::of(&found.part);
-        let other = spec
-            .files
-            .iter()
-            .zip(&backings)
-            .find(|(_, other)| Bytes::of(&other.facts.part).meet(&bytes));
-        match other {
-            Some((other, _)) if other == path => {
-                return Err(Error::invalid(format!("{name} is given twice")));
-            }
-            Some((other, _)) => {
-                return Err(Error::invalid(format!(
-                    "{name} is given twice: it has bytes of {}, too",
-                    other.display()
-                )));
-            }
-            None => {}
-        }
-        let holder = claims::holder(control, &found.part);
-        let backing = found.open(path, spec).map_err(|refused| refused.error);
-        // Who has it says more than that it is in use.
-        let backing = match holder {
-            Some(holder) => return Err(holder.refuses(path)),
-            None => backing?,
-        };
-        if !found.is_disk {
-            image_lock::take(&backing, spec.read_only).map_err(|cause| {
-                in_use(path, format!("{name} is in use: {cause}; end that first"))
-            })?;
-        }
-        if let Some(disk) = bytes.loop_device(spec.read_only) {
-            return Err(in_use(
-                path,
-                format!("{name} is in use by {disk}: losetup -d {disk} first"),
-            ));
-        }
-        if identity::is_veiled(backing.as_fd(), &found.part) {
-            tracing::warn!(
-                "which file below {name} has its bytes is not known here: use that for nothing else"
-            );
-        }
-        backings.push(found.judge(backing, path, spec)?);
+        let opened = open_next(path, spec, control, &backings).map_err(|refused| refused.error)?;
+        backings.push((path.as_path(), opened));
     }
-    Ok(backings)
+    Ok(backings.into_iter().map(|(_, backing)| backing).collect())
+}
+
+/// Opens the named legs of a mirror. Those that are not there or do not answer are refused, each for itself.
+pub(crate) fn open_legs(
+    spec: &Spec,
+    control: &mut Control,
+) -> Result<Vec<Result<Backing, Refused>>, Error> {
+    let (mut backings, mut refused) = (Vec::new(), Vec::new());
+    for (place, path) in spec.files.iter().enumerate() {
+        match open_next(path, spec, control, &backings) {
+            Ok(backing) => backings.push((path.as_path(), backing)),
+            Err(absent) if absent.is_away() => refused.push((place, absent)),
+            Err(refused) => return Err(refused.error),
+        }
+    }
+    let mut legs: Vec<_> = backings.into_iter().map(|(_, backing)| Ok(backing)).collect();
+    refused.into_iter().for_each(|(place, absent)| legs.insert(place, Err(absent)));
+    Ok(legs)
+}
+
+/// Opens another backing, which has no bytes of those before it.
+fn open_next(
+    path: &Path,
+    spec: &Spec,
+    control: &mut Control,
+    before: &[(&Path, Backing)],
+) -> Result<Backing, Refused> {
+    let name = path.display();
+    let found = find(path)?;
+    let bytes = Bytes::of(&found.part);
+    let other = before.iter().find(|(_, other)| Bytes::of(&other.facts.part).meet(&bytes));
+    match other {
+        Some((other, _)) if *other == path => {
+            return Err(Error::invalid(format!("{name} is given twice")).into());
+        }
+        Some((other, _)) => {
+            return Err(Error::invalid(format!(
+                "{name} is given twice: it has bytes of {}, too",
+                other.display()
+            ))
+            .into());
+        }
+        None => {}
+    }
+    let holder = claims::holder(control, &found.part);
+    let backing = found.open(path, spec);
+    // Who has it says more than that it is in use.
+    let backing = match holder {
+        Some(holder) => return Err(holder.refuses(path).into()),
+        None => backing?,
+    };
+    if !found.is_disk {
+        image_lock::take(&backing, spec.read_only)
+            .map_err(|cause| in_use(path, format!("{name} is in use: {cause}; end that first")))?;
+    }
+    if let Some(disk) = bytes.loop_device(spec.read_only) {
+        return Err(
+            in_use(path, format!("{name} is in use by {disk}: losetup -d {disk} first")).into()
+        );
+    }
+    if identity::is_veiled(backing.as_fd(), &found.part) {
+        tracing::warn!(
+            "which file below {name} has its bytes is not known here: use that for nothing else"
+        );
+    }
+    Ok(found.judge(backing, path, spec)?)
 }
 
 /// Those that give ranges back by a command, by bit.
@@ -170,6 +206,13 @@ pub(crate) fn open_known(
         Some(refused) if are_out == backings.len() => Err(refused),
         _ => Ok((backings, taken_out)),
     }
+}
+
+/// Keeps the place of a leg of a new device that is not there. It does not limit the others.
+pub(crate) fn stand_in_of_new() -> Result<Backing, Error> {
+    let mut backing = stand_in(&Part::default())?;
+    backing.facts.ranges = Ranges { discards: true, by_command: false, zeroes: true };
+    Ok(backing)
 }
 
 /// Keeps the place of a leg that is out.

@@ -60,6 +60,9 @@ impl Holder {
 
 /// The device that has bytes of this file or disk.
 pub(crate) fn holder(control: &mut Control, part: &Part) -> Option<Holder> {
+    if part.is_nothing() {
+        return None;
+    }
     let bytes = Bytes::of(part);
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let mut ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

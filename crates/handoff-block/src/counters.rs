@@ -26,7 +26,7 @@ pub struct LegFailure {
     /// The leg, by its place in the list of files.
     pub leg: u32,
     /// Its operation: `read`, `write`, `flush`, `discard` or `write_zeroes`; `recover` if a later server did not
-    /// find the leg, or found another.
+    /// find the leg, or found another; `record` if the leg did not take what it has to say about the mirror.
     pub operation: &'static str,
     /// Its first byte on the device.
     pub position: u64,
@@ -39,7 +39,11 @@ pub struct LegFailure {
 impl LegFailure {
     pub(crate) fn of((leg, noted): (u32, Failure)) -> Self {
         let name = NAMES.get(noted.op as usize).copied().flatten();
-        let operation = name.unwrap_or(if noted.op == RECOVER { "recover" } else { "unknown" });
+        let operation = name.unwrap_or(match noted.op {
+            RECOVER => "recover",
+            RECORD => "record",
+            _ => "unknown",
+        });
         let Failure { position, length, error, .. } = noted;
         Self { leg, operation, position, length, error: error.saturating_neg() }
     }
@@ -48,8 +52,8 @@ impl LegFailure {
 impl fmt::Display for LegFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = io::Error::from_raw_os_error(self.error);
-        if self.operation == "recover" {
-            return write!(f, "recover: {error}");
+        if matches!(self.operation, "recover" | "record") {
+            return write!(f, "{}: {error}", self.operation);
         }
         write!(f, "{} of {} bytes at {}: {error}", self.operation, self.length, self.position)
     }
@@ -57,6 +61,8 @@ impl fmt::Display for LegFailure {
 
 /// The operation of a leg's note that no request has made.
 pub(crate) const RECOVER: u32 = u32::MAX;
+/// The note of a leg that did not take the mirror's record or bitmap.
+pub(crate) const RECORD: u32 = u32::MAX - 1;
 
 /// The names of operations.
 const NAMES: [Option<&str>; OPS] =

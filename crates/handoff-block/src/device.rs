@@ -3,7 +3,6 @@
 //! Contracts: dropping this removes a device that was made; a device taken over stays as it was found until
 //! it is served.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use crate::backing::Backing;
 use crate::control::{Control, DeviceState, Found};
 use crate::error::Error;
 use crate::limits::Limits;
+use crate::request::INTENT_CHUNKS;
 use crate::spec::{Engine, Kind, Spec};
 use crate::state::{Directory, Record};
 
@@ -110,7 +110,7 @@ pub(crate) fn add(
         | ublk::F_USER_RECOVERY
         | ublk::F_USER_RECOVERY_REISSUE
         | engine.flags();
-    let made = token().map_err(Error::doing("the kernel has no random number"))?;
+    let made = token()?;
     let mut info = DeviceInfo {
         nr_hw_queues: spec.queues,
         queue_depth: spec.depth,
@@ -146,11 +146,12 @@ pub(crate) fn add(
     Ok(device)
 }
 
-/// A value that no other device has.
-fn token() -> io::Result<u64> {
+/// A value that nothing else has, not 0.
+pub(crate) fn token() -> Result<u64, Error> {
     let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(u64::from_ne_bytes(bytes))
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(Error::doing("the kernel has no random number"))?;
+    Ok(u64::from_ne_bytes(bytes).max(1))
 }
 
 /// What is known about a device.
@@ -277,8 +278,13 @@ pub(crate) fn limits(engine: Engine, backings: &[Backing]) -> Limits {
     }
 }
 
-/// Parameters of a device.
-pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parameters {
+/// Parameters of a device. `chunk` has the bytes of a chunk of a mirror with a record.
+pub(crate) fn parameters(
+    spec: &Spec,
+    size: u64,
+    chunk: Option<u64>,
+    backings: &[Backing],
+) -> Parameters {
     let shift = spec.block_size.trailing_zeros() as u8;
     let mut attrs = ublk::ATTR_VOLATILE_CACHE | ublk::ATTR_FUA;
     if spec.read_only {
@@ -304,7 +310,10 @@ pub(crate) fn parameters(spec: &Spec, size: u64, backings: &[Backing]) -> Parame
     if !spec.read_only && backings.iter().all(|backing| backing.facts.ranges.discards) {
         let most = match spec.target {
             Kind::Stripe => DISCARD_BYTES.min(spec.chunk.saturating_mul(DISCARD_CHUNKS)),
-            _ => DISCARD_BYTES,
+            // It may begin in the midst of a chunk.
+            _ => {
+                chunk.map_or(DISCARD_BYTES, |chunk| DISCARD_BYTES.min(chunk * (INTENT_CHUNKS - 1)))
+            }
         };
         parameters.types |= ublk::PARAM_TYPE_DISCARD;
         parameters.discard_granularity = spec.block_size.max(4096);
@@ -322,10 +331,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_discard_has_no_more_chunks_than_a_mirror_counts() {
+        let spec = Spec { target: Kind::Mirror, ..Spec::default() };
+        for shift in 20..=26 {
+            let most = parameters(&spec, 1 << 40, Some(1 << shift), &[]).max_discard_sectors << 9;
+            assert_eq!(u64::from(most), (1u64 << (shift + 5)).min(1 << 30));
+        }
+    }
+
+    #[test]
     fn chunks_of_all_sizes_have_limits_that_the_kernel_takes() {
         for shift in [12, 30, 32, 58, 62] {
             let spec = Spec { target: Kind::Stripe, chunk: 1 << shift, ..Spec::default() };
-            let parameters = parameters(&spec, 1 << 62, &[]);
+            let parameters = parameters(&spec, 1 << 62, None, &[]);
             assert_eq!(parameters.io_opt_shift, shift.min(30));
             let most = DISCARD_BYTES.min(1 << (shift + 6).min(62));
             assert_eq!(u64::from(parameters.max_discard_sectors), most >> 9);

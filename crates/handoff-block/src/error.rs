@@ -1,6 +1,7 @@
 //! Why there can be no device, each reason in one line with the cause and the remedy.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 /// An error of this crate.
@@ -248,6 +249,13 @@ pub(crate) fn worded(words: String, is_lack: bool) -> io::Error {
     io::Error::new(kind, words)
 }
 
+/// How a thread ended. What it panicked with, the hook has printed.
+pub(crate) fn end_of(serve: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // What it used goes with it.
+    catch_unwind(AssertUnwindSafe(serve))
+        .unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
+}
+
 #[cfg(test)]
 mod tests {
     use std::error::Error as _;
@@ -278,5 +286,12 @@ mod tests {
         for number in [libc::ENOENT, libc::EAGAIN, libc::EPERM] {
             assert!(!starved(number), "{number}");
         }
+    }
+
+    #[test]
+    fn a_panic_is_an_end() {
+        assert!(end_of(|| Ok(())).is_ok());
+        let ended = end_of(|| panic!("on purpose"));
+        assert_eq!(ended.expect_err("no end").to_string(), "its thread panicked");
     }
 }

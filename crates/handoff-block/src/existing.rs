@@ -22,8 +22,11 @@ pub(crate) fn existing(record: Record, state: &File, id: u32) -> Result<Existing
     // The map and the record belong together.
     let (one_store, by_command) = (Part::have_one_store(&record.parts).into(), record.by_command);
     let is_laid = |laid: Map| {
-        let laid = Map { failed: map.failed, one_store, by_command, ..laid };
-        (laid == map || laid.of_layout_0() == map).then_some(laid)
+        let (failed, recorded) = (map.failed, map.recorded);
+        let laid = Map { failed, recorded, one_store, by_command, ..laid };
+        // A leg that is not out has no record that says so.
+        let is_sound = recorded & !failed == 0;
+        (is_sound && (laid == map || laid.of_layout_0() == map)).then_some(laid)
     };
     match laid_out(&record).map(|(laid, size)| (is_laid(laid), size)) {
         Ok((Some(map), size)) if size == record.size => Ok(Existing { id, map, record }),
@@ -44,6 +47,5 @@ pub(crate) fn laid_out(record: &Record) -> Result<(Map, u64), Error> {
     if parts.len() != spec.files.len() {
         return Err(Error::invalid("not all of its files"));
     }
-    let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
-    target::check(spec).and_then(|()| target::lay_out(spec, &sizes))
+    target::check(spec).and_then(|()| target::lay_out(spec, &target::sizes(spec, parts)))
 }

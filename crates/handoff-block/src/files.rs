@@ -18,9 +18,11 @@ use crate::control::{Control, DeviceState};
 use crate::device::{self, Deadline, Following, recoverable};
 use crate::error::Error;
 use crate::existing::{existing, laid_out};
+use crate::mirror::assembly::{self, Assembly};
+use crate::mirror::equal::Watch;
 use crate::record::Record;
-use crate::spec::{Kind, Spec};
-use crate::state::{self, Directory, Held, State};
+use crate::spec::{Kind, MirrorStart, Spec};
+use crate::state::{self, Directory, Held, Rooms, State};
 
 /// The open files of a device: the driver's, that of its state, and its backings.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub struct Files {
     pub(crate) backings: Vec<Backing>,
     /// Of a device that exists.
     pub(crate) record: Option<Record>,
+    /// Of a new mirror whose legs have records.
+    pub(crate) assembly: Option<Assembly>,
 }
 
 /// [`Files`] that a process inherits, by their numbers there, with what is known of them.
@@ -39,6 +43,7 @@ pub struct Inherited {
     state: RawFd,
     backings: Vec<(RawFd, Facts)>,
     record: Option<Record>,
+    assembly: Option<Assembly>,
 }
 
 impl Files {
@@ -48,15 +53,50 @@ impl Files {
     ///
     /// Errors in the files, and files that something else uses.
     pub fn open(spec: &Spec) -> Result<Self, Error> {
-        crate::target::check(spec)?;
-        Self::of_new(spec, &mut Control::open()?)
+        Self::open_watched(spec, &mut |_, _| true)
     }
 
-    pub(crate) fn of_new(spec: &Spec, control: &mut Control) -> Result<Self, Error> {
-        let backings = backing::open_new(spec, control)?;
+    /// The same, and `watch` hears how far a mirror is whose legs are compared or made equal: the bytes done, and of
+    /// all. It returns whether to go on. If not, the next start goes on where this one was.
+    ///
+    /// # Errors
+    ///
+    /// As of [`open`](Self::open), and [`Error::Stopped`].
+    pub fn open_watched(
+        spec: &Spec,
+        watch: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Self, Error> {
+        crate::target::check(spec)?;
+        Self::of_new(spec, &mut Control::open()?, watch)
+    }
+
+    pub(crate) fn of_new(
+        spec: &Spec,
+        control: &mut Control,
+        watch: &mut Watch<'_>,
+    ) -> Result<Self, Error> {
+        let (assembly, backings) = match &spec.record {
+            None => {
+                let backings = backing::open_new(spec, control)?;
+                if spec.target == Kind::Mirror {
+                    assembly::check_unrecorded(spec, &backings, watch)?;
+                }
+                (None, backings)
+            }
+            Some(start) => {
+                let named = match start {
+                    MirrorStart::Create { .. } => {
+                        backing::open_new(spec, control)?.into_iter().map(Ok).collect()
+                    }
+                    _ => backing::open_legs(spec, control)?,
+                };
+                let (assembly, backings) = assembly::assemble(spec, start, named, watch)?;
+                (Some(assembly), backings)
+            }
+        };
         let state = state::anonymous()
             .map_err(Error::doing("the state of a device cannot be kept in /run"))?;
-        Ok(Self { control: control.file()?, state, backings, record: None })
+        Ok(Self { control: control.file()?, state, backings, record: None, assembly })
     }
 
     /// Opens the files of a device whose last server is gone, with nobody left who has them. A mirror goes on
@@ -85,12 +125,13 @@ impl Files {
             )));
         }
         let stateful = || Error::doing(format!("the state of device {id}"));
+        let rooms = Rooms { queues: found.queues, depth: found.depth, chunks: record.chunks() };
         let state = match directory.open_state() {
             // Only of a mirror it has what nothing else tells.
             Err(error) if is_missing(&error) && record.spec.target != Kind::Mirror => {
                 let (map, _) = laid_out(&record)?;
                 state::anonymous()
-                    .and_then(|file| State::begin(file, &map, found.queues, found.depth))
+                    .and_then(|file| State::begin(file, &map, rooms))
                     .map_err(stateful())?
                     .into()
             }
@@ -114,14 +155,15 @@ impl Files {
             }
         };
         if !taken_out.is_empty() {
-            state::take_out(&state, found.queues, found.depth, &taken_out).map_err(stateful())?;
+            state::take_out(&state, rooms, &taken_out).map_err(stateful())?;
         }
-        Ok(Self { control: control.file()?, state, backings, record: Some(existing.record) })
+        let record = Some(existing.record);
+        Ok(Self { control: control.file()?, state, backings, record, assembly: None })
     }
 
     /// Says that the device of these files is there. Later servers have its record from here.
     pub fn belong_to(&mut self, record: Record) {
-        self.record = Some(record);
+        (self.record, self.assembly) = (Some(record), None);
     }
 
     /// Whether the backings are all disks or partitions.
@@ -150,6 +192,7 @@ impl Files {
             state: self.state.as_raw_fd(),
             backings: backings.map(|it| (it.file.as_raw_fd(), it.facts.clone())).collect(),
             record: self.record.clone(),
+            assembly: self.assembly.clone(),
         })
     }
 
@@ -170,6 +213,7 @@ impl Files {
             state: own(told.state).into(),
             backings: backings.map(|(file, facts)| Backing { file: own(file), facts }).collect(),
             record: told.record,
+            assembly: told.assembly,
         };
         // Processes that this one starts have no use for them.
         for file in files.all() {

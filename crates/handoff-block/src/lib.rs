@@ -49,7 +49,6 @@ mod image_lock;
 mod libbpf_log;
 mod limits;
 mod members;
-#[cfg_attr(not(test), expect(dead_code, reason = "the engines and the command do not use it yet"))]
 mod mirror;
 mod object_file;
 mod own_device;
@@ -72,6 +71,7 @@ pub use device::remove;
 pub use error::{Error, ErrorKind};
 pub use files::{Files, Inherited};
 pub use limits::Limits;
+pub use mirror::assembly::mirror_of;
 pub use own_device::OwnDevice;
 pub use server::{Prepared, Server, Start};
-pub use spec::{Engine, Kind, PassedOver, SEGMENTS_KEPT, Spec};
+pub use spec::{Engine, Kind, MirrorStart, PassedOver, SEGMENTS_KEPT, Spec};

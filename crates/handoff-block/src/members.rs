@@ -86,4 +86,16 @@ mod tests {
         let pattern = format!("ls -d {DIRECTORY}/*/{DISKS}/$major:$minor'");
         assert!(RULES.contains(&pattern), "{pattern} of {RULES}");
     }
+
+    #[test]
+    fn the_rules_hide_a_leg_before_anybody_serves_it() {
+        let lines: Vec<_> = RULES.lines().filter(|line| !line.starts_with('#')).collect();
+        let place = |part: &str| {
+            let found = lines.iter().position(|line| line.contains(part));
+            found.unwrap_or_else(|| panic!("{part} is not in {RULES}"))
+        };
+        let asks = place("IMPORT{program}=\"/usr/bin/handoff blk leg $devnode\"");
+        let hides = place("ENV{HANDOFF_BLK_MIRROR}==\"?*\", ENV{HANDOFF_BLK_MEMBER}=\"1\"");
+        assert!(asks < hides && hides < place("ENV{HANDOFF_BLK_MEMBER}!=\"1\", GOTO="));
+    }
 }

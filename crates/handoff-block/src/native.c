@@ -25,6 +25,10 @@ _Static_assert(BLK_OPCODE_COMMAND == IORING_OP_URING_CMD &&
 		       BLK_OPCODE_FSYNC == IORING_OP_FSYNC &&
 		       BLK_OPCODE_FALLOCATE == IORING_OP_FALLOCATE,
 	       "the kernel's numbers");
+_Static_assert(BLK_OPCODE_MESSAGE == IORING_OP_MSG_RING && BLK_OPCODE_POLL == IORING_OP_POLL_ADD &&
+		       BLK_ENTRY_SILENT == IOSQE_CQE_SKIP_SUCCESS &&
+		       BLK_POLL_MANY == IORING_POLL_ADD_MULTI && BLK_MORE == IORING_CQE_F_MORE,
+	       "of messages and polls, too");
 
 int handoff_blk_arrived(const struct blk_config *config, struct blk_region *region, __u32 tag,
 			const struct blk_descriptor *descriptor, __u64 now, struct blk_out *out,
@@ -45,19 +49,63 @@ void handoff_blk_put_command(const struct blk_config *config, struct blk_out *ou
 	blk_put_command(config, out, command, tag, result);
 }
 
+int handoff_blk_answered(const struct blk_config *config, struct blk_region *region, __u32 tag,
+			 __u64 now, struct blk_out *out, __s32 *result)
+{
+	return blk_answered(config, region, tag, now, out, result);
+}
+
+void handoff_blk_missed(const struct blk_config *config, struct blk_region *region, __u32 tag,
+			__s32 why)
+{
+	blk_missed(config, region, tag, why);
+}
+
+void handoff_blk_put_listen(const struct blk_config *config, struct blk_out *out)
+{
+	blk_put_listen(config, out);
+}
+
+int handoff_blk_intent_begin(struct blk_chunk *chunks, __u32 mask, __u64 first, __u32 count)
+{
+	return blk_intent_begin(chunks, mask, first, count);
+}
+
+void handoff_blk_intent_end(struct blk_chunk *chunks, __u32 mask, __u64 first, __u32 count)
+{
+	blk_intent_end(chunks, mask, first, count);
+}
+
+void handoff_blk_intent_keep(struct blk_chunk *chunks, __u32 mask, __u64 first, __u32 count)
+{
+	blk_intent_keep(chunks, mask, first, count);
+}
+
+int handoff_blk_is_legs(__s32 error)
+{
+	return blk_is_legs(error);
+}
+
+int handoff_blk_take_out(struct blk_map *map, struct blk_queue *queue, __u32 legs,
+			 const struct blk_failure *noted)
+{
+	return blk_take_out(map, queue, legs, noted);
+}
+
 int handoff_blk_locate(const struct blk_map *map, struct blk_ask *ask, struct blk_extent *extent)
 {
 	return blk_locate(map, ask, extent);
 }
 
 /* What both sides must agree on. */
-const __u32 handoff_blk_sizes[6] = {
+const __u32 handoff_blk_sizes[7] = {
 	sizeof(struct blk_map),
 	sizeof(struct blk_config),
 	sizeof(struct blk_queue),
 	offsetof(struct blk_region, queue),
 	offsetof(struct blk_region, requests),
 	sizeof(struct blk_request),
+	offsetof(struct blk_request, waits),
 };
 
 /* Of libbpf, whose header is not at hand; its levels are an enum. */

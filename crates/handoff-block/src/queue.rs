@@ -39,6 +39,8 @@ impl PreparedQueue {
     pub(crate) fn new(queue: u16, shape: Shape, ring: IoUring) -> io::Result<Self> {
         let descriptors = Pages::reserved(usize::from(shape.depth) * ublk::DESCRIPTOR_BYTES)?;
         let (sq, cq) = (ring.params().sq_entries(), ring.params().cq_entries());
+        let chunks = shape.chunks();
+        let (region_size, chunks_at) = state::region_bytes(shape.depth, chunks);
         let config = Config {
             queue: queue.into(),
             depth: shape.depth.into(),
@@ -48,10 +50,14 @@ impl PreparedQueue {
             // Before the completions lie the queues' heads and tails; the kernel has whole pages.
             rings_size: (cq * 16 + 64).next_multiple_of(PAGE as u32),
             entries_size: sq * size_of::<squeue::Entry>() as u32,
-            region_size: state::region_bytes(shape.depth) as u32,
+            region_size: region_size as u32,
             descriptors: descriptors.address.as_ptr() as u64,
             buffers: 0,
             buffer_size: (shape.max_request as usize).next_multiple_of(PAGE) as u64,
+            chunks_at: if chunks > 0 { chunks_at as u32 } else { 0 },
+            chunk_shift: shape.recorded.map_or(0, |recorded| recorded.chunk_shift),
+            chunk_mask: (chunks.next_power_of_two() - 1) as u32,
+            clerk: shape.clerk,
         };
         Ok(Self { shape, ring, config, descriptors })
     }
@@ -70,11 +76,13 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// With the device's char device and its backings, and the state of this queue of the device.
+    /// With the device's char device and its backings, and the state of this queue of the device. `bell` rings when
+    /// the mirror's clerk has answered.
     pub(crate) fn new(
         prepared: PreparedQueue,
         files: &[OwnedFd],
         region: Mapping,
+        bell: Option<RawFd>,
     ) -> io::Result<Self> {
         let PreparedQueue { shape, ring, mut config, mut descriptors } = prepared;
         let numbers: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
@@ -92,7 +100,13 @@ impl Queue {
         assert_eq!(region.len(), config.region_size as usize, "made for this depth");
         // SAFETY: the region is made for this depth, and goes with this queue.
         let requests = unsafe { Requests::new(config, region.as_ptr()) };
-        Ok(Self { ring_fd, ring, config, requests, region, descriptors, buffers, gone: 0 })
+        let mut queue =
+            Self { ring_fd, ring, config, requests, region, descriptors, buffers, gone: 0 };
+        if let Some(bell) = bell {
+            queue.ring.submitter().register_files_update(ring::BELL, &[bell])?;
+            queue.listen();
+        }
+        Ok(queue)
     }
 
     /// Bytes of memory of a queue: its buffers, ring and descriptions.
@@ -120,6 +134,13 @@ impl Queue {
         for entry in entries.as_slice() {
             self.push(entry);
         }
+    }
+
+    /// Listens to the mirror's clerk; the entry goes with the next ones.
+    pub(crate) fn listen(&mut self) {
+        let mut entries = Entries::new();
+        self.requests.listen(&mut entries);
+        self.push_all(&entries);
     }
 
     /// Submits queued entries and waits for a completion, or runs the loop in the kernel.

@@ -1,16 +1,19 @@
 //! What is written down of a device, for whoever shows or recovers it.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::Limits;
+use crate::request::Recorded;
 use crate::ring;
 use crate::spec::{Engine, Kind, PassedOver, Spec};
 
-/// The layout of records and states that this program writes. It reads all before it: 0 had no number.
-pub(crate) const VERSION: u32 = 1;
+/// The layout of records and states that this program writes. It reads all before it: 0 had no number, and 1 no
+/// mirrors with records.
+pub(crate) const VERSION: u32 = 2;
 
 /// The record beside the state, for whoever shows or recovers the device.
 ///
@@ -39,6 +42,24 @@ pub struct Record {
     pub by_command: u32,
     /// Its files when it was made, in order.
     pub parts: Vec<Part>,
+    /// What all legs of a mirror say of it, if they have records. Files and parts are in the order of their numbers
+    /// then; a leg that was not there at the start is an empty path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<RecordedMirror>,
+}
+
+/// A mirror whose legs have records; `docs/mirror-design.md` has their layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedMirror {
+    /// As text.
+    pub uuid: String,
+    /// Log2 of the bytes that a bit of the write-intent bitmap stands for.
+    pub chunk_shift: u32,
+    /// Where each leg ends, by number; 0 of a leg that was not there at the start.
+    pub ends: Vec<u64>,
+    /// What the user should know of the start, a line each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 impl Record {
@@ -59,6 +80,25 @@ impl Record {
     /// none, on disks.
     pub fn takes_memory(&self) -> Option<String> {
         ring::takes_memory(self.engine, &self.spec, &self.limits)
+    }
+
+    /// How many chunks the write-intent bitmap of the mirror has; 0 of devices that need none.
+    pub(crate) fn chunks(&self) -> usize {
+        self.recorded().map_or(0, |recorded| recorded.chunks())
+    }
+
+    /// `None`: the legs have no records, or nobody may write to them.
+    pub(crate) fn recorded(&self) -> Option<Recorded> {
+        const CHUNK_SHIFTS: RangeInclusive<u32> = 20..=26;
+        let mirror = self.mirror.as_ref().filter(|_| !self.spec.read_only)?;
+        let digits: Vec<_> = mirror.uuid.chars().filter_map(|digit| digit.to_digit(16)).collect();
+        let mut uuid = [0; 16];
+        for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (pair[0] << 4 | pair[1]) as u8;
+        }
+        let chunk_shift = mirror.chunk_shift;
+        let is_one = CHUNK_SHIFTS.contains(&chunk_shift);
+        is_one.then_some(Recorded { uuid, size: self.size, chunk_shift })
     }
 
     /// Files longer than the part that the device uses, with the bytes left over.
@@ -119,9 +159,16 @@ impl Part {
             && agree(self.handle.as_ref(), other.handle.as_ref())
     }
 
-    /// Whether all are files of one file system.
+    /// Whether all that are there are files of one file system.
     pub(crate) fn have_one_store(all: &[Self]) -> bool {
-        all.iter().all(|part| part.inode != 0 && part.device == all[0].device)
+        let mut there = all.iter().filter(|part| !part.is_nothing());
+        let Some(first) = there.clone().next() else { return true };
+        there.all(|part| part.inode != 0 && part.device == first.device)
+    }
+
+    /// Whether this is a leg of a mirror that was not there at the start.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.device == 0
     }
 
     /// Whether this may be there, when the other is: not if the other has got its number since.

@@ -2,6 +2,7 @@
 //! exports.
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 
 use io_uring::squeue;
 
@@ -14,6 +15,25 @@ pub(crate) const OPS: usize = 6;
 const BUCKETS: usize = 40;
 const STAGES: usize = 2;
 
+/// `BLK_INTENT_CHUNKS`.
+pub(crate) const INTENT_CHUNKS: u64 = 33;
+
+/// What engines and the clerk have to know of a mirror with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub(crate) uuid: [u8; 16],
+    /// Bytes of the device.
+    pub(crate) size: u64,
+    /// Log2 of the bytes of a chunk; below 63.
+    pub(crate) chunk_shift: u32,
+}
+
+impl Recorded {
+    pub(crate) fn chunks(&self) -> usize {
+        self.size.div_ceil(1 << self.chunk_shift) as usize
+    }
+}
+
 /// `enum blk_kind`.
 pub(crate) const KIND_NULL: u32 = 0;
 pub(crate) const KIND_LINEAR: u32 = 1;
@@ -23,6 +43,10 @@ pub(crate) const KIND_POLICY: u32 = 4;
 
 /// `BLK_DATA_PIECE`, in the upper half of a completion's data.
 const DATA_PIECE: u64 = 1;
+/// `BLK_DATA_CLERK`.
+const DATA_CLERK: u64 = 2;
+/// `BLK_CLERK_MISSED`.
+const CLERK_MISSED: u32 = 0;
 const FINISHED: i32 = 1;
 
 /// `struct blk_map`.
@@ -41,6 +65,9 @@ pub(crate) struct Map {
     pub(crate) one_store: u32,
     /// By bit.
     pub(crate) by_command: u32,
+    /// By bit.
+    pub(crate) recorded: u32,
+    pub(crate) unused: u32,
 }
 
 impl Map {
@@ -51,7 +78,7 @@ impl Map {
 
     /// As the layout before wrote it, which had no number.
     pub(crate) fn of_layout_0(self) -> Self {
-        let mut before = Self { one_store: 0, by_command: 0, ..self };
+        let mut before = Self { one_store: 0, by_command: 0, recorded: 0, ..self };
         if self.kind == KIND_NULL {
             (before.files, before.size[0]) = (0, 0);
         }
@@ -74,6 +101,10 @@ pub(crate) struct Config {
     pub(crate) descriptors: u64,
     pub(crate) buffers: u64,
     pub(crate) buffer_size: u64,
+    pub(crate) chunks_at: u32,
+    pub(crate) chunk_shift: u32,
+    pub(crate) chunk_mask: u32,
+    pub(crate) clerk: i32,
 }
 
 /// `struct blk_descriptor`.
@@ -97,6 +128,37 @@ pub(crate) struct Statistics {
     pub(crate) continued: u64,
     pub(crate) turns: u64,
     pub(crate) latency: [[[u32; BUCKETS]; OPS]; STAGES],
+}
+
+/// The beginning of a `struct blk_request`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) position: u64,
+    began: u64,
+    pub(crate) length: u32,
+    handed: u32,
+    copy: u32,
+    /// The clerk's while the request waits.
+    pub(crate) error: i32,
+    op: u32,
+    flags: u32,
+    under_way: u16,
+    /// [`WAITS_BIT`] or `BLK_WAITS_RECORD`, perhaps with [`WAITS_OVER`].
+    pub(crate) waits: u16,
+}
+
+/// `BLK_WAITS_BIT`.
+pub(crate) const WAITS_BIT: u16 = 1;
+/// `BLK_WAITS_OVER`.
+pub(crate) const WAITS_OVER: u16 = 4;
+
+/// `struct blk_chunk`, of which `intent.rs` knows more.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    pub(crate) begun: AtomicU64,
+    pub(crate) ended: AtomicU64,
 }
 
 /// `struct blk_failure`.
@@ -123,8 +185,8 @@ pub(crate) struct QueueState {
     pub(crate) failures: [Failure; FILES],
 }
 
-const _: () = assert!(size_of::<Map>() == 32 + 16 * FILES);
-const _: () = assert!(size_of::<Config>() == 56);
+const _: () = assert!(size_of::<Map>() == 40 + 16 * FILES);
+const _: () = assert!(size_of::<Config>() == 72);
 const _: () = assert!(size_of::<Descriptor>() == handoff_sys::ublk::DESCRIPTOR_BYTES);
 const _: () = assert!(
     size_of::<QueueState>() == 16 + (2 * OPS + 4) * 8 + STAGES * OPS * BUCKETS * 4 + FILES * 32
@@ -159,7 +221,7 @@ pub(crate) struct Extent {
 }
 
 unsafe extern "C" {
-    static handoff_blk_sizes: [u32; 6];
+    static handoff_blk_sizes: [u32; 7];
     fn handoff_blk_arrived(
         config: *const Config,
         region: *mut u8,
@@ -186,6 +248,29 @@ unsafe extern "C" {
         tag: u32,
         result: i32,
     );
+    fn handoff_blk_answered(
+        config: *const Config,
+        region: *mut u8,
+        tag: u32,
+        now: u64,
+        out: *mut Out,
+        result: *mut i32,
+    ) -> i32;
+    fn handoff_blk_missed(config: *const Config, region: *mut u8, tag: u32, why: i32);
+    fn handoff_blk_put_listen(config: *const Config, out: *mut Out);
+    #[cfg(test)]
+    fn handoff_blk_intent_begin(chunks: *const Chunk, mask: u32, first: u64, count: u32) -> i32;
+    #[cfg(test)]
+    fn handoff_blk_intent_end(chunks: *const Chunk, mask: u32, first: u64, count: u32);
+    #[cfg(test)]
+    fn handoff_blk_intent_keep(chunks: *const Chunk, mask: u32, first: u64, count: u32);
+    fn handoff_blk_is_legs(error: i32) -> i32;
+    fn handoff_blk_take_out(
+        map: *mut Map,
+        queue: *mut QueueState,
+        legs: u32,
+        noted: *const Failure,
+    ) -> i32;
     #[cfg(test)]
     fn handoff_blk_locate(map: *const Map, ask: *mut Ask, extent: *mut Extent) -> i32;
 }
@@ -207,6 +292,10 @@ pub(crate) enum Done {
     Command(u32),
     /// A piece of a tag's request.
     Piece { tag: u32, slot: u32 },
+    /// The clerk did not get the message that a tag's request waits.
+    Missed(u32),
+    /// The clerk has answered requests.
+    Answered,
 }
 
 impl Done {
@@ -214,6 +303,8 @@ impl Done {
         let number = user_data as u32 & 0xffff;
         match user_data >> 32 {
             DATA_PIECE => Self::Piece { tag: number, slot: user_data as u32 >> 16 },
+            DATA_CLERK if user_data as u32 >> 16 == CLERK_MISSED => Self::Missed(number),
+            DATA_CLERK => Self::Answered,
             _ => Self::Command(number),
         }
     }
@@ -316,6 +407,31 @@ impl Requests {
         (end == FINISHED).then_some(result)
     }
 
+    /// Goes on with a tag's request if it waited and the clerk has answered it; returns its result, if it has one.
+    pub(crate) fn answered(&mut self, tag: u32, now: u64, entries: &mut Entries) -> Option<i32> {
+        let (mut out, mut result) = (entries.out(), 0);
+        // SAFETY: as in `arrived`; the tag is masked there.
+        let end = unsafe {
+            handoff_blk_answered(&self.config, self.region, tag, now, &mut out, &mut result)
+        };
+        entries.len = out.tail as usize;
+        (end == FINISHED).then_some(result)
+    }
+
+    /// The clerk will not hear of a tag's request; it fails.
+    pub(crate) fn missed(&mut self, tag: u32, why: i32) {
+        // SAFETY: as in `arrived`; the tag is masked there.
+        unsafe { handoff_blk_missed(&self.config, self.region, tag, why) };
+    }
+
+    /// Listens to the clerk, as an entry.
+    pub(crate) fn listen(&self, entries: &mut Entries) {
+        let mut out = entries.out();
+        // SAFETY: there is room for one entry.
+        unsafe { handoff_blk_put_listen(&self.config, &mut out) };
+        entries.len = out.tail as usize;
+    }
+
     /// The loop has made a turn.
     pub(crate) fn turn(&mut self) {
         // SAFETY: inside of the region, by the contract of `new`.
@@ -331,12 +447,73 @@ impl Requests {
     }
 }
 
+/// Whether an error says something about the leg that it came from.
+pub(crate) fn is_legs(error: i32) -> bool {
+    // SAFETY: it takes a number.
+    unsafe { handoff_blk_is_legs(error) != 0 }
+}
+
+/// Takes legs out, and notes why. `false`: none would be left.
+///
+/// # Safety
+///
+/// Both must be those of a device's state, and stay mapped. Only whoever takes a leg out writes its note.
+pub(crate) unsafe fn take_out(
+    map: *mut Map,
+    queue: *mut QueueState,
+    legs: u32,
+    noted: &Failure,
+) -> bool {
+    // SAFETY: the caller's duty.
+    unsafe { handoff_blk_take_out(map, queue, legs, noted) != 0 }
+}
+
+/// The functions of `bpf/blk_intent.h`, which engines call by themselves.
+#[cfg(test)]
+pub(crate) mod intent {
+    use std::ops::Range;
+
+    use super::Chunk;
+
+    fn given(chunks: &[Chunk], range: &Range<usize>) -> (*const Chunk, u32, u64, u32) {
+        assert!(range.end <= chunks.len());
+        (chunks.as_ptr(), u32::MAX, range.start as u64, range.len() as u32)
+    }
+
+    pub(crate) fn begin(chunks: &[Chunk], range: Range<usize>) -> bool {
+        let (chunks, mask, first, count) = given(chunks, &range);
+        // SAFETY: the range is within the slice, whose numbers are atomic on both sides.
+        unsafe { super::handoff_blk_intent_begin(chunks, mask, first, count) != 0 }
+    }
+
+    pub(crate) fn end(chunks: &[Chunk], range: Range<usize>) {
+        let (chunks, mask, first, count) = given(chunks, &range);
+        // SAFETY: as above.
+        unsafe { super::handoff_blk_intent_end(chunks, mask, first, count) }
+    }
+
+    pub(crate) fn keep(chunks: &[Chunk], range: Range<usize>) {
+        let (chunks, mask, first, count) = given(chunks, &range);
+        // SAFETY: as above.
+        unsafe { super::handoff_blk_intent_keep(chunks, mask, first, count) }
+    }
+}
+
 #[cfg(test)]
 pub(crate) fn locate(map: &Map, mut ask: Ask) -> Option<Extent> {
     let mut extent = Extent::default();
     // SAFETY: all three are live values of the structures that the function takes.
     let found = unsafe { handoff_blk_locate(map, &mut ask, &mut extent) };
     (found == 0).then_some(extent)
+}
+
+/// The entries as plain numbers of 32 bits.
+#[cfg(test)]
+impl Entries {
+    pub(crate) fn words(&self) -> Vec<[u32; 16]> {
+        // SAFETY: an entry is 64 plain bytes.
+        self.as_slice().iter().map(|entry| unsafe { std::mem::transmute_copy(entry) }).collect()
+    }
 }
 
 #[cfg(test)]
@@ -346,7 +523,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::state::{Mapping, State};
+    use crate::state::{Mapping, Rooms, State};
     use crate::{Kind, Spec, target};
 
     /// A queue of one request of a mirror.
@@ -367,7 +544,8 @@ mod tests {
             let (mut map, _) = target::lay_out(&spec, &vec![1 << 20; legs]).expect("a mirror");
             map.one_store = one_store.into();
             let file = tempfile::tempfile().expect("a file");
-            let state = State::begin(file, &map, queues, 1).expect("a state");
+            let state =
+                State::begin(file, &map, Rooms { queues, depth: 1, chunks: 0 }).expect("a state");
             let queue = |queue| {
                 let region = state.map(queue).expect("mapped");
                 let config = Config { depth: 1, ..Config::default() };
@@ -411,13 +589,11 @@ mod tests {
                 if let Some(result) = end {
                     return result;
                 }
-                for entry in entries.as_slice() {
-                    // SAFETY: an entry is 64 plain bytes.
-                    let bytes: [u32; 16] = unsafe { std::mem::transmute_copy(entry) };
+                for bytes in entries.words() {
                     let Done::Piece { slot, .. } =
                         Done::of(u64::from(bytes[9]) << 32 | u64::from(bytes[8]))
                     else {
-                        panic!("{entry:?}")
+                        panic!("{bytes:?}")
                     };
                     let file = bytes[1] as usize - 1;
                     let whole = if op <= 1 { bytes[6] as i32 } else { 0 };
@@ -600,5 +776,6 @@ mod tests {
             MAP_SPACE + QUEUE_SPACE,
         ];
         assert_eq!(sizes.map(|size| size as usize)[..5], ours);
+        assert_eq!(sizes[6] as usize, std::mem::offset_of!(Request, waits));
     }
 }

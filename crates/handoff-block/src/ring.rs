@@ -11,7 +11,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
 
@@ -19,13 +19,15 @@ use handoff_sys::workers;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::limits::{Limits, queue_limit};
-use crate::request::{FILES, PIECES};
+use crate::request::{FILES, PIECES, Recorded};
 use crate::spec::{Engine, Kind, SEGMENTS_KEPT, Spec};
 
 /// How many objects of a kind the kernel keeps for a ring (`IO_ALLOC_CACHE_MAX`).
 const KEPT: u32 = 128;
 /// A device's char device, and its backings.
 const ALL_FILES: usize = 1 + FILES;
+/// The place of the clerk's bell, behind all files.
+pub(crate) const BELL: u32 = ALL_FILES as u32;
 
 /// What a ring is made for.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +41,10 @@ pub(crate) struct Shape {
     pieces: u32,
     /// Whether the ring has one worker thread, from the beginning. No other starts when memory is short.
     one_worker: bool,
+    /// Of a mirror with a record.
+    pub(crate) recorded: Option<Recorded>,
+    /// The descriptor of its clerk's ring.
+    pub(crate) clerk: RawFd,
 }
 
 impl Shape {
@@ -61,7 +67,18 @@ impl Shape {
             max_request: spec.max_request,
             pieces: pieces.clamp(1, PIECES) as u32,
             one_worker: engine == Engine::Bpf || (of_disks && spec.direct),
+            recorded: None,
+            clerk: -1,
         }
+    }
+
+    pub(crate) fn recorded(self, recorded: Option<Recorded>) -> Self {
+        Self { recorded, ..self }
+    }
+
+    /// Chunks of the write-intent bitmap.
+    pub(crate) fn chunks(&self) -> usize {
+        self.recorded.map_or(0, |recorded| recorded.chunks())
     }
 }
 
@@ -103,14 +120,14 @@ pub(crate) fn make(shape: Shape, commands_beside: u32) -> io::Result<IoUring> {
         .setup_no_sqarray()
         .setup_submit_all()
         .build(entries(depth, commands_beside))?;
-    ring.submitter().register_files_sparse(ALL_FILES as u32)?;
+    ring.submitter().register_files_sparse(BELL + u32::from(shape.recorded.is_some()))?;
     if engine.lends() {
         ring.submitter().register_buffers_sparse(tags(depth))?;
     }
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let file = types::Fd(null.as_raw_fd());
     let requests =
-        (u32::from(depth) * (1 + pieces) + commands_beside).min(ring.params().sq_entries());
+        (u32::from(depth) * (1 + pieces) + commands_beside + 1).min(ring.params().sq_entries());
     for entry in [
         opcode::Read::new(file, ptr::null_mut(), 0).build(),
         opcode::UringCmd16::new(file, 0).build(),

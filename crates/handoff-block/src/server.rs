@@ -33,11 +33,12 @@ use crate::engine::{self, Program};
 use crate::exchange::{Exchanges, Request};
 use crate::existing::{Existing, existing};
 use crate::files::Files;
+use crate::mirror::clerk;
 use crate::pins;
 use crate::policy::{self, Policy};
 use crate::record::{Part, VERSION};
 use crate::ring::Shape;
-use crate::state::{self, Directory, Record, State};
+use crate::state::{self, Directory, Record, Rooms, State};
 use crate::threads::{Order, Step, Threads};
 use crate::{Control, Engine, Error, PassedOver, Spec, target};
 
@@ -164,7 +165,12 @@ impl Prepared {
             spec = Spec { queues, depth, max_request, ..spec };
             let cpus = |queue| control.affinity(id, queue).unwrap_or_default();
             let of_disks = files.as_ref().map_or_else(|| spec.is_of_disks(), Files::are_disks);
-            let shape = Shape::of(engine, &spec, of_disks);
+            let known = match &files {
+                Some(Files { record: Some(record), .. }) => Some(record.clone()),
+                _ => Directory::of(id).read().ok(),
+            };
+            let recorded = known.as_ref().and_then(Record::recorded);
+            let shape = Shape::of(engine, &spec, of_disks).recorded(recorded);
             threads = Some(Threads::gather(queues, shape, &program, cpus)?);
         }
         let prepared = Self {
@@ -224,13 +230,17 @@ impl Server {
         let Prepared { spec, mut control, features, program, policy, engine, .. } = prepared;
         let open = match prepared.files {
             Some(files) => files,
-            None => Files::of_new(&spec, &mut control)?,
+            None => Files::of_new(&spec, &mut control, &mut |_, _| true)?,
         };
         let of_disks = open.are_disks();
-        let Files { state, backings, .. } = open;
+        let Files { state, backings, assembly, .. } = open;
+        let mut spec = spec;
+        let (mut mirror, mut out) = (None, Vec::new());
+        if let Some(assembly) = assembly {
+            (spec.files, mirror, out) = (assembly.files, Some(assembly.mirror), assembly.out);
+        }
         let parts: Vec<_> = backings.iter().map(|backing| backing.facts.part.clone()).collect();
-        let sizes: Vec<u64> = parts.iter().map(|part| part.size).collect();
-        let (mut map, size) = target::lay_out(&spec, &sizes)?;
+        let (mut map, size) = target::lay_out(&spec, &target::sizes(&spec, &parts))?;
         map.one_store = Part::have_one_store(&parts).into();
         map.by_command = by_command(&backings);
         let mut limits = device::limits(engine, &backings);
@@ -242,7 +252,8 @@ impl Server {
 
         let mut device = add(control, &spec, engine, features)?;
         let id = device.id;
-        let mut parameters = parameters(&spec, size, &backings);
+        let chunk = mirror.as_ref().map(|mirror| 1 << mirror.chunk_shift);
+        let mut parameters = parameters(&spec, size, chunk, &backings);
         if engine.lends() {
             limits.announce(&mut parameters);
         }
@@ -262,25 +273,33 @@ impl Server {
             }
             None => None,
         };
-        let state = State::begin(state, &map, spec.queues, spec.depth).map_err(stateful)?;
-        directory.name_state(state.file()).map_err(stateful)?;
-        let record = Record {
+        let mut record = Record {
             version: VERSION,
             made: device.made,
             engine,
             passed_over: prepared.passed_over,
             size,
-            memory: memory(engine, &spec),
+            memory: 0,
             limits,
             by_command: map.by_command,
             parts,
+            mirror,
             spec: Spec { id: Some(id), ..spec },
         };
+        record.memory = memory(engine, &record.spec, record.chunks());
+        // Of legs that are out from the start, the others' records know.
+        map.recorded = out.iter().fold(0, |legs, (leg, _)| legs | 1 << leg);
+        let rooms = Rooms::of(&record.spec, record.chunks());
+        let state = State::begin(state, &map, rooms).map_err(stateful)?;
+        if !out.is_empty() {
+            state::take_out(state.file(), rooms, &out).map_err(stateful)?;
+        }
+        directory.name_state(state.file()).map_err(stateful)?;
         directory.write(&record).map_err(stateful)?;
         drop(making);
 
         let cpus = |queue| device.control.affinity(id, queue).unwrap_or_default();
-        let shape = Shape::of(engine, &record.spec, of_disks);
+        let shape = Shape::of(engine, &record.spec, of_disks).recorded(record.recorded());
         let threads = Threads::gather(record.spec.queues, shape, &program, cpus)?;
         tracing::debug!(?map, "device {id}");
         Self { device, threads, record, program, exchanges }.started(&state, backings, false)
@@ -331,12 +350,13 @@ impl Server {
         let stateful = stateful(id);
         directory.make().map_err(stateful)?;
         let exchanges = policy.map(|_| exchanges(id, &program, false)).transpose()?;
-        let state = State::take_over(state, &map, spec.queues, spec.depth).map_err(stateful)?;
+        let chunks = known.chunks();
+        let state = State::take_over(state, &map, Rooms::of(&spec, chunks)).map_err(stateful)?;
         // It serves as well without a name.
         if let Err(error) = directory.name_state(state.file()) {
             tracing::warn!("{}", stateful(error));
         }
-        let memory = memory(engine, &spec);
+        let memory = memory(engine, &spec, chunks);
         // It may have been exchanged since.
         let now = directory.read().ok().filter(|now| now.made == known.made);
         let policy = now.map_or_else(|| known.spec.policy.clone(), |now| now.spec.policy);
@@ -381,6 +401,11 @@ impl Server {
         recovers: bool,
     ) -> Result<(), Error> {
         let id = self.id();
+        self.threads.order_clerk(|| {
+            let shared = state.map_whole().map_err(stateful(id))?;
+            let ends = self.record.mirror.as_ref().map_or_else(Vec::new, |it| it.ends.clone());
+            Ok(clerk::Order { shared, files: Arc::clone(files), ends, recovers })
+        })?;
         for queue in 0..self.record.spec.queues {
             let region =
                 state.map(queue).map_err(Error::doing("the state of a queue cannot be mapped"))?;
@@ -536,9 +561,9 @@ fn exchanges(id: u32, program: &Program, is_new: bool) -> Result<Exchanges, Erro
 }
 
 /// Bytes that a server of such a device needs.
-fn memory(engine: Engine, spec: &Spec) -> u64 {
+fn memory(engine: Engine, spec: &Spec, chunks: usize) -> u64 {
     u64::from(spec.queues) * engine::memory(engine, spec.depth, spec.max_request)
-        + state::bytes(spec.queues, spec.depth) as u64
+        + Rooms::of(spec, chunks).bytes() as u64
 }
 
 fn check(spec: &Spec) -> Result<(), Error> {

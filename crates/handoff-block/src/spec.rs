@@ -177,6 +177,24 @@ pub struct PassedOver {
     pub reason: String,
 }
 
+/// How a mirror starts whose legs have records of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MirrorStart {
+    /// As the records say. A leg that may have data that the others lack must be there.
+    #[default]
+    AsRecorded,
+    /// Also without such a leg. What only that leg has is lost.
+    Degraded,
+    /// By the data of this leg, whatever the others say.
+    Trust(PathBuf),
+    /// Writes the records, which take some room at the end of each leg.
+    Create {
+        /// If the legs differ, copies the first one to the others. Otherwise they must be the same.
+        keep_first: bool,
+    },
+}
+
 /// A device as it was asked for. It is kept beside the device for later servers.
 ///
 /// ```
@@ -227,6 +245,13 @@ pub struct Spec {
     pub max_segments: u16,
     /// The engine; the best possible one by default.
     pub engine: Option<Engine>,
+    /// How a mirror starts whose legs have records of it; `None` makes one that forgets which leg is right when the
+    /// device ends.
+    #[serde(default)]
+    pub record: Option<MirrorStart>,
+    /// Whether the legs of a mirror are compared first, which must be the same.
+    #[serde(default)]
+    pub check: bool,
 }
 
 /// Devices made before there was a limit have as many segments as their files take.
@@ -241,7 +266,9 @@ impl Spec {
         let is_disk = |file: &PathBuf| {
             std::fs::metadata(file).is_ok_and(|metadata| metadata.file_type().is_block_device())
         };
-        !self.files.is_empty() && self.files.iter().all(is_disk)
+        // A leg that was out from the start has no name.
+        let mut named = self.files.iter().filter(|file| !file.as_os_str().is_empty());
+        !self.files.is_empty() && named.all(is_disk)
     }
 }
 
@@ -263,6 +290,8 @@ impl Default for Spec {
             max_request: 512 << 10,
             max_segments: SEGMENTS_KEPT,
             engine: None,
+            record: None,
+            check: false,
         }
     }
 }

@@ -3,18 +3,21 @@
 //! `/run/handoff/blk/<number>/spec.json` is the [record](Record). `state` in the same directory begins with
 //! the map; then it has for each queue counters and the records of requests (`struct blk_region` in
 //! `bpf/blk_request.h`, in pieces). All engines map it, also the one in the kernel. So readers of the file
-//! see them at work, and it keeps what must survive a server: which legs of a mirror are out. The last number in
-//! the map's page is the layout's, as in the record. `/run/handoff/blk/<number>.state` is the same file, in case
+//! see them at work, and it keeps what must survive a server: which legs of a mirror are out. Behind the queues' parts
+//! are the chunks of a mirror with a record, which all queues share. The last number in the map's page is the layout's,
+//! as in the record: 2 has chunks. `/run/handoff/blk/<number>.state` is the same file, in case
 //! somebody removes the directory.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, Ordering};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -25,9 +28,12 @@ use crate::error::Error;
 use crate::members;
 use crate::pins;
 use crate::private::make_private;
-pub use crate::record::{Part, Record};
+pub use crate::record::{Part, Record, RecordedMirror};
 use crate::record::{VERSION, check_version};
-use crate::request::{self, FILES, Failure, MAP_SPACE, Map, QUEUE_SPACE, QueueState};
+use crate::request::{
+    self, Chunk, FILES, Failure, MAP_SPACE, Map, QUEUE_SPACE, QueueState, Request, WAITS_OVER,
+};
+use crate::spec::Spec;
 
 /// Where the states of all devices are, and the logs of their servers.
 pub const DIRECTORY: &str = "/run/handoff/blk";
@@ -138,7 +144,7 @@ impl Directory {
 
     fn mark_disks(&self, record: &Record) -> io::Result<()> {
         // A file has an inode; a leg that was out from the start is nothing.
-        let disks = record.parts.iter().filter(|part| part.inode == 0 && part.device != 0);
+        let disks = record.parts.iter().filter(|part| part.inode == 0 && !part.is_nothing());
         members::mark(&self.path, disks.map(|part| part.device))
     }
 
@@ -336,9 +342,51 @@ fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
-/// Bytes of a queue's [`Mapping`].
-pub(crate) fn region_bytes(depth: u16) -> usize {
-    MAP_SPACE + queue_bytes(depth)
+/// For what a state has room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rooms {
+    pub(crate) queues: u16,
+    pub(crate) depth: u16,
+    /// Of a mirror with a record.
+    pub(crate) chunks: usize,
+}
+
+impl Rooms {
+    pub(crate) fn of(spec: &Spec, chunks: usize) -> Self {
+        Self { queues: spec.queues, depth: spec.depth, chunks }
+    }
+
+    /// Bytes of the whole file.
+    pub(crate) fn bytes(self) -> usize {
+        // Behind the chunks is what the clerk writes to the legs.
+        self.record_at() + if self.chunks > 0 { PAGE } else { 0 }
+    }
+
+    fn record_at(self) -> usize {
+        self.chunks_at() + self.chunk_bytes()
+    }
+
+    fn chunks_at(self) -> usize {
+        place_of(self.queues, self.depth)
+    }
+
+    fn chunk_bytes(self) -> usize {
+        chunk_bytes(self.chunks)
+    }
+}
+
+/// Bytes of so many chunks, rounded up to a power of two.
+fn chunk_bytes(chunks: usize) -> usize {
+    match chunks {
+        0 => 0,
+        _ => (chunks.next_power_of_two() * size_of::<Chunk>()).next_multiple_of(PAGE),
+    }
+}
+
+/// Bytes of a queue's [`Mapping`], and where the chunks are in it.
+pub(crate) fn region_bytes(depth: u16, chunks: usize) -> (usize, usize) {
+    let at = MAP_SPACE + queue_bytes(depth);
+    (at + chunk_bytes(chunks), at)
 }
 
 /// Bytes of one queue's part of the file.
@@ -349,11 +397,6 @@ fn queue_bytes(depth: u16) -> usize {
 
 fn place_of(queue: u16, depth: u16) -> usize {
     MAP_SPACE + usize::from(queue) * queue_bytes(depth)
-}
-
-/// Bytes of the whole file.
-pub(crate) fn bytes(queues: u16, depth: u16) -> usize {
-    place_of(queues, depth)
 }
 
 /// A file without a name for the state of a new device.
@@ -369,13 +412,9 @@ fn number(state: &File) -> io::Result<()> {
 }
 
 /// Takes legs of a mirror out, each with its error number, while nobody serves it.
-pub(crate) fn take_out(
-    state: &File,
-    queues: u16,
-    depth: u16,
-    legs: &[(usize, i32)],
-) -> io::Result<()> {
-    if queues == 0 || state.metadata()?.len() != bytes(queues, depth) as u64 {
+pub(crate) fn take_out(state: &File, rooms: Rooms, legs: &[(usize, i32)]) -> io::Result<()> {
+    let Rooms { queues, depth, .. } = rooms;
+    if queues == 0 || state.metadata()?.len() != rooms.bytes() as u64 {
         return Err(io::Error::other("it has another length"));
     }
     let mut failed = map_of(state)?.failed;
@@ -398,7 +437,7 @@ pub(crate) fn take_out(
 #[derive(Debug)]
 pub(crate) struct State {
     file: File,
-    depth: u16,
+    rooms: Rooms,
 }
 
 impl From<State> for File {
@@ -409,30 +448,31 @@ impl From<State> for File {
 
 impl State {
     /// Makes an empty file the state of a device.
-    pub(crate) fn begin(file: File, map: &Map, queues: u16, depth: u16) -> io::Result<Self> {
-        file.set_len(bytes(queues, depth) as u64)?;
+    pub(crate) fn begin(file: File, map: &Map, rooms: Rooms) -> io::Result<Self> {
+        file.set_len(rooms.bytes() as u64)?;
         file.write_all_at(bytes_of(map), 0)?;
         number(&file)?;
-        Ok(Self { file, depth })
+        Ok(Self { file, rooms })
     }
 
     /// Takes over the state of a device whose server is gone: all stays except the end of its engines, and what an
     /// older layout had otherwise of the map.
-    pub(crate) fn take_over(file: File, map: &Map, queues: u16, depth: u16) -> io::Result<Self> {
-        let (len, wanted) = (file.metadata()?.len(), bytes(queues, depth) as u64);
+    pub(crate) fn take_over(file: File, map: &Map, rooms: Rooms) -> io::Result<Self> {
+        let Rooms { queues, depth, .. } = rooms;
+        let (len, wanted) = (file.metadata()?.len(), rooms.bytes() as u64);
         // Access to a mapping behind the end of its file kills the process.
         if len != wanted {
             return Err(io::Error::other(format!("it has {len} bytes, not {wanted}")));
         }
-        // Legs that are out are known there.
+        // Legs that are out are known there, and of which the records know.
         let (before, behind) = (offset_of!(Map, failed), offset_of!(Map, size));
         file.write_all_at(&bytes_of(map)[..before], 0)?;
-        file.write_all_at(&bytes_of(map)[behind..], behind as u64)?;
+        file.write_all_at(&bytes_of(map)[behind..offset_of!(Map, recorded)], behind as u64)?;
         number(&file)?;
         for queue in 0..queues {
             file.write_all_at(&[0; 16], place_of(queue, depth) as u64)?;
         }
-        Ok(Self { file, depth })
+        Ok(Self { file, rooms })
     }
 
     /// Its file.
@@ -442,15 +482,37 @@ impl State {
 
     /// Maps what one queue's engine works in.
     pub(crate) fn map(&self, queue: u16) -> io::Result<Mapping> {
-        let len = region_bytes(self.depth);
+        let Rooms { depth, chunks, .. } = self.rooms;
+        let (len, chunks_at) = region_bytes(depth, chunks);
+        self.map_parts(
+            len,
+            [
+                (0, MAP_SPACE, 0),
+                (MAP_SPACE, queue_bytes(depth), place_of(queue, depth)),
+                (chunks_at, self.rooms.chunk_bytes(), self.rooms.chunks_at()),
+            ],
+        )
+    }
+
+    /// Maps all of it, for the clerk.
+    pub(crate) fn map_whole(&self) -> io::Result<Shared> {
+        let len = self.rooms.bytes();
+        let mapping = self.map_parts(len, [(0, len, 0)])?;
+        Ok(Shared { mapping, rooms: self.rooms })
+    }
+
+    /// Maps parts of the file: where in the mapping, how many bytes, and where in the file.
+    fn map_parts<const PARTS: usize>(
+        &self,
+        len: usize,
+        parts: [(usize, usize, usize); PARTS],
+    ) -> io::Result<Mapping> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let address =
             unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), MapFlags::PRIVATE)? };
         let mapping = Mapping { address: NonNull::new(address.cast()).expect("not null"), len };
-        let parts =
-            [(0, MAP_SPACE, 0), (MAP_SPACE, queue_bytes(self.depth), place_of(queue, self.depth))];
-        for (at, len, offset) in parts {
+        for (at, len, offset) in parts.into_iter().filter(|(_, len, _)| *len > 0) {
             // SAFETY: inside of the mapping just made, which nobody else knows.
             unsafe {
                 mmap(
@@ -526,11 +588,117 @@ impl Drop for Mapping {
     }
 }
 
+/// A whole state in memory, as the clerk sees it while the engines are at work.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    mapping: Mapping,
+    rooms: Rooms,
+}
+
+impl Shared {
+    fn map(&self) -> *mut Map {
+        self.mapping.as_ptr().cast()
+    }
+
+    /// Legs that are out, by bit.
+    pub(crate) fn failed(&self) -> &AtomicU32 {
+        // SAFETY: the map is at the beginning; all write the word as a whole.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.map()).failed) }
+    }
+
+    /// Legs that are out by the others' records, by bit.
+    pub(crate) fn recorded(&self) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.map()).recorded) }
+    }
+
+    /// Takes a leg out; `false` if it is the last one.
+    pub(crate) fn take_out(&self, leg: usize, noted: &Failure) -> bool {
+        // SAFETY: there is a queue, whose state is behind the map's space; the mapping stays while this lives.
+        unsafe {
+            let queue = self.mapping.as_ptr().add(MAP_SPACE).cast::<QueueState>();
+            request::take_out(self.map(), queue, 1 << leg, noted)
+        }
+    }
+
+    pub(crate) fn chunks(&self) -> &[Chunk] {
+        // SAFETY: the chunks are in the mapping, page by page, and everybody's accesses to them are atomic.
+        unsafe {
+            let at = self.mapping.as_ptr().add(self.rooms.chunks_at());
+            std::slice::from_raw_parts(at.cast(), self.rooms.chunks)
+        }
+    }
+
+    fn record_page(&self) -> *mut [u8; PAGE] {
+        // SAFETY: the last page of the mapping.
+        unsafe { self.mapping.as_ptr().add(self.rooms.record_at()).cast() }
+    }
+
+    /// What a clerk was about to write to the legs.
+    pub(crate) fn record(&self) -> [u8; PAGE] {
+        // SAFETY: only the clerk uses the page, and there is one.
+        unsafe { self.record_page().read() }
+    }
+
+    /// Keeps what the clerk is about to write for the next one.
+    pub(crate) fn keep_record(&mut self, page: &[u8; PAGE]) {
+        // SAFETY: as above.
+        unsafe { self.record_page().write(*page) };
+    }
+
+    /// A queue's request of a tag, which [`Waiting`] guards.
+    fn request(&self, queue: u16, tag: u16) -> Option<*mut Request> {
+        let Rooms { queues, depth, .. } = self.rooms;
+        let at = place_of(queue, depth) + QUEUE_SPACE + usize::from(tag) * request::request_bytes();
+        // SAFETY: inside of the mapping, by the check.
+        (queue < queues && tag < depth).then(|| unsafe { self.mapping.as_ptr().add(at).cast() })
+    }
+
+    /// The request of a queue and a tag, if it waits for the clerk.
+    pub(crate) fn waiting(&self, queue: u16, tag: u16) -> Option<Waiting<'_>> {
+        let request = self.request(queue, tag)?;
+        // SAFETY: inside of the mapping, and aligned; engines write the number as a whole.
+        let waits = unsafe { AtomicU16::from_ptr(&raw mut (*request).waits) };
+        let what = waits.load(Ordering::Acquire);
+        if what == 0 || what & WAITS_OVER != 0 {
+            return None;
+        }
+        // SAFETY: the engine leaves a request alone while it waits.
+        let (position, length) = unsafe { ((*request).position, (*request).length) };
+        // SAFETY: as above; the clerk has the error alone.
+        let error = unsafe { AtomicI32::from_ptr(&raw mut (*request).error) };
+        Some(Waiting { waits, error, what, bytes: position..position + u64::from(length) })
+    }
+}
+
+/// A request that waits for the clerk.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a> {
+    waits: &'a AtomicU16,
+    error: &'a AtomicI32,
+    /// [`WAITS_BIT`](request::WAITS_BIT), or for the record.
+    pub(crate) what: u16,
+    /// The bytes of the device that it changes.
+    pub(crate) bytes: Range<u64>,
+}
+
+impl Waiting<'_> {
+    /// Lets the engine have it again: it goes on, or fails with this error number.
+    pub(crate) fn answer(self, refused: Option<i32>) {
+        if let Some(number) = refused {
+            self.error.store(-number, Ordering::Relaxed);
+        }
+        self.waits.store(self.what | WAITS_OVER, Ordering::Release);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::existing::existing;
-    use crate::{Engine, Kind, Limits, Spec, target};
+    use crate::{Engine, Kind, Limits, target};
+
+    const ROOMS: Rooms = Rooms { queues: 2, depth: 4, chunks: 0 };
 
     /// The directory of a device of two files that nobody serves.
     fn directory(path: &Path) -> (Directory, Record, Map) {
@@ -556,11 +724,12 @@ mod tests {
             limits,
             by_command,
             parts,
+            mirror: None,
         };
         directory.write(&record).expect("written");
         let mut options = File::options();
         let state = options.read(true).write(true).create(true).open(directory.state_path());
-        State::begin(state.expect("a file"), &map, 2, 4).expect("made");
+        State::begin(state.expect("a file"), &map, ROOMS).expect("made");
         (directory, record, map)
     }
 
@@ -638,12 +807,14 @@ mod tests {
             fs::write(path, &bytes).expect("written");
             let _ = directory.counters(2, 4);
             let taken =
-                directory.open_state().and_then(|state| State::take_over(state, &map, 2, 4));
+                directory.open_state().and_then(|state| State::take_over(state, &map, ROOMS));
             let (whole_state, found) = (taken.is_ok(), found());
             match found {
                 Ok(found) => {
                     // What decides where bytes lie is unchanged.
-                    assert_eq!(Map { failed: map.failed, ..found.map }, map, "{number}");
+                    let Map { failed, recorded, .. } = map;
+                    assert_eq!(Map { failed, recorded, ..found.map }, map, "{number}");
+                    assert_eq!(found.map.recorded & !found.map.failed, 0, "{number}");
                     assert_eq!(found.record.size, record.size, "{number}");
                     let sizes = |record: &Record| {
                         record.parts.iter().map(|part| part.size).collect::<Vec<_>>()

@@ -8,8 +8,7 @@
 //! - their descriptor is readable when a thread has something to report ([`Threads::heard`]).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -18,8 +17,9 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::Error;
 use crate::engine::{self, Program};
+use crate::error::{Error, end_of};
+use crate::mirror::clerk::{self, Clerk};
 use crate::queue::{PreparedQueue, Queue};
 use crate::ring::Shape;
 use crate::state::Mapping;
@@ -54,7 +54,12 @@ pub(crate) struct Threads {
     ends: Receiver<End>,
     /// Rung with each report.
     bell: Arc<OwnedFd>,
+    /// Of a mirror with a record, until it has been asked to end.
+    clerk: Option<Clerk>,
 }
+
+/// In the place of a queue: the clerk.
+const CLERK: u16 = u16::MAX;
 
 impl Threads {
     /// Starts a thread for each queue; returns when all are gathered. [`Order`] may bring another program.
@@ -74,16 +79,29 @@ impl Threads {
             orders: Vec::new(),
             ends,
             bell: Arc::clone(&bell),
+            clerk: None,
         };
+        let mut shape = shape;
+        if let Some(recorded) = shape.recorded {
+            let (sender, bell) = (sender.clone(), Arc::clone(&bell));
+            let tell = move |told: Result<i32, io::Error>| {
+                let step = told.map_or_else(|error| Step::Ended(Err(error)), Step::Gathered);
+                report(&sender, &bell, (CLERK, step));
+            };
+            let clerk = Clerk::gather(recorded, queues, shape.depth, tell)?;
+            shape.clerk = clerk.ring();
+            all.clerk = Some(clerk);
+        }
         for queue in 0..queues {
             let (order, orders) = mpsc::channel();
             let (sender, program, cpus) = (sender.clone(), Arc::clone(program), cpus(queue));
             let bell = Arc::clone(&bell);
-            let thread = Thread { queue, shape, program, cpus, orders, sender, bell };
+            let answers = all.clerk.as_ref().map(|clerk| clerk.bell(queue));
+            let thread = Thread { queue, shape, program, cpus, orders, sender, bell, answers };
             all.threads.push(thread.spawn()?);
             all.orders.push(order);
         }
-        for _ in 0..queues {
+        for _ in 0..usize::from(queues) + usize::from(all.clerk.is_some()) {
             if let Step::Gathered(id) = all.step()? {
                 all.thread_ids.push(id);
             }
@@ -97,7 +115,7 @@ impl Threads {
             Ok((queue, Step::Ended(ended))) => {
                 let cause =
                     ended.err().unwrap_or_else(|| io::Error::other("the device was stopped"));
-                Err(Error::doing(format!("queue {queue} cannot be served"))(cause))
+                Err(Error::doing(format!("{} cannot be served", name_of(queue)))(cause))
             }
             Ok((_, step)) => Ok(step),
             Err(ended) => Err(Error::doing("the queues cannot be served")(io::Error::other(ended))),
@@ -107,6 +125,17 @@ impl Threads {
     /// Gives a queue's thread its device. A thread that has ended has reported it.
     pub(crate) fn order(&self, queue: u16, order: Order) {
         let _ = self.orders[usize::from(queue)].send(order);
+    }
+
+    /// Gives the clerk its mirror, before any queue's thread has its order.
+    pub(crate) fn order_clerk(
+        &self,
+        order: impl FnOnce() -> Result<clerk::Order, Error>,
+    ) -> Result<(), Error> {
+        if let Some(clerk) = &self.clerk {
+            clerk.order(order()?);
+        }
+        Ok(())
     }
 
     /// Waits until all queues have asked the driver for requests.
@@ -133,6 +162,8 @@ impl Threads {
     /// Ends the threads that have no order yet.
     pub(crate) fn dismiss(&mut self) {
         self.orders.clear();
+        // It has nobody to serve then.
+        self.threads.extend(self.clerk.take().map(Clerk::stop));
     }
 
     pub(crate) fn join(&mut self) {
@@ -144,6 +175,8 @@ impl Threads {
     /// Leaves the threads to the end of the process.
     pub(crate) fn leave(&mut self) {
         self.threads.clear();
+        // It waits for requests that nobody begins any more.
+        self.clerk = None;
     }
 }
 
@@ -162,6 +195,15 @@ struct Thread {
     orders: Receiver<Order>,
     sender: Sender<End>,
     bell: Arc<OwnedFd>,
+    /// Rung by the mirror's clerk.
+    answers: Option<RawFd>,
+}
+
+fn report(sender: &Sender<End>, bell: &OwnedFd, end: End) {
+    // Nobody listens while the server is being abandoned.
+    let _ = sender.send(end);
+    // It can only be full, and so rings already.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
 // SAFETY: only the thread that gets the region uses its mapping.
@@ -186,10 +228,7 @@ impl Thread {
     }
 
     fn tell(&self, step: Step) {
-        // Nobody listens while the server is being abandoned.
-        let _ = self.sender.send((self.queue, step));
-        // It can only be full, and so rings already.
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        report(&self.sender, &self.bell, (self.queue, step));
     }
 
     fn serve(&self) -> io::Result<()> {
@@ -205,26 +244,12 @@ impl Thread {
         let loaded = engine::load(self.shape.engine, &prepared, &self.program)?;
         self.tell(Step::Gathered(rustix::thread::gettid().as_raw_nonzero().get()));
         let Ok(Order { files, program, region }) = self.orders.recv() else { return Ok(()) };
-        let mut queue = Queue::new(prepared, &files, region)?;
+        let mut queue = Queue::new(prepared, &files, region, self.answers)?;
         engine::run(self.shape.engine, &mut queue, (&program, loaded), || self.tell(Step::Ready))
     }
 }
 
-/// How it ended. What it panicked with, the hook has printed.
-fn end_of(serve: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    // What it used goes with it.
-    catch_unwind(AssertUnwindSafe(serve))
-        .unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_is_an_end() {
-        assert!(end_of(|| Ok(())).is_ok());
-        let ended = end_of(|| panic!("on purpose"));
-        assert_eq!(ended.expect_err("no end").to_string(), "its thread panicked");
-    }
+/// What a thread serves.
+fn name_of(queue: u16) -> String {
+    if queue == CLERK { "the mirror".to_owned() } else { format!("queue {queue}") }
 }

@@ -4,8 +4,10 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use handoff_command::{Context, Failure, output};
-use handoff_probe::{self as probe, Capability, Mechanism, State};
+use handoff_probe::{self as probe, Capability, Mechanism, State, System};
 use rustix::termios::tcgetwinsize;
+
+use crate::blk;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,7 +52,11 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         }
         found.extend(about);
     }
-    found.splice(0..0, probe::general());
+    let general = probe::general();
+    let block = general.iter().rposition(|one| one.system == System::Block);
+    found.splice(0..0, general);
+    let place = block.map_or(0, |last| last + 1);
+    found.splice(place..place, blk::mirrors().into_iter().map(mirror));
     context.stop.check()?;
     if context.json {
         return output::json(&found.iter().map(Mechanism::from).collect::<Vec<_>>());
@@ -60,6 +66,18 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let columns = columns.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
     let table = table(&found, output::takes_colour(&stdout), columns);
     output::text(&format!("{}\n\n{table}", whom()))
+}
+
+/// Whether a mirror has all its legs.
+fn mirror((id, lacks): (u32, Option<String>)) -> Capability {
+    Capability {
+        system: System::Block,
+        mechanism: format!("mirror /dev/ublkb{id}").into(),
+        state: if lacks.is_none() { State::Yes } else { State::No },
+        reason: lacks.as_ref().map(|legs| format!("it is degraded, without {legs}")),
+        remedy: lacks.map(|_| format!("handoff blk show {id}; docs/block.md says what to type")),
+        needs_kernel: None,
+    }
 }
 
 /// The kernel and user of the answers.
@@ -142,8 +160,6 @@ fn paint(state: State) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use handoff_probe::System;
-
     use super::*;
 
     fn capability(system: System, state: State) -> Capability {

@@ -15,6 +15,11 @@ pub fn ready(what: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(what)]);
 }
 
+/// Reports what a service that is not ready yet is doing. systemd waits a minute more.
+pub fn starting(what: &str) {
+    notify(&[NotifyState::Status(what), NotifyState::ExtendTimeoutUsec(60_000_000)]);
+}
+
 /// Reports what the service is doing.
 pub fn status(what: &str) {
     notify(&[NotifyState::Status(what)]);

@@ -340,3 +340,46 @@ fn is_policys(map: &OsStr) -> bool {
 fn maps_of(object: &Object) -> Vec<OsString> {
     object.maps().map(|map| map.name().to_owned()).filter(|map| is_policys(map)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    mod guest {
+        use super::super::*;
+        use crate::state::region_bytes;
+
+        #[test]
+        fn the_verifier_takes_the_loop_of_mirrors_with_records() {
+            if let Err(reason) = try_out(&Program::default()) {
+                handoff_testbed::skip!("{reason}");
+            }
+            for (depth, chunks, chunk_shift) in
+                [(1_u32, 1_u32, 20), (3, 8, 20), (4096, 1 << 20, 26)]
+            {
+                let ring: IoUring = IoUring::builder()
+                    .setup_single_issuer()
+                    .setup_defer_taskrun()
+                    .setup_no_sqarray()
+                    .build(4)
+                    .expect("a ring");
+                let tags = depth.next_power_of_two();
+                let (region_size, chunks_at) = region_bytes(depth as u16, chunks as usize);
+                let config = Config {
+                    depth,
+                    tag_mask: tags - 1,
+                    sq_mask: 3,
+                    cq_mask: 7,
+                    rings_size: 4096,
+                    entries_size: 256,
+                    region_size: region_size as u32,
+                    chunks_at: chunks_at as u32,
+                    chunk_shift,
+                    chunk_mask: chunks - 1,
+                    ..Config::default()
+                };
+                let object = load(ring.as_raw_fd(), &config, &Program::default());
+                let object = object.unwrap_or_else(|it| panic!("{depth}, {chunks}: {it}"));
+                drop(Seat::take(&ring, &config, object).expect("a loop"));
+            }
+        }
+    }
+}

@@ -73,10 +73,28 @@ pub(super) fn run(
                             queue.requests.moved(piece, completion.result(), now, &mut entries);
                         go_on(queue, &mut carrier, tag, end, &entries);
                     }
+                    Done::Missed(tag) => {
+                        queue.requests.missed(tag, completion.result());
+                        take_answers(queue, &mut carrier, now, &mut entries);
+                    }
+                    Done::Answered => {
+                        if !cqueue::more(completion.flags()) && completion.result() >= 0 {
+                            queue.listen();
+                        }
+                        take_answers(queue, &mut carrier, now, &mut entries);
+                    }
                 }
             }
         }
         carrier.turned(queue);
+    }
+}
+
+/// The mirror's clerk has answered some of the requests that wait.
+fn take_answers(queue: &mut Queue, carrier: &mut impl Carrier, now: u64, entries: &mut Entries) {
+    for tag in 0..queue.config.depth {
+        let end = queue.requests.answered(tag, now, entries);
+        go_on(queue, carrier, tag, end, entries);
     }
 }
 

@@ -22,6 +22,15 @@ impl Bitmap {
         Self { bits: vec![false; chunks], uuid }
     }
 
+    pub(super) fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// How many chunks there are.
+    pub(super) fn len(&self) -> usize {
+        self.bits.len()
+    }
+
     /// Returns whether that is a change.
     pub(super) fn put(&mut self, chunk: usize, set: bool) -> bool {
         std::mem::replace(&mut self.bits[chunk], set) != set

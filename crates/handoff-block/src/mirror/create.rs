@@ -36,7 +36,7 @@ pub(super) fn create(
         in_use: Legs::first(legs.len()),
         generation: 1,
         changes,
-        sequence: 1,
+        sequence: 0,
     };
     Ok(legs.iter().enumerate().map(of).collect())
 }

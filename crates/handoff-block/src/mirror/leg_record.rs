@@ -34,7 +34,8 @@ pub(super) struct LegRecord {
     pub(super) generation: u64,
     /// The last change of the set first, and those before it: random numbers, 0 for none.
     pub(super) changes: [u64; CHANGES],
-    /// Rises with each write of this leg's record: the copy with the greater number is the newer one.
+    /// Rises with each write of this leg's record: the copy with the greater number is the newer one. 0 until the
+    /// mirror has started for the first time.
     pub(super) sequence: u64,
 }
 
@@ -67,6 +68,11 @@ impl LegRecord {
         let all = [change].into_iter().chain(over).chain(before);
         changes.iter_mut().zip(all).for_each(|(place, it)| *place = it);
         Self { in_use, generation, changes, ..self.clone() }
+    }
+
+    /// Whether the mirror is being made: no start has relied on this record.
+    pub(super) fn is_new(&self) -> bool {
+        self.sequence == 0
     }
 
     /// Whether this leg counts itself as in.

@@ -1,4 +1,4 @@
-//! A mirror that knows which leg is right: what its legs say about it, without any I/O except in [`room`].
+//! A mirror that knows which leg is right: what its legs say about it, and what the user wants.
 //! `docs/mirror-design.md` has the whole.
 //!
 //! Contracts:
@@ -8,14 +8,21 @@
 //!   cleared only when all legs have the chunk durably ([`intent`]);
 //! - a damaged bit counts as set, a damaged record as none.
 
+pub(crate) mod assembly;
 mod bitmap;
+pub(crate) mod clerk;
 mod create;
+mod desk;
+pub(crate) mod equal;
+mod hints;
 mod intent;
 mod layout;
 mod leg_record;
 mod legs;
+mod making;
 mod page;
 mod room;
+mod signature;
 #[cfg(test)]
 mod simulation;
 mod start;

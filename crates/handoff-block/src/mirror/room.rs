@@ -1,4 +1,4 @@
-//! Reads and writes of the room at the end of a leg: nothing is decided here.
+//! Reads and writes of the room at the end of a leg: nothing is decided here, and no memory is taken but the stack.
 //!
 //! Kernel interface: pread(2), pwrite(2) and fdatasync(2), of whole pages at multiples of a page, so that files opened
 //! with O_DIRECT take them.
@@ -17,21 +17,45 @@ use super::page::{PAGE, Page};
 struct Aligned(Page);
 
 fn read(leg: &File, at: u64) -> io::Result<Page> {
-    let mut page = Box::new(Aligned([0; PAGE as usize]));
+    let mut page = Aligned([0; PAGE as usize]);
     leg.read_exact_at(&mut page.0, at)?;
     Ok(page.0)
 }
 
 fn write(leg: &File, at: u64, page: &Page) -> io::Result<()> {
-    leg.write_all_at(&Box::new(Aligned(*page)).0, at)
+    #[cfg(test)]
+    take_write()?;
+    leg.write_all_at(&Aligned(*page).0, at)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many writes this thread may make before it is as if it were killed.
+    pub(super) static WRITES_LEFT: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(test)]
+pub(super) fn take_write() -> io::Result<()> {
+    match WRITES_LEFT.get() {
+        Some(0) => Err(io::Error::other("killed")),
+        left => {
+            WRITES_LEFT.set(left.map(|left| left - 1));
+            Ok(())
+        }
+    }
 }
 
 /// The record of a leg that ends there, or used to end there. Flushes first, since what can be read may still be lost.
 pub(super) fn read_record(leg: &File, end: u64) -> io::Result<Result<Copies, Unreadable>> {
+    leg.sync_data()?;
+    peek_record(leg, end)
+}
+
+/// The same, which may still be lost.
+pub(super) fn peek_record(leg: &File, end: u64) -> io::Result<Result<Copies, Unreadable>> {
     if end < Layout::least_end() {
         return Ok(Err(Unreadable::Nothing));
     }
-    leg.sync_data()?;
     let pages = [read(leg, layout::copy_at(end, 0))?, read(leg, layout::copy_at(end, 1))?];
     Ok(Copies::of([&pages[0], &pages[1]], end))
 }
@@ -63,11 +87,29 @@ pub(super) fn write_bitmap(
     bitmap: &Bitmap,
     pages: impl IntoIterator<Item = usize>,
 ) -> io::Result<()> {
-    let start = record.layout.bitmap_at(record.end);
+    write_pages(leg, record.layout.bitmap_at(record.end), bitmap, pages)
+}
+
+/// Writes pages of a bitmap that begins there, and does not flush them.
+pub(super) fn write_pages(
+    leg: &File,
+    start: u64,
+    bitmap: &Bitmap,
+    pages: impl IntoIterator<Item = usize>,
+) -> io::Result<()> {
     for page in pages {
         write(leg, start + page as u64 * PAGE, &bitmap.encode(page))?;
     }
     Ok(())
+}
+
+/// Takes the memory that reading and writing takes, on a file that keeps nothing.
+pub(super) fn rehearse() {
+    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
+    let bitmap = Bitmap::clear([0; 16], 1);
+    let _ = write_pages(&null, 0, &bitmap, [0]);
+    let _ = read(&null, 0);
+    let _ = null.sync_data();
 }
 
 #[cfg(test)]

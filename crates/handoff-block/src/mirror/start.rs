@@ -19,8 +19,10 @@ pub(super) enum Says {
     Nothing,
     /// It has none, and it was longer when it had one: bytes before and now.
     Shrunk(u64, u64),
-    /// Neither copy can be read, or the leg does not answer.
+    /// Neither copy can be read.
     Damaged,
+    /// It is not there, or does not answer: why, with its path.
+    Absent(String),
     /// By a newer program.
     Newer(u32),
 }
@@ -73,8 +75,10 @@ pub(super) enum Refused {
         "{path}: a newer handoff wrote the record (version {version}, and this one reads up to {VERSION}): use that one"
     )]
     Newer { path: String, version: u32 },
+    #[error("{reason}, and no other leg is named")]
+    NoneHere { reason: String },
     #[error(
-        "{path} has no record of a mirror: leave it out, or make a mirror with --create, which gives away all data"
+        "{path} has no record of a mirror: make one with --create, leave this leg out, or go without records by --no-record"
     )]
     NoRecord { path: String },
     #[error(
@@ -183,7 +187,9 @@ pub(super) fn decide(named: &[Named], ask: Ask) -> Result<Start, Refused> {
     let legs_that = |what: &dyn Fn(&Present<'_>) -> bool| -> Legs {
         present.iter().filter(|leg| what(leg)).map(|leg| leg.record.leg).collect()
     };
-    let write = legs_that(&|leg| leg.record.changes[0] != record.changes[0] || leg.copies.differ);
+    let write = legs_that(&|leg| {
+        leg.record.changes[0] != record.changes[0] || leg.copies.differ || leg.record.is_new()
+    });
     let overrule = against.iter().map(|leg| leg.record.leg).collect::<Legs>().without(in_use);
     let tell = legs_that(&|leg| leg.record.is_in()).without(in_use).without(overrule);
     let out = Legs::first(record.legs).without(in_use);
@@ -230,7 +236,7 @@ fn newest<'a, 'b>(present: &'b [Present<'a>]) -> Result<&'b Present<'a>, Refused
 /// Reads what the named legs say, and refuses what does not belong together.
 fn read<'a>(named: &'a [Named], notes: &mut Vec<String>) -> Result<Vec<Present<'a>>, Refused> {
     let mut present: Vec<Present<'a>> = Vec::new();
-    let mut damaged = None;
+    let (mut damaged, mut absent) = (None, None);
     for (number, leg) in named.iter().enumerate() {
         let path = leg.path.clone();
         match &leg.says {
@@ -242,6 +248,10 @@ fn read<'a>(named: &'a [Named], notes: &mut Vec<String>) -> Result<Vec<Present<'
             Says::Damaged => {
                 notes.push(format!("{path} does not count: both copies of its record are damaged"));
                 damaged = damaged.or(Some(path));
+            }
+            Says::Absent(reason) => {
+                notes.push(format!("{reason}, so it does not count"));
+                absent = absent.or(Some(reason));
             }
             Says::Record(copies) => {
                 let record = &copies.record;
@@ -259,10 +269,11 @@ fn read<'a>(named: &'a [Named], notes: &mut Vec<String>) -> Result<Vec<Present<'
             }
         }
     }
-    match (present.is_empty(), damaged) {
-        (true, Some(path)) => Err(Refused::AllDamaged { path }),
-        (true, None) => Err(Refused::NoLeg),
-        (false, _) => Ok(present),
+    match (present.is_empty(), damaged, absent) {
+        (false, ..) => Ok(present),
+        (true, Some(path), _) => Err(Refused::AllDamaged { path }),
+        (true, None, Some(reason)) => Err(Refused::NoneHere { reason: reason.clone() }),
+        (true, None, None) => Err(Refused::NoLeg),
     }
 }
 
@@ -284,7 +295,8 @@ fn check(path: &str, record: &LegRecord, present: &[Present<'_>]) -> Result<(), 
     Ok(())
 }
 
-fn uuid(bytes: &[u8; 16]) -> String {
+/// A UUID as text.
+pub(super) fn uuid(bytes: &[u8; 16]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| digits[part].to_owned());
     parts.join("-")

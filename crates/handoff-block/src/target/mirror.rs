@@ -2,8 +2,8 @@
 //! neighbours are read from the same file. A leg that fails is out for good: this device neither reads nor
 //! writes it again, and `state` names it. The last leg stays, and its errors reach the caller.
 //!
-//! Failed legs are recorded in the device's state, which a restart of the machine ends: make a mirror that
-//! lost a leg anew from the good leg.
+//! Failed legs are recorded in the device's state, which a restart of the machine ends. Legs with records say which of
+//! them are right after it ([`crate::mirror`]).
 
 use super::mapping::Target;
 use crate::request::{FILES, KIND_MIRROR, Map};

@@ -3,8 +3,9 @@
 
 use handoff_sys::ublk;
 
+use crate::record::Part;
 use crate::request::Map;
-use crate::{Error, Kind, Spec};
+use crate::{Error, Kind, MirrorStart, Spec};
 
 mod linear;
 mod mapping;
@@ -32,7 +33,25 @@ fn of(kind: Kind) -> &'static dyn Target {
 
 /// Checks what can be checked before a file is opened.
 pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
-    let (name, takes, given) = (spec.target, of(spec.target).files(), spec.files.len());
+    let (name, mut takes, given) = (spec.target, of(spec.target).files(), spec.files.len());
+    match &spec.record {
+        Some(_) if name != Kind::Mirror => {
+            return Err(Error::invalid(format!(
+                "only a mirror's legs have records: {name} has none"
+            )));
+        }
+        Some(MirrorStart::Create { .. }) if spec.read_only => {
+            return Err(Error::invalid("--create writes to the legs, so it is not --read-only"));
+        }
+        Some(MirrorStart::Create { .. }) | None => {}
+        // One may be left.
+        Some(_) => takes = 1..=*takes.end(),
+    }
+    if spec.check && name != Kind::Mirror {
+        return Err(Error::invalid(
+            "--check compares the files of a mirror: other targets have none",
+        ));
+    }
     if !takes.contains(&given) {
         let wants = match (takes.start(), takes.end()) {
             (0, 0) => "no files".to_owned(),
@@ -74,6 +93,15 @@ pub(crate) fn check(spec: &Spec) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+/// The usable bytes of each of a device's files. Legs with records have a size in common, also one that is not there.
+pub(crate) fn sizes(spec: &Spec, parts: &[Part]) -> Vec<u64> {
+    let sizes = parts.iter().map(|part| part.size);
+    match sizes.clone().max() {
+        Some(size) if spec.record.is_some() => vec![size; parts.len()],
+        _ => sizes.collect(),
+    }
 }
 
 /// The map of a device of files with these sizes, and its length in bytes.

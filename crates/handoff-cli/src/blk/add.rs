@@ -1,19 +1,19 @@
 //! `handoff blk add` and `recover`: they start a supervisor; its first line is the answer.
 
 use std::fmt::Debug;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{self, Path, PathBuf};
 use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use handoff_block::state::{Directory, Record};
-use handoff_block::{Control, Engine, Kind, SEGMENTS_KEPT, Spec};
+use handoff_block::{Control, Engine, Kind, MirrorStart, SEGMENTS_KEPT, Spec};
 use handoff_command::quantity::{format_size, parse_size};
 use handoff_command::{Context, Failure, output, service};
 
 use super::failure::{device, failure};
 use super::pressure;
+use super::starting;
 use super::supervise::{self, Task};
 
 const EXAMPLES: &str = "\
@@ -100,7 +100,23 @@ pub struct AddArgs {
     /// Engine to use, or fail [default: the best possible]
     #[arg(long, value_parser = one_of::<Engine>(Engine::ALL.map(Engine::name)))]
     pub engine: Option<Engine>,
-    /// Compare the files of a mirror first, and refuse files that differ
+    /// Make a mirror: write a record of it at the end of each leg, which takes some room there. The legs must have the
+    /// same bytes, as new disks do
+    #[arg(long, conflicts_with_all = ["degraded", "trust", "no_record", "read_only"])]
+    pub create: bool,
+    /// With --create: if the legs differ, copy the first one to the others, whose data is lost
+    #[arg(long, requires = "create")]
+    pub keep_first: bool,
+    /// Start a mirror without a leg that may have newer data. What only that leg has is lost
+    #[arg(long, conflicts_with_all = ["trust", "no_record"])]
+    pub degraded: bool,
+    /// Start a mirror with the data of this leg, one of those named, whatever the records of the others say
+    #[arg(long, value_name = "LEG", conflicts_with = "no_record")]
+    pub trust: Option<PathBuf>,
+    /// Make a mirror of legs without records: after the device's end, nothing knows which leg is right
+    #[arg(long)]
+    pub no_record: bool,
+    /// Compare the legs of a mirror first, and refuse legs that differ
     #[arg(long)]
     pub check: bool,
     /// Stay in the foreground, as the supervisor, until the device is removed
@@ -144,16 +160,30 @@ pub(super) fn add(args: &AddArgs, context: &Context) -> Result<(), Failure> {
         max_request: u32::try_from(args.max_request).unwrap_or(u32::MAX),
         max_segments: args.max_segments,
         engine: args.engine,
+        record: record(args)?,
+        check: args.check,
     };
-    if args.check {
-        if spec.target != Kind::Mirror {
-            return Err(Failure::usage(
-                "--check compares the files of a mirror: other targets have none",
-            ));
-        }
-        compare(&spec.files, context)?;
-    }
     start(&Task::new(spec, None), args.foreground, context)
+}
+
+/// How a mirror starts.
+fn record(args: &AddArgs) -> Result<Option<MirrorStart>, Failure> {
+    let trust = args.trust.as_ref().map(path::absolute).transpose();
+    let trust = trust.map_err(|error| Failure::usage(format!("a path is wrong: {error}")))?;
+    let asked = match (args.create, args.degraded, trust) {
+        (true, ..) => Some(MirrorStart::Create { keep_first: args.keep_first }),
+        (_, true, _) => Some(MirrorStart::Degraded),
+        (.., Some(leg)) => Some(MirrorStart::Trust(leg)),
+        _ => None,
+    };
+    match args.target {
+        Kind::Mirror if args.no_record => Ok(None),
+        Kind::Mirror => Ok(Some(asked.unwrap_or_default())),
+        _ if asked.is_some() || args.no_record => Err(Failure::usage(
+            "--create, --degraded, --trust and --no-record go with a mirror: other targets have no records",
+        )),
+        _ => Ok(None),
+    }
 }
 
 pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failure> {
@@ -167,61 +197,23 @@ pub(super) fn recover(args: &RecoverArgs, context: &Context) -> Result<(), Failu
     start(&Task::new(record.spec, Some(id)), args.foreground, context)
 }
 
-/// Bytes compared at a time.
-const STEP: usize = 1 << 20;
-
-/// Compares files up to the length of the shortest.
-fn compare(paths: &[PathBuf], context: &Context) -> Result<(), Failure> {
-    let mut files = Vec::new();
-    for path in paths {
-        let failed = |error| Failure::usage(format!("{}: {error}", path.display()));
-        files.push((path, File::open(path).map_err(failed)?));
-    }
-    let Some(((first, file), others)) = files.split_first_mut() else { return Ok(()) };
-    let (mut one, mut other) = (Vec::new(), Vec::new());
-    let mut position = 0u64;
-    loop {
-        context.stop.check()?;
-        read(first, file, &mut one)?;
-        let mut least = one.len();
-        for (path, file) in &mut *others {
-            read(path, file, &mut other)?;
-            if let Some(at) = one.iter().zip(&other).position(|(one, other)| one != other) {
-                return Err(Failure::failed(format!(
-                    "{} and {} differ from byte {} on: copy the good one over the other",
-                    first.display(),
-                    path.display(),
-                    position + at as u64
-                )));
-            }
-            least = least.min(other.len());
-        }
-        if least < STEP {
-            return Ok(());
-        }
-        position += STEP as u64;
-    }
-}
-
-/// As much as the file has, but no more than a step.
-fn read(path: &Path, file: &mut File, bytes: &mut Vec<u8>) -> Result<(), Failure> {
-    bytes.clear();
-    let read = file.take(STEP as u64).read_to_end(bytes).map(drop);
-    read.map_err(|error| Failure::failed(format!("{}: {error}", path.display())))
-}
-
 fn start(task: &Task, foreground: bool, context: &Context) -> Result<(), Failure> {
     load_driver();
     // Whatever prevents everything is reported at once.
     Control::open().map_err(failure)?;
     if foreground {
-        return supervise::watch(task, context, |id, record| {
+        let mut bar = starting::bar(context);
+        let starting = |done, all| {
+            bar(done, all);
+            true
+        };
+        return supervise::watch(task, context, starting, |id, record| {
             task.heard(tell(id, record, context))?;
             service::ready(&format!("/dev/ublkb{id}"));
             Ok(())
         });
     }
-    let id = supervise::detach(task)?;
+    let id = supervise::detach(task, context)?;
     let record = Directory::of(id)
         .read()
         .map_err(|error| Failure::failed(format!("device {id} has no state: {error}")))?;
@@ -251,6 +243,7 @@ fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
             "size": record.size,
             "unused": record.unused().map(|(_, bytes)| bytes).sum::<u64>(),
             "no_swap": pressure::no_swap(record),
+            "mirror": record.mirror,
         }));
     }
     let mut text = format!(
@@ -259,6 +252,13 @@ fn tell(id: u32, record: &Record, context: &Context) -> Result<(), Failure> {
         format_size(record.size),
         record.engine
     );
+    match &record.mirror {
+        Some(mirror) => mirror.notes.iter().for_each(|note| text.push_str(&format!("{note}\n"))),
+        None if record.spec.target == Kind::Mirror => text.push_str(
+            "no records: after the device's end, nothing knows which leg is right (--create writes them)\n",
+        ),
+        None => {}
+    }
     for (file, bytes) in record.unused() {
         text.push_str(&format!("of {} the last {bytes} bytes are not used\n", file.display()));
     }

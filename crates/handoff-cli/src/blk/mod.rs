@@ -15,9 +15,11 @@ mod del;
 mod ending;
 mod failure;
 mod holders;
+mod leg;
 mod pressure;
 mod set;
 mod show;
+mod starting;
 mod supervise;
 
 const EXAMPLES: &str = "\
@@ -28,7 +30,7 @@ all devices.
 Examples:
   handoff blk add linear half-1.img half-2.img       two files, one after the other
   handoff blk add stripe --chunk 256k a b c          chunks dealt out to three files
-  handoff blk add mirror /dev/vdb /dev/vdc           the same bytes on two disks
+  handoff blk add mirror --create /dev/vdb /dev/vdc  the same bytes on two disks; without --create from then on
   handoff blk show 0                                 engine, queues, requests and their times
   handoff blk del 0";
 
@@ -62,10 +64,15 @@ pub enum Action {
     /// Watch over a device's server (started by add and recover)
     #[command(hide = true)]
     Supervise(supervise::ServeArgs),
+    /// Say of which mirror a disk is a leg, for udev
+    #[command(hide = true)]
+    Leg(leg::LegArgs),
     /// Do a part of a device's end that may hang (started by del and by supervisors)
     #[command(hide = true)]
     End(ending::EndArgs),
 }
+
+pub(crate) use self::show::mirrors;
 
 pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     match &args.action {
@@ -77,6 +84,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         Action::Del(args) => del::run(args, context),
         Action::Serve(args) => supervise::serve(args, context),
         Action::Supervise(args) => supervise::supervise(args, context),
+        Action::Leg(args) => leg::run(args),
         Action::End(args) => ending::run(args, context),
     }
 }

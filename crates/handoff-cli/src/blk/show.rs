@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_block::state::{Bucket, Counters, DIRECTORY, Directory, Record};
-use handoff_block::{Control, DeviceState, Found};
+use handoff_block::{Control, DeviceState, Found, Kind};
 use handoff_command::quantity::format_size;
 use handoff_command::{Context, Failure, output};
 use handoff_meter::{Meter, Options, Scope, Totals};
@@ -28,7 +28,7 @@ pub struct ListArgs {}
 const SHOW_EXAMPLES: &str = "\
 Times are from a request's arrival at the engine to the first result of a file, and to the answer.
 What was copied is what the copy meter sees of the server while --witness counts; without, it is
-unknown.
+unknown. The exit code is 1 if a mirror lacks a leg.
 
 Examples:
   handoff blk show 0
@@ -53,6 +53,24 @@ pub(super) fn ours() -> Vec<u32> {
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     ids.sort_unstable();
     ids
+}
+
+/// Mirrors that are there: the device, and which legs it lacks, if any.
+pub(crate) fn mirrors() -> Vec<(u32, Option<String>)> {
+    let mirror = |id: u32| {
+        let directory = Directory::of(id);
+        let record = directory.read().ok().filter(|it| it.spec.target == Kind::Mirror)?;
+        let counters = directory.counters(record.spec.queues, record.spec.depth).ok()?;
+        Some((id, lacks(&counters)))
+    };
+    ours().into_iter().filter_map(mirror).collect()
+}
+
+/// The legs that a mirror lacks.
+fn lacks(counters: &Counters) -> Option<String> {
+    let legs: Vec<_> = counters.failed_legs.iter().map(u32::to_string).collect();
+    let word = if legs.len() == 1 { "leg" } else { "legs" };
+    (!legs.is_empty()).then(|| format!("{word} {}", legs.join(", ")))
 }
 
 fn state(found: Option<Found>) -> &'static str {
@@ -107,9 +125,14 @@ pub(super) fn show(args: &ShowArgs, context: &Context) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("the state of device {id}: {error}")))?;
     let witnessed = args.witness.map(|time| witness(&found, time, context)).transpose()?;
     if context.json {
-        return output::json(&as_json(&found, &record, &counters, witnessed));
+        output::json(&as_json(&found, &record, &counters, witnessed))?;
+    } else {
+        output::text(&as_text(&found, &record, &counters, witnessed))?;
     }
-    output::text(&as_text(&found, &record, &counters, witnessed))
+    match counters.failed_legs.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Ended(1)),
+    }
 }
 
 /// What the kernel copies for the server, and what its files move.
@@ -154,6 +177,7 @@ fn as_json(
         "max_request": found.max_request,
         "memory": record.memory,
         "no_swap": pressure::no_swap(record),
+        "mirror": record.mirror,
         "failed_legs": counters.failed_legs,
         "failures": counters.failures,
         "counters": counters.queues,
@@ -184,11 +208,32 @@ fn as_text(
         let failed = counters.failed_legs.iter().any(|failed| *failed as usize == leg);
         let by = counters.failures.iter().find(|failure| failure.leg as usize == leg);
         let note = match (failed, by) {
+            // That it is out says its record.
+            (true, Some(by)) if record.mirror.is_some() && by.operation == "recover" => {
+                "  (is out)".to_owned()
+            }
             (true, Some(by)) => format!("  (is out since a {by})"),
             (true, None) => "  (is out)".to_owned(),
             (false, _) => String::new(),
         };
-        line("file", format!("{}{note}", file.display()));
+        let name = match file.as_os_str().is_empty() {
+            true => format!("leg {leg}, which was not there at the start"),
+            false => file.display().to_string(),
+        };
+        line("file", format!("{name}{note}"));
+    }
+    if spec.target == Kind::Mirror {
+        let none = || "none: after the device's end, nothing knows which leg is right".to_owned();
+        line(
+            "records",
+            record.mirror.as_ref().map_or_else(none, |it| format!("mirror {}", it.uuid)),
+        );
+        if let Some(legs) = lacks(counters) {
+            line("degraded", format!("without {legs}: docs/block.md says what to type"));
+        }
+    }
+    for note in record.mirror.iter().flat_map(|mirror| &mirror.notes) {
+        line("at the start", note.clone());
     }
     line("size", format!("{} bytes ({})", record.size, format_size(record.size)));
     line("blocks", format!("{} bytes", spec.block_size));

@@ -42,6 +42,7 @@ use self::task::{Answer, NoServer, no_thread};
 use super::ending::{self, Ending, Role};
 use super::failure::failure;
 use super::pressure;
+use super::starting::Pace;
 
 mod lifetimes;
 mod log;
@@ -109,7 +110,7 @@ pub(super) fn serve(args: &ServeArgs, context: &Context) -> Result<(), Failure> 
 /// Whether a waiting server must take over; not if its supervisor is gone, nor if it is asked to end, which
 /// would end the device later.
 fn is_called(stop: &Stop) -> Result<bool, Failure> {
-    if !is_readable(io::stdin(), stop)? {
+    if !is_readable(io::stdin(), stop).map_err(Failure::failed)? {
         return Ok(false);
     }
     let mut line = String::new();
@@ -127,7 +128,9 @@ pub(super) fn supervise(args: &ServeArgs, context: &Context) -> Result<(), Failu
     };
     leave_session();
     let mut serving = false;
-    let watched = watch(&task, context, |id, _| {
+    let mut pace = Pace::default();
+    let starting = |done, all| !pace.is_due() || say(&Answer::Starting { done, all }).is_ok();
+    let watched = watch(&task, context, starting, |id, _| {
         // Before the line is printed: whoever hears of the device finds its log.
         log::name(&log, id)?;
         serving = true;
@@ -168,17 +171,25 @@ fn say(answer: &Answer) -> Result<(), Failure> {
 }
 
 /// Serves a device by one process after another, until it is removed. Calls `ready` when the device is
-/// there.
+/// there, and before that `starting`, if it takes long: with the bytes done, and of all. It returns whether somebody still
+/// wants the device.
 pub(super) fn watch(
     task: &Task,
     context: &Context,
+    mut starting: impl FnMut(u64, u64) -> bool,
     ready: impl FnOnce(u32, &Record) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     pressure::stand();
     let ending = Ending::prepare(&context.stop, Role::Supervisor);
     let ending = ending.map_err(|error| no_thread(error).failure)?;
     let mut files = match task.recover {
-        None => Files::open(&task.spec).map_err(failure)?,
+        None => {
+            let mut watch = |done, all| starting(done, all) && !context.stop.requested();
+            let opened = Files::open_watched(&task.spec, &mut watch);
+            // Nobody has a device yet.
+            context.stop.check()?;
+            opened.map_err(failure)?
+        }
         Some(id) => Files::of_device(id).map_err(failure)?,
     };
     let told = files.hand_on().map_err(Failure::failed)?;

@@ -8,9 +8,11 @@ mod guest {
     mod file_systems;
     mod hardship;
     mod memory;
+    mod mirrors;
     mod mistakes;
     mod policies;
     mod processes;
+    mod records;
     mod stopping;
     mod takeover;
 }

@@ -17,7 +17,7 @@ done
 settled() { udevadm settle --timeout 60; }
 property() { udevadm info --query property --property "$2" --value "$1"; }
 
-handoff blk add mirror /dev/loop1 /dev/loop2 --id 8
+handoff blk add mirror --no-record /dev/loop1 /dev/loop2 --id 8
 settled
 quietly pvcreate /dev/ublkb8
 quietly vgcreate group /dev/ublkb8

@@ -16,6 +16,7 @@ use crate::mirror::leg_record::{Copies, LegRecord};
 use crate::mirror::legs::Legs;
 use crate::mirror::page::{PAGE, Page};
 use crate::mirror::start::{self, Ask, Named, Refused, Says};
+use crate::request::Chunk;
 
 /// Log2 of the bytes that are read from one leg.
 const REGION_SHIFT: u32 = 19;
@@ -31,7 +32,7 @@ pub(super) struct Device {
     failed: Cell<Legs>,
     /// Legs that are out, as the others' records say durably.
     recorded: Cell<Legs>,
-    chunks: Chunks,
+    memory: Vec<Chunk>,
     clerk: RefCell<Clerk>,
     wanted: RefCell<BTreeSet<usize>>,
     /// Turns of the clerk that failed: whoever waits for it gets an error.
@@ -53,6 +54,10 @@ async fn until(mut condition: impl FnMut() -> bool) {
 }
 
 impl Device {
+    fn chunks(&self) -> Chunks<'_> {
+        Chunks(&self.memory)
+    }
+
     fn all(&self) -> Legs {
         Legs::first(self.own.borrow().len())
     }
@@ -160,16 +165,16 @@ impl Device {
         if self.fault != Fault::BitNotFlushed {
             self.flush_all().await?;
         }
-        self.chunks.confirm(wanted);
+        self.chunks().confirm(wanted);
         Ok(())
     }
 
     async fn clear_idle(&self) -> Result<(), ()> {
         if self.fault == Fault::ClearsUnderWrites {
-            self.chunks.begin_anew();
-            self.clerk.borrow_mut().look(&self.chunks);
+            self.chunks().begin_anew();
+            self.clerk.borrow_mut().look(self.chunks());
         }
-        if !self.clerk.borrow_mut().look(&self.chunks) {
+        if !self.clerk.borrow_mut().look(self.chunks()) {
             return Ok(());
         }
         if self.fault != Fault::ClearsUnflushed {
@@ -179,7 +184,7 @@ impl Device {
         if self.failed.get() != self.recorded.get() {
             return Ok(());
         }
-        let pages = self.clerk.borrow_mut().flushed(&self.chunks);
+        let pages = self.clerk.borrow_mut().flushed(self.chunks());
         self.write_pages(&pages).await.map(drop)
     }
 
@@ -212,14 +217,14 @@ impl Device {
     /// The legs that have it.
     pub(super) async fn write(&self, place: usize, bytes: &[u8]) -> Result<Legs, ()> {
         let chunks = self.chunk_of(place);
-        let mut begun = self.chunks.begin(chunks.clone());
+        let mut begun = self.chunks().begin(chunks.clone());
         while !begun {
             self.wanted.borrow_mut().insert(chunks.start);
             if self.fault == Fault::WritesBeforeBit {
                 break;
             }
-            self.wait_for(|| self.chunks.is_set(chunks.start)).await?;
-            begun = self.chunks.begin(chunks.clone());
+            self.wait_for(|| self.chunks().is_set(chunks.start)).await?;
+            begun = self.chunks().begin(chunks.clone());
         }
         let write = |leg| disk::write(&self.world, leg, position(place), bytes);
         let written = self.each(self.in_use(), write).await;
@@ -229,8 +234,8 @@ impl Device {
         };
         match result {
             _ if !begun => {}
-            Ok(_) => self.chunks.end(chunks),
-            Err(()) => self.chunks.keep(chunks),
+            Ok(_) => self.chunks().end(chunks),
+            Err(()) => self.chunks().keep(chunks),
         }
         result
     }
@@ -267,13 +272,12 @@ impl Device {
     /// What the next server has.
     pub(super) fn after_kill(self: Rc<Self>) -> Rc<Self> {
         let device = Rc::into_inner(self).expect("its tasks are gone");
-        device.chunks.begin_anew();
-        let bitmap = device.clerk.into_inner().bitmap;
-        Rc::new(Self {
-            clerk: Clerk::new(bitmap, &device.chunks).into(),
-            wanted: RefCell::default(),
-            ..device
-        })
+        device.chunks().begin_anew();
+        // The next clerk has seen nothing yet.
+        let bitmap = device.clerk.borrow().bitmap.clone();
+        device.clerk.replace(Clerk::new(bitmap));
+        device.clerk.borrow_mut().adopt(device.chunks());
+        Rc::new(Self { wanted: RefCell::default(), ..device })
     }
 }
 
@@ -392,7 +396,8 @@ pub(super) async fn start(
             disk::read(&world, leg, at, PAGE as usize).await.map_err(|()| NoStart::Failed)?;
         bitmap.add(0, &read.try_into().expect("a page"));
     }
-    let chunks = Chunks::new(&bitmap, layout.chunks());
+    let memory: Vec<_> = (0..layout.chunks()).map(|_| Chunk::default()).collect();
+    Chunks(&memory).confirm(bitmap.set());
     let device = Rc::new(Device {
         world,
         fault,
@@ -400,8 +405,8 @@ pub(super) async fn start(
         own: own.into(),
         failed: out.into(),
         recorded: out.into(),
-        clerk: Clerk::new(bitmap, &chunks).into(),
-        chunks,
+        clerk: Clerk::new(bitmap).into(),
+        memory,
         wanted: RefCell::default(),
         defeats: Cell::default(),
         tick: Cell::default(),

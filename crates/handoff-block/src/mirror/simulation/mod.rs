@@ -100,7 +100,9 @@ impl Run {
         let legs: Vec<_> = (0..count as u64)
             .map(|leg| (format!("leg-{leg}"), DATA + room + leg * 3 * PAGE + leg))
             .collect();
-        let records = create(&legs, [7; 16], random.next() + 1).expect("room");
+        let mut records = create(&legs, [7; 16], random.next() + 1).expect("room");
+        // Some have been started before.
+        records.iter_mut().for_each(|record| record.sequence = seed % 2);
         let mut world = World::new(random, count);
         for (disk, record) in world.legs.iter_mut().zip(&records) {
             let bitmap = Bitmap::clear(record.uuid, record.layout.chunks());

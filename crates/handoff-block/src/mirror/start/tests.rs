@@ -196,7 +196,7 @@ fn bad_legs_are_told_in_a_line() {
         ),
         (
             says("b", Says::Nothing),
-            "b has no record of a mirror: leave it out, or make a mirror with --create, which gives away all data",
+            "b has no record of a mirror: make one with --create, leave this leg out, or go without records by --no-record",
         ),
         (
             says("b", Says::Shrunk(65536, 4096)),

@@ -43,9 +43,11 @@ impl Task {
     }
 }
 
-/// The line on stdout.
+/// A line on stdout; all but the last one tell how far it is.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
+    /// Legs of a mirror are being compared or made equal: bytes done, and of all.
+    Starting { done: u64, all: u64 },
     /// The device is there.
     Serving { id: u32 },
     /// It is not; the text of a [`Failure`].

@@ -77,8 +77,14 @@ impl Added {
         format!("/dev/ublkb{}", self.id)
     }
 
+    /// What `show` says, whose exit code says whether a mirror lacks legs.
+    #[track_caller]
     pub(super) fn show(&self) -> Value {
-        answer(&["show", &self.id.to_string()])
+        let output = blk(&["show", &self.id.to_string(), "--json"]);
+        let shown: Value = serde_json::from_slice(&output.stdout).expect("one JSON value");
+        let lacks = shown["failed_legs"].as_array().expect("a list").len();
+        assert_eq!(output.status.code(), Some(i32::from(lacks > 0)), "{shown}");
+        shown
     }
 
     /// The process that serves it; waits for it to be another one than `not`.

@@ -47,7 +47,7 @@ fn killed_servers_are_followed_by_others() {
     driver_or_skip!();
     let devices: [&[&str]; 4] = [
         &["linear", "--engine", "bpf"],
-        &["mirror", "--engine", "user-auto", "--queues", "2"],
+        &["mirror", "--no-record", "--engine", "user-auto", "--queues", "2"],
         &["stripe", "--engine", "batch-auto", "--queues", "2"],
         &["linear", "--engine", "user-copy"],
     ];
@@ -256,9 +256,9 @@ fn a_full_file_system_reaches_the_caller() {
     let devices: [(&[&str], bool, &[u32]); 4] = [
         (&["loop", &first], true, &[]),
         // None of them lacks what another has: one file system is full, or each is.
-        (&["mirror", &first, &second], true, &[]),
-        (&["mirror", &apart[0], &apart[1]], true, &[]),
-        (&["mirror", &first, elsewhere.name(0)], false, &[0]),
+        (&["mirror", "--no-record", &first, &second], true, &[]),
+        (&["mirror", "--no-record", &apart[0], &apart[1]], true, &[]),
+        (&["mirror", "--no-record", &first, elsewhere.name(0)], false, &[0]),
     ];
     let all = [&first, &second, &apart[0], &apart[1]];
     for engine in ENGINES {
@@ -301,7 +301,8 @@ fn a_mirror_goes_on_without_a_leg_and_keeps_it_out() {
     driver_or_skip!();
     for engine in ENGINES {
         let files = Files::new(3, 8 << 20);
-        let mirror = ["mirror", files.name(0), files.name(1), files.name(2), "--queues", "2"];
+        let mirror =
+            ["mirror", "--no-record", files.name(0), files.name(1), files.name(2), "--queues", "2"];
         let device = Added::new(&[&mirror[..], &["--engine", engine]].concat());
         let disk = File::options().read(true).write(true).open(device.node()).expect("opens");
         disk.write_all_at(&[1; 8 << 20], 0).and_then(|()| disk.sync_all()).expect("written");
@@ -349,7 +350,14 @@ fn the_last_leg_of_a_mirror_stays_and_its_errors_are_the_callers() {
     driver_or_skip!();
     for engine in ENGINES {
         let files = Files::new(2, 4 << 20);
-        let device = Added::new(&["mirror", files.name(0), files.name(1), "--engine", engine]);
+        let device = Added::new(&[
+            "mirror",
+            "--no-record",
+            files.name(0),
+            files.name(1),
+            "--engine",
+            engine,
+        ]);
         for path in &files.paths {
             File::options()
                 .write(true)
@@ -416,7 +424,8 @@ fn a_mirror_takes_out_a_leg_whose_writes_fail() {
     for engine in ENGINES {
         let disk = flaky();
         let path = disk.path().to_str().expect("UTF-8");
-        let device = Added::new(&["mirror", path, files.name(0), "--engine", engine]);
+        let device =
+            Added::new(&["mirror", "--no-record", path, files.name(0), "--engine", engine]);
         // Long enough to meet the fault, and seldom enough to leave the guest's processors to others.
         let load = device.load("7m", 3, &["--rate_iops=60"]);
         disk.set(Schedule::fails(Fault::ErrorWrites)).expect("told to fail");

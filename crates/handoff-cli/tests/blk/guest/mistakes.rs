@@ -163,7 +163,7 @@ fn the_largest_device_has_the_size_that_is_told() {
 fn legs_that_differ_are_told() {
     driver_or_skip!();
     let files = Files::new(2, 4 << 20);
-    let legs = ["mirror", files.name(0), files.name(1), "--check"];
+    let legs = ["mirror", "--no-record", files.name(0), files.name(1), "--check"];
     let device = Added::new(&legs);
     assert_eq!(device.answer["unused"], 0);
     device.del();

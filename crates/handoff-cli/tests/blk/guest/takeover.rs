@@ -28,7 +28,7 @@ fn kill_and_write(device: &Added, byte: u8) {
 
 /// Leaves a device with neither server nor supervisor.
 #[track_caller]
-fn orphan(device: &Added) {
+pub(super) fn orphan(device: &Added) {
     let server = device.server(None);
     kill(parent(server));
     kill(server);
@@ -36,7 +36,7 @@ fn orphan(device: &Added) {
 }
 
 #[track_caller]
-fn recover(device: &Added) {
+pub(super) fn recover(device: &Added) {
     let output = blk(&["recover", &device.id.to_string()]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -140,7 +140,7 @@ fn a_device_outlives_its_program_and_the_names_of_its_files() {
 fn a_mirror_is_taken_over_without_a_leg_that_is_gone() {
     driver_or_skip!();
     let files = Files::new(2, 8 << 20);
-    let device = Added::new(&["mirror", files.name(0), files.name(1), NVME]);
+    let device = Added::new(&["mirror", "--no-record", files.name(0), files.name(1), NVME]);
     kill_and_write(&device, 1);
     // One is removed, and one unplugged: no request meets either.
     fs::remove_file(&files.paths[1]).expect("removed");
