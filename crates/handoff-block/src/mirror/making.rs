@@ -30,9 +30,12 @@ pub(super) fn make(
     let records =
         create(&named, id, token()?).map_err(|too_small| Error::unusable(too_small.to_string()))?;
     let layout = records[0].layout;
-    for (leg, len) in legs {
-        refuse_record(leg, *len)?;
-        refuse_signatures(leg, *len, layout)?;
+    for (place, (leg, len)) in legs.iter().enumerate() {
+        let keeps = keep_first && place == 0;
+        // The end of a leg is the mirror's already, whatever lies before it.
+        if !follows_a_mirror(leg, *len, layout, keeps)? {
+            refuse_signatures(leg, *len, layout)?;
+        }
     }
     if !keep_first {
         let open: Vec<_> = legs.iter().map(|(leg, _)| *leg).collect();
@@ -63,15 +66,28 @@ pub(super) fn make(
     Ok(())
 }
 
-/// Refuses a leg of a mirror, unless that was cut off while it was made.
-fn refuse_record(leg: &Leg, len: u64) -> Result<(), Error> {
+/// Whether a leg of a mirror goes over to this one, with its data. Refuses others, unless their mirror was cut off while
+/// it was made.
+fn follows_a_mirror(leg: &Leg, len: u64, layout: Layout, keeps: bool) -> Result<bool, Error> {
     let path = leg.path.display();
     let end = layout::end(len);
     let read =
         room::read_record(&leg.file, end).map_err(Leg::failed(&leg.path, "cannot be read"))?;
     let is = match read {
-        Err(Unreadable::Nothing) => return Ok(()),
-        Ok(copies) if copies.record.is_new() => return Ok(()),
+        Err(Unreadable::Nothing) => return Ok(false),
+        Ok(copies) if copies.record.is_new() => {
+            return Ok(keeps && copies.record.layout.size <= layout.size);
+        }
+        Ok(copies) if keeps && copies.record.is_in() => {
+            let before = copies.record.layout.size;
+            if before > layout.size {
+                return Err(Error::unusable(format!(
+                    "{path} has {before} bytes of a mirror, and this one would have {}: take larger legs",
+                    layout.size
+                )));
+            }
+            return Ok(true);
+        }
         Ok(copies) => {
             format!("is leg {} of the mirror {}", copies.record.leg, uuid(&copies.record.uuid))
         }

@@ -238,3 +238,27 @@ fn a_file_system_that_needs_the_end_of_a_leg_is_refused_until_that_is_enlarged()
     legs.file(1).write_all_at(b"LUKS\xba\xbe", 0).expect("written");
     legs.refused(&COPY, &[0, 1], "1 has a LUKS header, which may use its last bytes");
 }
+
+#[test]
+fn a_leg_goes_over_to_a_new_mirror_with_all_that_it_has() {
+    let legs = Legs::new(3);
+    let made = legs.assemble(&CREATE, &[0, 1]).expect("made");
+    // What tells no length lies within the mirror.
+    legs.file(0).write_all_at(b"LUKS\xba\xbe", 0).expect("written");
+    legs.assemble(&MirrorStart::Degraded, &[0]).expect("starts");
+    legs.refused(&CREATE, &[0, 2], "0 is leg 0 of the mirror ");
+    legs.refused(&COPY, &[2, 0], "0 is leg 0 of the mirror ");
+    legs.file(2).set_len(LEN - 4096).expect("shorter");
+    legs.refused(&COPY, &[0, 2], "bytes of a mirror, and this one would have ");
+    legs.file(2).set_len(LEN).expect("longer");
+    let next = legs.assemble(&COPY, &[0, 2]).expect("made");
+    assert_ne!(next.mirror.uuid, made.mirror.uuid);
+    assert_eq!(&legs.bytes()[2][..6], b"LUKS\xba\xbe");
+    legs.refused(&START, &[0, 1], "are legs of different mirrors");
+    // One that was told that it is out has older data.
+    let legs = Legs::new(3);
+    legs.assemble(&CREATE, &[0, 1]).expect("made");
+    legs.assemble(&MirrorStart::Degraded, &[0]).expect("starts");
+    legs.assemble(&START, &[0, 1]).expect("tells it");
+    legs.refused(&COPY, &[1, 2], "1 is leg 1 of the mirror ");
+}

@@ -66,7 +66,7 @@ fn a_mirror_is_made_and_started_from_its_records() {
     device.del();
     untouched(&files, &["--no-record", one, two], "start that without --no-record");
     untouched(&files, &["--create", one, two], "is leg 0 of the mirror");
-    untouched(&files, &["--create", "--keep-first", two, one], "by dd if=/dev/zero of=");
+    untouched(&files, &["--create", "--keep-first", two, one], "backing-0 is leg 0 of the mirror");
     nothing_is_left();
 }
 
