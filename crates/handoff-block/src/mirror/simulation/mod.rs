@@ -201,7 +201,8 @@ impl Run {
             }
         }
         if demanded {
-            self.oracle.borrow_mut().demanded.push(decided.get());
+            let here = legs.iter().copied().collect();
+            self.oracle.borrow_mut().is_cut_off(decided.get(), here);
         }
         drop(going);
         self.world.borrow_mut().cut_power();
@@ -392,8 +393,12 @@ impl Run {
     }
 }
 
+fn is_long() -> bool {
+    std::env::var_os("HANDOFF_SOAK").is_some()
+}
+
 fn seeds() -> std::ops::Range<u64> {
-    if std::env::var_os("HANDOFF_SOAK").is_some() { 0..20_000 } else { 0..500 }
+    if is_long() { 0..100_000 } else { 0..500 }
 }
 
 fn wrong_in(fault: Fault, seed: u64) -> Option<(u64, String)> {
@@ -422,16 +427,16 @@ fn each_broken_rule_is_seen() {
         Fault::GuessesAfterSplit,
         Fault::TellsChanges,
     ];
-    // They take some ends in a row.
+    // They take some ends in a row. Of a start that reads what may still be lost, one of 300,000 seeds shows it.
     let rare = [
         Fault::GoodCopyFirst,
         Fault::OverwritesUnflushed,
         Fault::ReadsUnflushed,
         Fault::OverrulesNobody,
     ];
-    let is_long = seeds().end > 500;
-    for fault in faults.into_iter().chain(rare.into_iter().filter(|_| is_long)) {
-        let Some((seed, wrong)) = seeds().find_map(|seed| wrong_in(fault, seed)) else {
+    for fault in faults.into_iter().chain(rare.into_iter().filter(|_| is_long())) {
+        let mut seeds = if is_long() { 0..500_000 } else { seeds() };
+        let Some((seed, wrong)) = seeds.find_map(|seed| wrong_in(fault, seed)) else {
             panic!("nobody sees {fault:?}")
         };
         println!("{fault:?}: seed {seed}: {wrong}");

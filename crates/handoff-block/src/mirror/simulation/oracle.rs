@@ -42,7 +42,7 @@ pub(super) struct Oracle {
     /// The one that is served, or was served last.
     served: usize,
     /// Sets that somebody demanded, and whose start was cut off.
-    pub(super) demanded: Vec<Legs>,
+    demanded: Vec<Legs>,
     /// Whether anybody ever demanded anything.
     pub(super) forced: bool,
     /// The first claim that does not hold.
@@ -170,8 +170,10 @@ impl Oracle {
         let home = self.lines.iter().position(|line| in_use.is_within(line.current));
         let wrong = self.guessed(in_use, here, home);
         let asked = self.demanded.iter().position(|asked| in_use.is_within(*asked));
+        // Legs that a demand, cut off since, left out without need have the same data, and may go on alone, too.
+        let leaves_out = |home: usize| !self.lines[home].current.is_within(in_use);
         match (home, wrong, asked) {
-            (Some(home), None, _) if !demanded => {
+            (Some(home), None, asked) if !demanded && (asked.is_none() || !leaves_out(home)) => {
                 self.served = home;
                 self.lines[home].passed = false;
             }
@@ -185,6 +187,15 @@ impl Oracle {
             }
         }
         self.line().places.iter_mut().for_each(|place| place.torn = false);
+    }
+
+    /// Somebody demanded a start with some of the legs that are here, and it was cut off. Perhaps it has told the others.
+    pub(super) fn is_cut_off(&mut self, in_use: Legs, here: Legs) {
+        self.demanded.push(in_use);
+        let given_up = here.without(in_use);
+        for line in self.lines.iter_mut().filter(|line| !in_use.is_within(line.current)) {
+            line.passed |= !given_up.common(line.current).is_empty();
+        }
     }
 
     /// Why such a start trusts by guess.
