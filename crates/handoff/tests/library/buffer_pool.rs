@@ -11,11 +11,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use handoff::{Buffer, BufferPool, Driver, Engine, Error, Frozen, Region, Wait};
+use proptest::prelude::*;
+
 use crate::traffic::{
     self, attached, drivers, narrow_tcp, pattern, tcp, with_each_driver, with_each_engine, within,
 };
-use handoff::{Buffer, BufferPool, Driver, Engine, Error, Frozen, Region, Wait};
-use proptest::prelude::*;
 
 const LONG: Duration = Duration::from_secs(60);
 

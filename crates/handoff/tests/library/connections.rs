@@ -6,11 +6,12 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use crate::traffic::{alone, assert_same, pattern, telling, with_each_driver, without_ring};
 use handoff::{Buffer, Driver, Error, Listener, Socket, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Type};
+
+use crate::traffic::{alone, assert_same, pattern, telling, with_each_driver, without_ring};
 
 const LONG: Duration = Duration::from_secs(60);
 /// The wait for events that must not come.

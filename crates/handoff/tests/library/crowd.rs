@@ -6,9 +6,10 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use crate::traffic::{self, patience, pattern};
 use handoff::{Buffer, Driver, RingUse, Wait};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::traffic::{self, patience, pattern};
 
 const SOCKETS: usize = 2000;
 

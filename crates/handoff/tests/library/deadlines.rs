@@ -11,12 +11,13 @@ use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use handoff::{Buffer, Error, Executor, Wait};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::traffic::{
     self, assert_same, attached, narrow_tcp, pattern, read_all, tcp, with_each_driver,
     with_each_engine, without_ring,
 };
-use handoff::{Buffer, Error, Executor, Wait};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);

@@ -7,9 +7,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::traffic::{attached, narrow_tcp, pattern, with_each_engine};
 use handoff::{Buffer, Driver, Engine, Region, Wait};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::traffic::{attached, narrow_tcp, pattern, with_each_engine};
 
 #[test]
 fn the_descriptor_tells_of_all_that_happens() {

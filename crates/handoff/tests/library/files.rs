@@ -12,10 +12,11 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::traffic::{self, drivers, filled, pattern, with_each_driver, within};
 use handoff::{Append, Buffer, Driver, Error, Region, Transfer, Transferred, Wait};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::traffic::{self, drivers, filled, pattern, with_each_driver, within};
 
 const LONG: Duration = Duration::from_secs(30);
 

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::traffic::{attached, narrow_tcp, pattern, read_all, tcp, with_each_engine};
 use handoff::{Buffer, BufferPool, Driver, Error, Region, Wait};
+
+use crate::traffic::{attached, narrow_tcp, pattern, read_all, tcp, with_each_engine};
 
 const LONG: Duration = Duration::from_secs(30);
 const STALLED: usize = 1 << 20;

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
+use handoff::{Buffer, Driver, Engine, OnLoan, Region, Wait};
+
 use crate::traffic::{
     self, attached, drivers, filled, pattern, tcp, udp_pair, with_each_driver, with_each_engine,
     within,
 };
-use bytes::Bytes;
-use handoff::{Buffer, Driver, Engine, OnLoan, Region, Wait};
 
 const LONG: Duration = Duration::from_secs(30);
 const LEN: usize = 40_000;

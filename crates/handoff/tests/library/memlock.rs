@@ -4,9 +4,10 @@
 
 use std::future::IntoFuture;
 
-use crate::traffic::{self, attached, pattern, read_all, tcp};
 use handoff::{Buffer, Driver, Engine, Error, Finished, Region, RingUse, Socket};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, setrlimit};
+
+use crate::traffic::{self, attached, pattern, read_all, tcp};
 
 /// Users with much locked memory, which counts against the limits of all their processes.
 const ANOTHER: u32 = 65533;

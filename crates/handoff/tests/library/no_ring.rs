@@ -7,10 +7,11 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
-use crate::refusals::refuse_calls;
-use crate::traffic::{self, filled, pattern, tcp, within};
 use handoff::{Buffer, Driver, Engine, Error, Executor, Region, RingUse};
 use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::refusals::refuse_calls;
+use crate::traffic::{self, filled, pattern, tcp, within};
 
 const LONG: Duration = Duration::from_secs(30);
 

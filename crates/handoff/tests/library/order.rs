@@ -6,12 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use crate::traffic::{self, attached, narrow_tcp, pattern};
 use handoff::{Buffer, Driver, Engine, Error, Readiness, Region, RingUse, Sent, Socket, Wait};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
 use socket2::SockRef;
+
+use crate::traffic::{self, attached, narrow_tcp, pattern};
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -6,9 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
+use handoff::{Buffer, Driver, Engine, Region, Wait};
+
 use crate::refusals::take_no_two_requests;
 use crate::traffic::{self, pattern, tcp, udp_pair, within};
-use handoff::{Buffer, Driver, Engine, Region, Wait};
 
 const LONG: Duration = Duration::from_secs(30);
 

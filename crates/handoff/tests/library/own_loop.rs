@@ -7,11 +7,12 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use handoff::{Buffer, Driver, Engine, Error, Region, Wait};
+
 use crate::traffic::{
     self, attached, filled, narrow_tcp, patience, pattern, read_all, tcp, udp, with_each_engine,
     within, without_ring,
 };
-use handoff::{Buffer, Driver, Engine, Error, Region, Wait};
 
 const LONG: Duration = Duration::from_secs(30);
 /// More than the buffers of a narrow connection hold.

@@ -4,10 +4,11 @@ use std::io::Read;
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use crate::traffic::{attached, narrow_tcp, pattern, read_all, with_each_engine};
 use handoff::{Buffer, Driver, Engine, Error, Sending, Socket, Wait};
 use rustix::event::{PollFd, PollFlags, poll};
 use socket2::SockRef;
+
+use crate::traffic::{attached, narrow_tcp, pattern, read_all, with_each_engine};
 
 const LONG: Duration = Duration::from_secs(30);
 const STALLED: usize = 2 << 20;

@@ -10,10 +10,6 @@ use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::traffic::{
-    drivers, pattern, read_all, skip, stay_on_one_processor, tcp, udp_pair, with_each_driver,
-    within,
-};
 use handoff::{
     Buffer, DATAGRAM_HEAD, Datagram, Driver, Error, File, MappedSpan, Pool, ReceiveEngine,
     Receiver, Region, Socket, Span, SpanRef, Wait,
@@ -24,6 +20,11 @@ use rustix::io_uring::IORING_OFF_SQES;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::pipe::{IoSliceRaw, SpliceFlags, pipe, splice, vmsplice};
 use socket2::SockRef;
+
+use crate::traffic::{
+    drivers, pattern, read_all, skip, stay_on_one_processor, tcp, udp_pair, with_each_driver,
+    within,
+};
 
 const LONG: Duration = Duration::from_secs(30);
 

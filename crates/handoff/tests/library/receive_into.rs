@@ -9,11 +9,12 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use crate::traffic::{assert_same, await_bytes, pattern, tcp, udp_pair, with_each_driver};
 use handoff::{
     Append, Buffer, Driver, Error, PayloadMut, Region, SharedRegion, Socket, Transfer, Wait,
 };
 use handoff_sys::tcp::bytes_acked;
+
+use crate::traffic::{assert_same, await_bytes, pattern, tcp, udp_pair, with_each_driver};
 
 const LONG: Duration = Duration::from_secs(60);
 const MESSAGES: usize = 10_000;

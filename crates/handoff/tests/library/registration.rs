@@ -6,9 +6,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use crate::traffic::{self, filled, pattern, stay_on_one_processor, tcp, udp_pair, within};
 use handoff::{Driver, Engine, Pinning, Region, Socket, Wait};
 use socket2::SockRef;
+
+use crate::traffic::{self, filled, pattern, stay_on_one_processor, tcp, udp_pair, within};
 
 const LONG: Duration = Duration::from_secs(30);
 const LEN: usize = 8192;

@@ -10,7 +10,6 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::traffic::{self, drivers, narrow_tcp, pattern, read_all, tcp};
 use futures_util::future::{Either, select};
 use handoff::{
     Buffer, Carried, Driver, Error, Executor, RingUse, Route, RouteEngine, RouteSink, RouteSource,
@@ -18,6 +17,8 @@ use handoff::{
 };
 use handoff_testbed::skip;
 use rustix::io::ReadWriteFlags;
+
+use crate::traffic::{self, drivers, narrow_tcp, pattern, read_all, tcp};
 
 const LEN: usize = (3 << 20) + 4_567;
 const ENGINES: [RouteEngine; 3] = [RouteEngine::Splice, RouteEngine::Memory, RouteEngine::Copy];

@@ -7,13 +7,14 @@ use std::os::unix::net::UnixDatagram;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use handoff::{Buffer, Driver, Engine, Error, Message, Payload, Region, Socket};
+use handoff_testbed::{Pair, PairEnd};
+use socket2::SockRef;
+
 use crate::traffic::{
     self, assert_same, attached, engines_apart, filled, pattern, stay_on_one_processor, tcp,
     udp_pair, with_each_engine, within,
 };
-use handoff::{Buffer, Driver, Engine, Error, Message, Payload, Region, Socket};
-use handoff_testbed::{Pair, PairEnd};
-use socket2::SockRef;
 
 const LONG: Duration = Duration::from_secs(60);
 /// An empty datagram ends a reader.

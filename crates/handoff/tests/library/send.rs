@@ -6,11 +6,12 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
+use handoff::{Buffer, Engine, Outcome, Region, Socket, Wait};
+
 use crate::traffic::{
     self, attached, drivers, engines, filled, narrow_tcp, pattern, read_all, tcp, udp_pair,
     with_each_driver, within,
 };
-use handoff::{Buffer, Engine, Outcome, Region, Socket, Wait};
 
 #[test]
 fn tcp_delivers_every_size_in_order() {

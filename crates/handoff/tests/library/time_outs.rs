@@ -6,15 +6,16 @@ use std::future::{Future, IntoFuture as _};
 use std::io::Write;
 use std::time::Duration;
 
-use crate::traffic::{
-    assert_same, attached, await_bytes, drivers, engines_apart, filled, narrow_tcp, pattern,
-    read_all, stay_on_one_processor, tcp, udp_pair, with_each_driver, with_each_engine, within,
-};
 use handoff::{
     Buffer, BufferPool, Driver, Engine, Error, OnLoan, Payload, Region, Route, RouteEngine, Sent,
     Socket, Wait,
 };
 use socket2::SockRef;
+
+use crate::traffic::{
+    assert_same, attached, await_bytes, drivers, engines_apart, filled, narrow_tcp, pattern,
+    read_all, stay_on_one_processor, tcp, udp_pair, with_each_driver, with_each_engine, within,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);

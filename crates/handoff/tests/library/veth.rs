@@ -5,12 +5,13 @@ use std::future::IntoFuture;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use crate::traffic::{self, attached, patience, pattern, read_all, within};
 use handoff::{
     Buffer, Driver, Engine, Message, Outcome, Pages, Payload, Region, RingUse, SharedBuffer,
     SharedRegion, Socket,
 };
 use handoff_testbed::{Pair, PairEnd};
+
+use crate::traffic::{self, attached, patience, pattern, read_all, within};
 
 const LONG: Duration = Duration::from_secs(30);
 

@@ -12,10 +12,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use handoff::{Buffer, Driver, Executor, Region, Wait};
+
 use crate::traffic::{
     self, attached, tcp, telling, udp_pair, with_each_driver, with_each_engine, within,
 };
-use handoff::{Buffer, Driver, Executor, Region, Wait};
 
 const LONG: Duration = Duration::from_secs(30);
 

@@ -202,7 +202,7 @@ impl Run {
         }
         if demanded {
             let here = legs.iter().copied().collect();
-            self.oracle.borrow_mut().is_cut_off(decided.get(), here);
+            self.oracle.borrow_mut().cut_off_demand(decided.get(), here);
         }
         drop(going);
         self.world.borrow_mut().cut_power();

@@ -190,7 +190,7 @@ impl Oracle {
     }
 
     /// Somebody demanded a start with some of the legs that are here, and it was cut off. Perhaps it has told the others.
-    pub(super) fn is_cut_off(&mut self, in_use: Legs, here: Legs) {
+    pub(super) fn cut_off_demand(&mut self, in_use: Legs, here: Legs) {
         self.demanded.push(in_use);
         let given_up = here.without(in_use);
         for line in self.lines.iter_mut().filter(|line| !in_use.is_within(line.current)) {

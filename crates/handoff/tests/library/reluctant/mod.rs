@@ -10,10 +10,11 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::traffic::{self, attached, engines, pattern, within};
 use handoff::{Buffer, Driver, Engine, Error, RingUse, Sending, Socket, Wait};
 use handoff_testbed::Pair;
 use socket2::{SockFilter, SockRef};
+
+use crate::traffic::{self, attached, engines, pattern, within};
 
 const LONG: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(5);

@@ -15,8 +15,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::traffic;
 use handoff::{BufferPool, Driver, DriverBuilder, Engine, Region, RingUse};
+
+use crate::traffic;
 
 const LONG: Duration = Duration::from_secs(60);
 
