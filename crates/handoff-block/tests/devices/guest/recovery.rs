@@ -117,12 +117,12 @@ fn what_an_older_program_wrote_is_read_and_what_a_newer_one_wrote_is_not() {
         ["spec.json", "state"].map(|name| format!("/run/handoff/blk/{id}/{name}"));
     let text = fs::read_to_string(&record).expect("a record");
     let mut old: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(old["version"], 1);
+    assert_eq!(old["version"], 2);
     let number = |number: u32| {
         let state = fs::File::options().write(true).open(&state).expect("opens");
         state.write_all_at(&number.to_ne_bytes(), NUMBER).expect("written");
     };
-    let newer = "a newer handoff wrote it (layout 99, and this one reads up to 1): use that one";
+    let newer = "a newer handoff wrote it (layout 99, and this one reads up to 2): use that one";
     number(99);
     let line = refused(&spec, id);
     assert!(line.contains(newer), "{line}");
@@ -143,7 +143,7 @@ fn what_an_older_program_wrote_is_read_and_what_a_newer_one_wrote_is_not() {
     let device = Device::recovered(&spec, id);
     write_at(&device.open(), 0, &[5; 4096]).expect("written");
     let text = fs::read_to_string(&record).expect("a record");
-    assert!(text.contains("\"version\": 1"), "{text}");
+    assert!(text.contains("\"version\": 2"), "{text}");
     device.end();
     for leg in 0..2 {
         assert_eq!(files.read(leg)[..4096], [5; 4096]);
