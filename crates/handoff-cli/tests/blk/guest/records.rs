@@ -111,14 +111,18 @@ fn what_a_leg_lacks_is_answered_when_the_other_says_that_it_is_out() {
 #[test]
 fn a_leg_fails_while_servers_are_killed() {
     driver_or_skip!();
+    let is_long = std::env::var_os("HANDOFF_SOAK").is_some();
+    // The short form leaves the guest's processors to others.
+    let (kills, queues, rate) =
+        if is_long { (4, "2", "--rate_iops=200") } else { (2, "1", "--rate_iops=60") };
     for engine in ["bpf", "batch-auto"] {
         let (files, disk) = (Files::new(1, LEN), flaky());
         let path = disk.path().to_str().expect("UTF-8").to_owned();
-        let device = mirror([files.name(0), &path], &["--engine", engine]);
-        // Seldom enough to leave the guest's processors to others.
-        let load = device.load("15m", 3, &["--rate_iops=60"]);
+        let more = ["--engine", engine, "--queues", queues];
+        let device = mirror([files.name(0), &path], &more);
+        let load = device.load("15m", 3, &[rate]);
         let mut server = device.server(None);
-        for round in 0..2 {
+        for round in 0..kills {
             std::thread::sleep(std::time::Duration::from_millis(200 + 70 * round));
             if round == 1 {
                 disk.set(Schedule::fails(Fault::ErrorWrites)).expect("told to fail");
