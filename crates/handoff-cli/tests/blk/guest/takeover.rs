@@ -1,6 +1,7 @@
 //! Takeovers, whatever has become meanwhile of the names of the program, the files and the state.
 
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -48,8 +49,16 @@ impl Reader {
     fn of(path: &Path) -> Self {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        command.args(["flock", "--shared"]).arg(path).args(["cat"]).stdin(Stdio::piped());
-        Self(command.stdout(Stdio::null()).spawn().expect("setpriv starts"))
+        command.args(["flock", "--shared"]).arg(path).args(["sh", "-c", "echo; exec cat"]);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        Self(child.expect("setpriv starts"))
+    }
+
+    /// Waits until it has the lock. That the file is locked says less: a process of the device that is about to end
+    /// may still have it.
+    fn wait(&mut self) {
+        let stdout = self.0.stdout.as_mut().expect("a pipe");
+        stdout.read_exact(&mut [0]).expect("it has the lock");
     }
 }
 
@@ -89,7 +98,7 @@ fn a_device_outlives_its_program_and_the_names_of_its_files() {
     let server = device.server(None);
     let comm = fs::read_to_string(format!("/proc/{server}/comm")).expect("it lives");
     assert_eq!(comm.trim(), "handoff");
-    let reader = Reader::of(path);
+    let mut reader = Reader::of(path);
     kill_and_write(&device, 2);
     let aside = directory.join("aside");
     fs::rename(path, &aside).expect("moved");
@@ -118,7 +127,7 @@ fn a_device_outlives_its_program_and_the_names_of_its_files() {
     // A reader's lock does not keep a device from a server that has nobody to get its files from.
     fs::rename(&aside, path).expect("back in its place");
     orphan(&device);
-    eventually("the reader has the lock", || is_locked(path).then_some(()));
+    reader.wait();
     recover(&device);
     let text = log(&device);
     assert!(text.contains("goes on with") && text.contains("flock"), "{text}");
