@@ -16,10 +16,10 @@ mod program;
 mod served;
 mod testbed;
 
-use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
+use std::{cell::Cell, path::PathBuf, rc::Rc, sync::atomic::AtomicBool, time::Duration};
 
 use clap::Args;
-use handoff_block::{Engine, Kind, Spec};
+use handoff_block::{Engine, Kind, MirrorStart, Spec};
 use handoff_command::quantity::format_size;
 use handoff_command::{Context, Failure};
 use handoff_testbed::instructions;
@@ -56,6 +56,8 @@ Rows (the ratio is to copying, of the same target and load):
 
 Loads: random writes and reads of 512 KiB at depth 16, random reads of 4 KiB at depth 1 and 16,
 and the first of them limited to 745 MiB/s, where the server's share of a processor compares.
+Mirrors of two legs get random writes of 4 KiB at depth 1 and 16: with a record and all bits of its
+bitmap set, and as --no-record makes them. They have legs of their own, and none beside --backing.
 
 Enters are calls of io_uring_enter, switches are context switches of the server's threads, both
 per request. The witness is the copy meter (--meter). Minsn/s is the server's share of an emulated
@@ -117,7 +119,13 @@ const JOBS: [Job; 5] = [
     LIMITED,
 ];
 
-/// The name, the mapping and the number of files of each target.
+/// What mirrors are measured with: what a record costs shows most at small writes.
+const MIRROR_JOBS: [Job; 2] = [
+    Job { writes: true, bytes: 4 << 10, depth: 1, rate: None },
+    Job { writes: true, bytes: 4 << 10, depth: 16, rate: None },
+];
+
+/// The name, the mapping and the number of files of each target but mirrors.
 const TARGETS: [(&str, Kind, usize); 3] =
     [("null", Kind::Null, 0), ("loop", Kind::Loop, 1), ("linear", Kind::Linear, 2)];
 
@@ -220,21 +228,8 @@ fn subjects<'a>(
     for job in JOBS {
         for (target, kind, files) in TARGETS.into_iter().filter(|it| limited_to_loop(&job, it.0)) {
             let files = &testbed.paths[..files];
-            // The best engine comes last: the others are compared with the first.
-            for engine in Engine::ALL.into_iter().rev() {
-                let spec = Spec {
-                    target: kind,
-                    files: files.to_vec(),
-                    direct: true,
-                    depth: DEPTH,
-                    engine: Some(engine),
-                    ..Spec::default()
-                };
-                subjects.push(Subject {
-                    baseline: engine == Engine::UserCopy,
-                    ..subject(job, target, &engine.to_string(), move || Ours::new(&spec))
-                });
-            }
+            let spec = Spec { target: kind, files: files.to_vec(), ..Spec::default() };
+            subjects.extend(by_each_engine(job, target, move || spec.clone()));
             if kind == Kind::Loop {
                 let make = move || KernelLoop::new(&files[0]);
                 subjects.push(subject(job, target, KERNEL_LOOP, make));
@@ -253,8 +248,47 @@ fn subjects<'a>(
             }
         }
     }
+    if let Some([recorded, unrecorded]) = &testbed.legs {
+        // The first one that is made writes the records.
+        let made = Rc::new(Cell::new(false));
+        for job in MIRROR_JOBS {
+            let (made, mirror) = (made.clone(), |legs: &[PathBuf; 2], record| Spec {
+                target: Kind::Mirror,
+                files: legs.to_vec(),
+                record,
+                ..Spec::default()
+            });
+            subjects.extend(by_each_engine(job, "mirror", move || {
+                let start = match made.replace(true) {
+                    false => MirrorStart::Create { keep_first: true },
+                    true => MirrorStart::AsRecorded,
+                };
+                mirror(recorded, Some(start))
+            }));
+            let without = move || mirror(unrecorded, None);
+            subjects.extend(by_each_engine(job, "mirror --no-record", without));
+        }
+    }
     args.run.keep_wanted(&mut subjects);
     subjects
+}
+
+/// The rows of a target of ours. `spec` makes what differs from target to target.
+fn by_each_engine<'a>(
+    job: Job,
+    target: &str,
+    spec: impl Fn() -> Spec + Clone + 'a,
+) -> impl Iterator<Item = Subject<'a>> {
+    // The best engine comes last: the others are compared with the first.
+    Engine::ALL.into_iter().rev().map(move |engine| {
+        let spec = spec.clone();
+        let make =
+            move || Ours::new(&Spec { direct: true, depth: DEPTH, engine: Some(engine), ..spec() });
+        Subject {
+            baseline: engine == Engine::UserCopy,
+            ..subject(job, target, &engine.to_string(), make)
+        }
+    })
 }
 
 fn subject<'a, D: Device + 'a>(

@@ -8,22 +8,29 @@ use std::{
 };
 
 use handoff_command::Failure;
-use handoff_testbed::{Disk as _, NullDisk, instructions};
+use handoff_testbed::{Disk as _, Joined, NullDisk, instructions};
 
 use super::BlockArgs;
 use crate::failure::of_testbed;
 
-/// Bytes of each file by default.
-const FILE: u64 = 256 << 20;
+/// MiB of each file by default.
+const FILE: u64 = 256;
 /// MiB of each disk without memory.
 const DISK: u64 = 1 << 10;
 
-/// What the devices are served from where instructions are counted.
-const WITHOUT_MEMORY: &str = "two disks without memory (null_blk)";
+/// MiB of a mirror's leg. All its chunks are written before a load begins.
+const LEG: u64 = 16;
+/// MiB of the end of such a leg where it is a disk without memory: the end has memory, for the record.
+const END: u64 = 4;
 
-/// Two files or block devices. What was made for the bench is removed on drop.
+/// What the devices are served from where instructions are counted.
+const WITHOUT_MEMORY: &str = "disks without memory (null_blk)";
+
+/// Two files or block devices, and more for mirrors. What was made for the bench is removed on drop.
 pub(super) struct Testbed {
     pub(super) paths: [PathBuf; 2],
+    /// The legs of a mirror with a record, and of one without; none beside what the user gave.
+    pub(super) legs: Option<[[PathBuf; 2]; 2]>,
     pub(super) kind: &'static str,
     _made: Made,
 }
@@ -31,7 +38,7 @@ pub(super) struct Testbed {
 enum Made {
     Nothing,
     Files { _directory: tempfile::TempDir },
-    Disks { _disks: [NullDisk; 2] },
+    Disks { _disks: [NullDisk; 2], _legs: [[Joined<NullDisk, NullDisk>; 2]; 2] },
 }
 
 impl Testbed {
@@ -39,7 +46,9 @@ impl Testbed {
     /// since a file system's work belongs to no engine, and files where time is measured.
     pub(super) fn new(args: &BlockArgs) -> Result<Self, Failure> {
         match <[PathBuf; 2]>::try_from(args.backing.clone()) {
-            Ok(paths) => Ok(Self { paths, kind: "what was given", _made: Made::Nothing }),
+            Ok(paths) => {
+                Ok(Self { paths, legs: None, kind: "what was given", _made: Made::Nothing })
+            }
             Err(given) if !given.is_empty() => {
                 Err(Failure::Usage(format!("--backing is given twice, not {} times", given.len())))
             }
@@ -49,10 +58,19 @@ impl Testbed {
     }
 
     fn disks() -> Result<Self, Failure> {
-        let disk = || NullDisk::new(DISK, 512, 1).map_err(of_testbed);
-        let disks = [disk()?, disk()?];
-        let paths = [0, 1].map(|index: usize| disks[index].path().to_owned());
-        Ok(Self { paths, kind: WITHOUT_MEMORY, _made: Made::Disks { _disks: disks } })
+        let disk = |mib| NullDisk::new(mib, 512, 1).map_err(of_testbed);
+        let leg = || {
+            let end = NullDisk::with_memory(END, 512).map_err(of_testbed)?;
+            Joined::new(disk(LEG)?, end).map_err(of_testbed)
+        };
+        let disks = [disk(DISK)?, disk(DISK)?];
+        let legs = [[leg()?, leg()?], [leg()?, leg()?]];
+        Ok(Self {
+            paths: disks.each_ref().map(|disk| disk.path().to_owned()),
+            legs: Some(legs.each_ref().map(|two| two.each_ref().map(|leg| leg.path().to_owned()))),
+            kind: WITHOUT_MEMORY,
+            _made: Made::Disks { _disks: disks, _legs: legs },
+        })
     }
 
     fn files(parent: &Path) -> Result<Self, Failure> {
@@ -60,19 +78,27 @@ impl Testbed {
             Failure::Failed(format!("no files in {}: {error}", parent.display()))
         };
         let directory = tempfile::tempdir_in(parent).map_err(failed)?;
-        let paths = ["one", "two"].map(|name| directory.path().join(name));
-        for path in &paths {
-            fill(path).map_err(failed)?;
-        }
-        Ok(Self { paths, kind: "two files", _made: Made::Files { _directory: directory } })
+        let make = |name: &str, mib| {
+            let path = directory.path().join(name);
+            fill(&path, mib).map(|()| path).map_err(failed)
+        };
+        Ok(Self {
+            paths: [make("one", FILE)?, make("two", FILE)?],
+            legs: Some([
+                [make("leg1", LEG)?, make("leg2", LEG)?],
+                [make("leg3", LEG)?, make("leg4", LEG)?],
+            ]),
+            kind: "files",
+            _made: Made::Files { _directory: directory },
+        })
     }
 }
 
 /// Makes a file and writes all its blocks, so that the file system has nothing to look up.
-fn fill(path: &Path) -> io::Result<()> {
+fn fill(path: &Path, mib: u64) -> io::Result<()> {
     let file = File::create(path)?;
     let zeroes = vec![0; 1 << 20];
-    for at in 0..FILE >> 20 {
+    for at in 0..mib {
         file.write_all_at(&zeroes, at << 20)?;
     }
     file.sync_all()

@@ -1,4 +1,4 @@
-//! The few device-mapper requests for one device with one target.
+//! The few device-mapper requests for one device with one target, or two in a row.
 //!
 //! Kernel interface: the ioctls of `/dev/mapper/control`, linux/dm-ioctl.h, version 4.0.
 
@@ -45,15 +45,27 @@ struct Target {
     kind: [u8; 16],
 }
 
-/// A request with room for one target.
 #[repr(C)]
-struct Request {
-    head: Head,
+struct Row {
     target: Target,
     parameters: [u8; ROOM],
 }
 
+/// A request with room for two targets.
+#[repr(C)]
+struct Request {
+    head: Head,
+    table: [Row; 2],
+}
+
 const _: () = assert!(size_of::<Head>() == 312 && size_of::<Target>() == 40);
+
+/// Bytes of a device that one target serves.
+pub(super) struct Part<'a> {
+    pub(super) kind: &'a str,
+    pub(super) parameters: &'a str,
+    pub(super) bytes: u64,
+}
 
 /// A device of the device mapper, removed on drop.
 #[derive(Debug)]
@@ -81,13 +93,19 @@ impl Mapped {
         Ok(device)
     }
 
-    /// Gives it one target for all of its bytes, and replaces the one before.
-    pub(super) fn set(&self, kind: &str, parameters: &str, bytes: u64) -> io::Result<()> {
+    /// Gives it a target, or two in a row, and replaces those before.
+    pub(super) fn set(&self, parts: &[Part<'_>]) -> io::Result<()> {
         let mut request = self.request();
-        request.head.target_count = 1;
-        request.target.length = bytes / SECTOR;
-        fill(&mut request.target.kind, kind)?;
-        fill(&mut request.parameters, parameters)?;
+        request.head.target_count = parts.len() as u32;
+        let mut start = 0;
+        for (row, part) in request.table.iter_mut().zip(parts) {
+            let length = part.bytes / SECTOR;
+            (row.target.start, row.target.length) = (start, length);
+            row.target.next = size_of::<Row>() as u32;
+            fill(&mut row.target.kind, part.kind)?;
+            fill(&mut row.parameters, part.parameters)?;
+            start += length;
+        }
         self.ask(TABLE_LOAD, &mut request)?;
         // Resuming makes the loaded table the one in use.
         self.ask(DEV_SUSPEND, &mut self.request())

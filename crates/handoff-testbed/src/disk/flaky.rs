@@ -7,7 +7,10 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use super::{Disk, device_mapper::Mapped};
+use super::{
+    Disk,
+    device_mapper::{Mapped, Part},
+};
 use crate::driver::load;
 use crate::error::{TopologyError, asked};
 
@@ -97,7 +100,7 @@ impl<D: Disk> Flaky<D> {
         let lower = self.lower.path().display();
         let parameters = format!("{lower} 0 {up} {down}{}", fault.features());
         self.mapped
-            .set("flakey", &parameters, self.bytes)
+            .set(&[Part { kind: "flakey", parameters: &parameters, bytes: self.bytes }])
             .map_err(asked(format!("give a disk the schedule {schedule:?}")))
     }
 

@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::{Script, bench_or_skip, peer, row};
 use crate::rows::number;
 
-const ROWS: &str = "^write 512k depth=16 (745MiB/s )?loop [^o]|^read 4k depth=1 null";
+const ROWS: &str = "^write 512k depth=16 (745MiB/s )?loop [^o]|^read 4k depth=1 null\
+    |^write 4k depth=1 mirror.* bpf";
 
 /// A script that runs this very program, which the guest has.
 const PEER: &str = "own=exec serve {target} {files}";
@@ -65,4 +66,10 @@ fn the_table_has_the_servers_costs_and_what_was_copied_also_by_a_program_that_is
     let expected = number(named(limited, "user-copy"), "kinsn_per_op") * 1_490.0 / 1e6;
     assert!((share("user-copy") / expected - 1.0).abs() < 0.1, "{expected}: {report}");
     assert!(named(wide, "user-copy")["cpu_share"].is_null());
+
+    // In steady state a mirror's record costs next to nothing.
+    let of =
+        |mirror: &str| number(named(&format!("write 4k depth=1 {mirror}"), "bpf"), "kinsn_per_op");
+    let cost = of("mirror") / of("mirror --no-record");
+    assert!((0.97..1.03).contains(&cost), "{cost}");
 }
