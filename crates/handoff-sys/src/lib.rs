@@ -12,6 +12,7 @@ pub mod ethtool;
 pub mod getbuf;
 pub mod hangup;
 pub mod kernel_module;
+pub mod ktls;
 pub mod netdev;
 pub mod netlink;
 pub mod netns;

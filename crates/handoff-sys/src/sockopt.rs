@@ -12,6 +12,16 @@ pub(crate) fn set(
     name: c_int,
     value: c_int,
 ) -> io::Result<()> {
+    set_bytes(socket, level, name, &value.to_ne_bytes())
+}
+
+/// Sets the option of this level and name to bytes.
+pub(crate) fn set_bytes(
+    socket: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: &[u8],
+) -> io::Result<()> {
     // SAFETY: the kernel reads the given number of bytes, which `value` has and which live through the
     // call; it refuses an option that takes more.
     let answer = unsafe {
@@ -19,8 +29,8 @@ pub(crate) fn set(
             socket.as_raw_fd(),
             level,
             name,
-            (&raw const value).cast(),
-            size_of_val(&value) as libc::socklen_t,
+            value.as_ptr().cast(),
+            value.len() as libc::socklen_t,
         )
     };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

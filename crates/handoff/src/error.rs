@@ -168,6 +168,12 @@ pub enum Error {
          down, or its driver failed, as the log then says"
     )]
     ThreadGone,
+    /// A TLS connection cannot be made, or cannot go on.
+    #[error("TLS: {reason}")]
+    Tls {
+        /// Why, in words.
+        reason: String,
+    },
     /// An argument that cannot be used, with the reason.
     #[error("{0}")]
     Invalid(&'static str),
@@ -215,7 +221,7 @@ impl From<Error> for io::Error {
             Error::PoolEmpty { .. } => io::ErrorKind::TimedOut,
             Error::StreamBroken { .. } => io::ErrorKind::BrokenPipe,
             Error::StreamEnded { .. } => io::ErrorKind::UnexpectedEof,
-            Error::ReceivedLost { .. } => io::ErrorKind::InvalidData,
+            Error::ReceivedLost { .. } | Error::Tls { .. } => io::ErrorKind::InvalidData,
             Error::Canceled { .. } => io::ErrorKind::Interrupted,
             Error::OtherProcess | Error::DriverGone | Error::ThreadGone => {
                 io::ErrorKind::NotConnected

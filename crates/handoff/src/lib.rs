@@ -63,6 +63,8 @@ mod route;
 mod sleep;
 mod socket;
 mod sync;
+#[cfg(feature = "tls")]
+pub mod tls;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transfer;

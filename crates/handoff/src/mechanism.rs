@@ -25,6 +25,11 @@ pub enum Engine {
     MsgZerocopy,
     /// `sendmsg`: the kernel copies.
     Copy,
+    /// `sendmsg` on a TLS connection whose bytes the kernel ciphers: one pass reads them and writes packets. Of
+    /// connections that `handoff::tls` made.
+    KernelTls,
+    /// TLS whose bytes this process ciphers, and the kernel then copies. Of connections that `handoff::tls` made.
+    UserTls,
 }
 
 impl Engine {
@@ -35,7 +40,14 @@ impl Engine {
             Self::UringZc => "uring-zc",
             Self::MsgZerocopy => "msg-zerocopy",
             Self::Copy => "copy",
+            Self::KernelTls => "kernel-tls",
+            Self::UserTls => "user-tls",
         }
+    }
+
+    /// Whether it lends the memory beyond the request.
+    pub(crate) fn lends(self) -> bool {
+        matches!(self, Self::UringZc | Self::MsgZerocopy)
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) mod receiving;
 )]
 pub(crate) mod requests;
 pub(crate) mod sending;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
 pub(crate) mod transfer;
 pub(crate) mod uring_zc;
 pub(crate) mod zcrx;

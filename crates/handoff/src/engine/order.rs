@@ -15,6 +15,8 @@ use io_uring::cqueue;
 
 use super::msg_zerocopy::Reported;
 use super::sending::Attempt;
+#[cfg(feature = "tls")]
+use super::tls;
 use super::uring_zc::Next;
 use super::{copy, msg_zerocopy, sending, uring_zc};
 use crate::core::Core;
@@ -72,6 +74,8 @@ fn attempt(core: &Core, key: Key) -> Attempt {
     let engine = core.records.borrow_mut().send(key).engine;
     match engine {
         Engine::MsgZerocopy => msg_zerocopy::attempt(core, key),
+        #[cfg(feature = "tls")]
+        Engine::KernelTls | Engine::UserTls => tls::attempt(core, key),
         _ => copy::attempt(core, key),
     }
 }
@@ -198,7 +202,7 @@ fn come_back(core: &Core, socket: &SocketShared, key: Key) -> (bool, bool) {
             queue.waiting.remove(place);
             was_first = place == 0;
         }
-        if op.done < op.total && op.done > 0 {
+        if op.done < op.total && (op.done > 0 || socket.has_part_in_records()) {
             queue.break_off(op.done, op.total);
             cut = true;
         }

@@ -19,6 +19,8 @@ use handoff_sys::sqe;
 use io_uring::{opcode, squeue};
 use socket2::{SockAddr, SockRef};
 
+#[cfg(feature = "tls")]
+use super::tls;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::AddressRange;
@@ -122,6 +124,10 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
                 libc::write(fd, start.cast(), len.min(PIPE_ROOM))
             }
             (Direction::Write, None) => libc::write(fd, start.cast(), len),
+            #[cfg(feature = "tls")]
+            (Direction::Receive | Direction::ReceiveAll, _) if tls::is_opened_here(op) => {
+                return tls::receive(op, start, len);
+            }
             (Direction::Receive | Direction::ReceiveAll, _) => {
                 libc::recv(fd, start.cast(), len, libc::MSG_DONTWAIT)
             }
@@ -129,7 +135,40 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
             (Direction::AwaitRead | Direction::AwaitWrite | Direction::AwaitEnd, _) => 0,
         }
     };
-    outcome(result)
+    meant(op, outcome(result))
+}
+
+/// What a result means, by who ciphers.
+fn meant(op: &TransferOp, result: i32) -> i32 {
+    #[cfg(feature = "tls")]
+    return tls::received(op, result);
+    #[cfg(not(feature = "tls"))]
+    {
+        let _ = op;
+        result
+    }
+}
+
+/// Whether the peer has ended its direction, as far as we know already.
+fn is_at_its_end(op: &TransferOp) -> bool {
+    #[cfg(feature = "tls")]
+    return tls::is_closed(op);
+    #[cfg(not(feature = "tls"))]
+    {
+        let _ = op;
+        false
+    }
+}
+
+/// Whether it is made by calls, although there is a ring.
+fn goes_by_calls(op: &TransferOp) -> bool {
+    #[cfg(feature = "tls")]
+    return tls::is_opened_here(op);
+    #[cfg(not(feature = "tls"))]
+    {
+        let _ = op;
+        false
+    }
 }
 
 fn call_vector(op: &TransferOp, pieces: &[libc::iovec]) -> i32 {
@@ -224,13 +263,17 @@ fn start(core: &Core, key: Key) {
             Ok(()) if op.direction == Direction::ReceiveAll && op.total == 0 => Some(Ok(0)),
             checked => checked.err().map(Err),
         };
+        if ended.is_none() && is_at_its_end(op) && !op.took(0) {
+            drop(records);
+            return advance(core, key);
+        }
         if let Some(ended) = ended {
             op.end(ended);
             drop(records);
             return advance(core, key);
         }
         match &core.io.backend {
-            Backend::Ring(ring) => {
+            Backend::Ring(ring) if !goes_by_calls(op) => {
                 let mut ring = ring.borrow_mut();
                 match ring.make_room(1) {
                     Ok(()) => {
@@ -244,7 +287,7 @@ fn start(core: &Core, key: Key) {
                     Err(error) => op.end(Err(Error::io("submitting a transfer", error))),
                 }
             }
-            Backend::Readiness(_) => {
+            _ => {
                 if op.pollable
                     && (!op.direction.is_told_by_calls() || call_until_blocked(op, layout))
                 {
@@ -302,6 +345,7 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
         let last = op.came_back();
+        let result = meant(op, result);
         let again = op.took(result);
         if again && last {
             let done = op.done;

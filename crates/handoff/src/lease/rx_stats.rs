@@ -43,7 +43,7 @@ impl RxStats {
                     true => (0, rest),
                     false => (rest, 0),
                 };
-                Tally { zero_copy, copied, unknown }
+                Tally { zero_copy, copied, unknown, ..Tally::default() }
             }
             None => Tally { unknown: self.bytes, ..Tally::default() },
         }
@@ -57,7 +57,8 @@ mod tests {
     #[test]
     fn what_drivers_that_share_a_queue_had_copied_is_at_least_what_was_counted() {
         let stats = |shared, copied| RxStats { bytes: 100, copied, shared, ..RxStats::default() };
-        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
+        let told =
+            |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown, ..Tally::default() };
         for shared in [false, true] {
             assert_eq!(stats(shared, Some(0)).tally(), told(100, 0, 0));
             assert_eq!(stats(shared, Some(200)).tally(), told(0, 100, 0));

@@ -182,6 +182,13 @@ impl Lent {
         self.lender.count(|stats| stats.returned.count(bytes, copied));
     }
 
+    /// Bytes went through a cipher, and through nothing else.
+    #[cfg(feature = "tls")]
+    pub(crate) fn account_ciphered(&mut self, bytes: u64) {
+        self.receipt.tally.ciphered += bytes;
+        self.lender.count(|stats| stats.returned.ciphered += bytes);
+    }
+
     /// The return signal of an attempt: `copied` is the kernel's report, if it makes one.
     #[inline(always)]
     pub(crate) fn attempt_returned(&mut self, number: u8, copied: Option<bool>) {

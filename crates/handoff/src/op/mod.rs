@@ -3,6 +3,8 @@
 
 mod accept;
 pub(crate) mod chooser;
+#[cfg(feature = "tls")]
+pub(crate) mod cipher;
 mod failed;
 mod flow;
 #[cfg_attr(

@@ -1,5 +1,7 @@
 //! State shared by operations on a socket: the socket, the order of its sends, what it has learnt.
 
+#[cfg(feature = "tls")]
+use std::cell::OnceCell;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -15,6 +17,8 @@ use rustix::net::sockopt::set_tcp_user_timeout;
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::chooser::Chooser;
+#[cfg(feature = "tls")]
+use super::cipher::Cipher;
 use super::lender::Lender;
 use super::outstanding::Outstanding;
 use super::reception::Reception;
@@ -59,6 +63,9 @@ pub(crate) struct SocketShared {
     /// Whether pages cannot be pinned for a send. Pages in slots are then named by their slots, whatever
     /// the kernel charges for it.
     pub(crate) keeps_to_slots: Cell<bool>,
+    /// What ciphers its bytes.
+    #[cfg(feature = "tls")]
+    pub(crate) cipher: OnceCell<RefCell<Cipher>>,
 }
 
 impl Drop for SocketShared {
@@ -111,12 +118,45 @@ impl SocketShared {
             reception: Reception::default(),
             crowded: Cell::new(false),
             keeps_to_slots: Cell::new(false),
+            #[cfg(feature = "tls")]
+            cipher: OnceCell::new(),
         }
     }
 
     /// Flags of sendmsg(2) that all requests on the socket have.
     pub(crate) fn message_flags(&self) -> i32 {
         message_flags(self.stream)
+    }
+
+    /// Refuses what a ciphered connection cannot do.
+    pub(crate) fn check_plain(&self, refusal: &'static str) -> Result<()> {
+        match self.is_ciphered() {
+            true => Err(Error::Invalid(refusal)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether its bytes are ciphered.
+    pub(crate) fn is_ciphered(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.cipher.get().is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    /// Whether payload of a send that has not gone whole is in records, which go or are lost with their key.
+    pub(crate) fn has_part_in_records(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.cipher.get().is_some_and(|cipher| cipher.borrow().has_part());
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    /// Tells the peer of a ciphered connection that nothing follows.
+    #[cfg(feature = "tls")]
+    pub(crate) fn close_cipher(&self) -> Result<()> {
+        let Some(cipher) = self.cipher.get() else { return Ok(()) };
+        cipher.borrow_mut().close(&self.endpoint.fd).map_err(|stop| stop.error("ending TLS"))
     }
 
     /// Ends the connection's writing behind the accepted sends, but not behind a lane.
@@ -132,6 +172,8 @@ impl SocketShared {
 
     /// The same when no send is left.
     pub(crate) fn end_writing_now(&self) {
+        #[cfg(feature = "tls")]
+        let _ = self.close_cipher();
         // It fails if the connection has already ended.
         let _ = SockRef::from(&self.endpoint.fd).shutdown(Shutdown::Write);
     }

@@ -244,6 +244,17 @@ impl TransferOp {
         }
     }
 
+    fn error(&self, action: &'static str, errno: i32) -> Error {
+        #[cfg(feature = "tls")]
+        if let Attached::Socket(socket) = &self.file
+            && let Some(cipher) = socket.cipher.get()
+            && let Some(reason) = cipher.borrow().failure()
+        {
+            return Error::Tls { reason };
+        }
+        Error::errno(action, errno)
+    }
+
     /// Takes the outcome of one request; returns whether another is needed.
     pub(crate) fn took(&mut self, result: i32) -> bool {
         match result {
@@ -260,7 +271,7 @@ impl TransferOp {
                     (_, Attached::Socket(_)) => "waiting for a socket",
                     (_, Attached::File(_)) => "waiting for a file",
                 };
-                self.end(Err(Error::errno(action, -result)));
+                self.end(Err(self.error(action, -result)));
             }
             _ if self.direction.moves_nothing() => self.end(Ok(0)),
             0 if self.direction == Direction::Write && self.done < self.total => {

@@ -84,7 +84,7 @@ impl Supply for FromKernel {
             Ok(copied) => {
                 // Of a lend that came after the route had ended nothing was taken.
                 let copied = copied.min(self.taken);
-                Tally { zero_copy: self.taken - copied, copied, unknown: 0 }
+                Tally { zero_copy: self.taken - copied, copied, ..Tally::default() }
             }
             Err(_) => Tally { unknown: self.taken, ..Tally::default() },
         }

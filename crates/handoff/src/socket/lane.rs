@@ -33,6 +33,8 @@ impl Socket {
         let unavailable =
             |reason| Error::EngineUnavailable { engine: Engine::UringZc.name(), reason };
         let shared = &self.shared;
+        shared
+            .check_plain("a lane cannot send over TLS, which has to cipher first: send buffers")?;
         check_uring_zc(&self.driver.core.io, &shared.endpoint.fd).map_err(unavailable)?;
         let wishes = |engine| shared.lender.chooser.borrow().is_wished(engine);
         if !wishes(Engine::Auto) && !wishes(Engine::UringZc) {

@@ -104,6 +104,10 @@ impl Socket {
     /// When the socket is not connected.
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
         self.driver.core.check_here()?;
+        #[cfg(feature = "tls")]
+        if how != Shutdown::Read {
+            self.shared.close_cipher()?;
+        }
         SockRef::from(&self.shared.endpoint.fd)
             .shutdown(how)
             .map_err(|error| Error::io("shutting a connection down", error))
@@ -234,11 +238,15 @@ impl Socket {
     ///
     /// When the engine cannot work on this socket or this kernel; the choice stays as it was.
     pub fn set_engine(&self, engine: Engine) -> Result<()> {
+        self.shared.check_plain("a TLS connection sends by the engine that it was made with")?;
         let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
         match engine {
             Engine::UringZc => check_uring_zc(&self.driver.core.io, &self.shared.endpoint.fd),
             Engine::MsgZerocopy => msg_zerocopy::claim(&self.shared),
             Engine::Auto | Engine::Copy => Ok(()),
+            Engine::KernelTls | Engine::UserTls => {
+                Err("a connection becomes one of TLS by handoff::tls".to_owned())
+            }
         }
         .map_err(unavailable)?;
         self.shared.lender.chooser.borrow_mut().wish(engine);
@@ -254,7 +262,7 @@ impl Socket {
     pub fn choice(&self, len: usize) -> Choice {
         let lender = &self.shared.lender;
         let choice = lender.chooser.borrow().explain(len);
-        if choice.engine == Engine::Copy || !self.driver.core.unclaimed.lends_no_more(lender) {
+        if !choice.engine.lends() || !self.driver.core.unclaimed.lends_no_more(lender) {
             return choice;
         }
         Choice {

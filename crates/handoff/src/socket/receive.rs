@@ -29,6 +29,9 @@ impl Socket {
     /// datagrams, senders are wanted of a socket that is not UDP or into chunks without room, or the socket has a
     /// receiver: two would each get parts of what comes.
     pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
+        self.shared.check_plain(
+            "what TLS deciphers goes into a buffer: receive it by receive_into or receive_exact",
+        )?;
         let (driver, intake) = (Rc::clone(&self.driver), intake.into());
         if !intake.is_of(&driver.core.pending) {
             return Err(Error::Invalid(

@@ -154,6 +154,7 @@ impl<'a, B: Payload> Message<'a, B> {
     fn check_lease(&self, extent: Extent) -> Result<()> {
         let shared = &self.socket.shared;
         extent.check_home(|| self.socket.driver.core.io.ring_id())?;
+        shared.check_plain("a lease cannot be sent over TLS: read it into memory first")?;
         if !shared.stream && !self.header.is_empty() {
             return Err(Error::Invalid(
                 "a header can't go before a lease in one datagram: send it by itself",
@@ -227,7 +228,7 @@ impl<'a, B: Payload> Message<'a, B> {
                 && (!shared.stream || shared.queue.borrow().is_idle())
                 && driver.core.is_quiet()
         });
-        if pick.engine != Engine::Copy && driver.core.unclaimed.lends_no_more(&shared.lender) {
+        if pick.engine.lends() && driver.core.unclaimed.lends_no_more(&shared.lender) {
             if !shared.lender.chooser.borrow().is_free() {
                 let error = Error::Busy { limit: driver.core.unclaimed.share() };
                 return Err(Refused { buffer: self.buffer, error });

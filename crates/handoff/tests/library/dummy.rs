@@ -116,6 +116,7 @@ mod guest {
                         Engine::Copy => assert_eq!(tally.outcome(), Outcome::Copied, "{what}"),
                         // It may copy some sends to find out which is faster, and reports how many.
                         Engine::Auto => assert_eq!(tally.unknown, 0, "{what}"),
+                        Engine::KernelTls | Engine::UserTls => unreachable!("of TLS connections"),
                     }
                     assert!(
                         agree(tally, seen),

@@ -36,6 +36,8 @@ mod segments;
 mod send;
 mod stages;
 mod time_outs;
+#[cfg(feature = "tls")]
+mod tls;
 #[cfg(feature = "tokio")]
 mod tokio_runtime;
 mod veth;

@@ -118,7 +118,7 @@ impl LaneShared {
             Some(error) => Err(*error),
         };
         let receipt = Receipt {
-            tally: Tally { zero_copy, copied: slot.copied as u64, unknown },
+            tally: Tally { zero_copy, copied: slot.copied as u64, unknown, ..Tally::default() },
             notifications: slot.notifications,
             engine: Some(if slot.copies { Engine::Copy } else { Engine::UringZc }),
         };

@@ -1,0 +1,106 @@
+//! Whether the kernel can cipher, and the hand-over to it.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::sync::OnceLock;
+
+use handoff_sys::ktls::{self, Cipher as KernelsCipher, Keys, Way};
+use rustls::{CipherSuite, ExtractedSecrets, ProtocolVersion, SupportedCipherSuite};
+
+use super::failed;
+use crate::error::{Error, Result};
+use crate::op::cipher::{Cipher, KernelCipher, KernelKeys, UserKeys, set_keys};
+use crate::socket::Socket;
+
+/// What the kernel can do with a cipher.
+#[derive(Clone, Debug)]
+pub(super) struct Can {
+    version: ProtocolVersion,
+    /// It takes other keys for an open connection.
+    takes_other_keys: bool,
+    /// Records that one key may cipher.
+    limit: u64,
+}
+
+/// What the kernel can do with this cipher, or why nothing. It is tried once in a process, over loopback.
+pub(super) fn takes(
+    version: ProtocolVersion,
+    suite: SupportedCipherSuite,
+) -> std::result::Result<Can, String> {
+    static TRIED: [OnceLock<std::result::Result<bool, String>>; 6] = [const { OnceLock::new() }; 6];
+    let (cipher, limit) = match suite {
+        SupportedCipherSuite::Tls12(suite) => {
+            (suite.common.suite, suite.common.confidentiality_limit)
+        }
+        SupportedCipherSuite::Tls13(suite) => {
+            (suite.common.suite, suite.common.confidentiality_limit)
+        }
+    };
+    let (cipher, place) = match cipher {
+        CipherSuite::TLS13_AES_128_GCM_SHA256
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+        | CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => (KernelsCipher::Aes128Gcm, 0),
+        CipherSuite::TLS13_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => (KernelsCipher::Aes256Gcm, 1),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => {
+            (KernelsCipher::Chacha20Poly1305, 2)
+        }
+        other => return Err(format!("the kernel does not know {other:?}")),
+    };
+    let is_tls13 = version == ProtocolVersion::TLSv1_3;
+    let tried = TRIED[2 * place + usize::from(is_tls13)].get_or_init(|| try_out(is_tls13, cipher));
+    tried.clone().map(|takes_other_keys| Can { version, takes_other_keys, limit })
+}
+
+/// Whether the kernel takes other keys for an open connection; why it takes none, if it does not.
+fn try_out(is_tls13: bool, cipher: KernelsCipher) -> std::result::Result<bool, String> {
+    let pair = || {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Ok((TcpStream::connect(listener.local_addr()?)?, listener))
+    };
+    let (connection, _listener) =
+        pair().map_err(|error: io::Error| format!("kernel TLS could not be tried: {error}"))?;
+    let connection = connection.as_fd();
+    ktls::attach(connection).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT) => {
+            "this kernel has no TLS: load the module (modprobe tls), or use a kernel with CONFIG_TLS".to_owned()
+        }
+        _ => format!("the kernel refuses TLS: {error}"),
+    })?;
+    let len = if cipher == KernelsCipher::Aes128Gcm { 16 } else { 32 };
+    let keys = Keys { is_tls13, cipher, key: &[0; 32][..len], iv: &[0; 12], sequence: 0 };
+    for way in [Way::Transmit, Way::Receive] {
+        ktls::set_keys(connection, way, &keys)
+            .map_err(|error| format!("the kernel refuses {cipher:?}: {error}"))?;
+    }
+    Ok(ktls::set_keys(connection, Way::Transmit, &keys).is_ok())
+}
+
+/// Hands a connection's keys to the kernel.
+pub(super) fn give(socket: &Socket, keys: UserKeys, can: &Can) -> Result<Cipher> {
+    let (secrets, keys) = match keys {
+        UserKeys::Client(keys) => keys
+            .dangerous_into_kernel_connection()
+            .map(|(secrets, keys)| (secrets, KernelKeys::Client(keys))),
+        UserKeys::Server(keys) => keys
+            .dangerous_into_kernel_connection()
+            .map(|(secrets, keys)| (secrets, KernelKeys::Server(keys))),
+    }
+    .map_err(failed)?;
+    let ExtractedSecrets { tx, rx } = secrets;
+    let fd = socket.shared.endpoint.fd.as_fd();
+    let given = ktls::attach(fd)
+        .and_then(|()| set_keys(fd, Way::Transmit, can.version, &tx))
+        .and_then(|()| set_keys(fd, Way::Receive, can.version, &rx));
+    given.map_err(|error| Error::io("handing keys to the kernel", error))?;
+    if can.version == ProtocolVersion::TLSv1_3 {
+        // Without it, the kernel copies what it deciphers.
+        let _ = ktls::expect_no_padding(fd);
+    }
+    let cipher = KernelCipher::new(keys, can.version, can.limit, can.takes_other_keys);
+    Ok(Cipher::Kernel(Box::new(cipher)))
+}

@@ -1,0 +1,80 @@
+//! What cannot be done on a TLS connection, and peers that speak something else.
+
+use std::io::{Read as _, Write as _};
+use std::thread;
+
+use handoff::tls::Ciphering;
+use handoff::{Buffer, Driver, Engine, Error, Region};
+
+use super::fixture::{BOTH, Echo, Identity, Side, connection, localhost};
+use crate::traffic::{drivers, tcp};
+
+#[test]
+fn what_would_bypass_the_cipher_is_refused() {
+    let driver = Driver::new().expect("a driver");
+    let how = Echo::default();
+    let (socket, _, peer) = connection(&driver, Side::Client, Ciphering::User, BOTH, how);
+    let region = Region::anonymous(1 << 16).unwrap();
+    let refused = |error: Error| assert!(matches!(error, Error::Invalid(_)), "{error}");
+    refused(socket.set_engine(Engine::UringZc).expect_err("in the clear"));
+    refused(socket.lane(&region, 4).expect_err("in the clear"));
+    let pool = driver.pool(region, 4096).unwrap();
+    refused(socket.receive(&pool).map(drop).expect_err("ciphered bytes"));
+    let again = Identity::new().connector(Ciphering::User);
+    refused(
+        driver.block_on(again.connect(socket, localhost())).unwrap().map(drop).expect_err("twice"),
+    );
+    peer.join().expect("the peer is content");
+}
+
+#[test]
+fn a_peer_that_speaks_something_else_is_told_from_one_that_ends() {
+    for driver in drivers() {
+        let identity = Identity::new();
+        for (says, expected) in
+            [(&b"SSH-2.0-OpenSSH_9.2\r\n"[..], "does not speak TLS"), (b"", "ended during")]
+        {
+            let (near, mut far) = tcp("127.0.0.1");
+            far.write_all(says).unwrap();
+            far.shutdown(std::net::Shutdown::Write).unwrap();
+            let socket = driver.socket(near).unwrap();
+            let connector = identity.connector(Ciphering::User);
+            let made = driver.block_on(connector.connect(socket, localhost())).unwrap();
+            let error = made.map(drop).expect_err("no handshake").to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_certificate_of_somebody_else_is_refused_and_the_peer_hears_why() {
+    let driver = Driver::new().expect("a driver");
+    let (near, mut far) = tcp("127.0.0.1");
+    let server = Identity::new().server(BOTH);
+    let peer = thread::spawn(move || {
+        let mut keys = rustls::ServerConnection::new(server.into()).unwrap();
+        let ended = keys.complete_io(&mut far).map(drop).expect_err("no handshake");
+        let _ = far.read(&mut [0]);
+        ended.to_string()
+    });
+    let connector = Identity::new().connector(Ciphering::User);
+    let socket = driver.socket(near).unwrap();
+    let made = driver.block_on(connector.connect(socket, localhost())).unwrap();
+    let error = made.map(drop).expect_err("an unknown certificate").to_string();
+    assert!(error.contains("certificate"), "{error}");
+    let heard = peer.join().unwrap();
+    assert!(heard.contains("alert"), "{heard}");
+}
+
+#[test]
+fn tls_begins_behind_what_is_under_way() {
+    let driver = Driver::new().expect("a driver");
+    let (near, _far) = tcp("127.0.0.1");
+    let socket = driver.socket(near).unwrap();
+    let receiving = socket.receive_into(Buffer::from(vec![0; 10])).expect("accepted");
+    let connector = Identity::new().connector(Ciphering::User);
+    let made = driver.block_on(connector.connect(socket, localhost())).unwrap();
+    let error = made.map(drop).expect_err("a receive would take the handshake").to_string();
+    assert!(error.contains("receive"), "{error}");
+    drop(receiving);
+}
