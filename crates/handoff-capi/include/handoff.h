@@ -91,6 +91,16 @@
 #define HANDOFF_ENGINE_MEMORY 7
 
 /*
+ TLS that the kernel ciphers.
+ */
+#define HANDOFF_ENGINE_KERNEL_TLS 8
+
+/*
+ TLS that this process ciphers.
+ */
+#define HANDOFF_ENGINE_USER_TLS 9
+
+/*
  The kernel took the bytes of a send, which may not be back yet. Told only if asked for.
  */
 #define HANDOFF_EVENT_SENT 1
@@ -150,6 +160,11 @@
  Of some bytes nobody reports it.
  */
 #define HANDOFF_OUTCOME_UNKNOWN 4
+
+/*
+ All bytes were moved by a cipher's pass, and by no other.
+ */
+#define HANDOFF_OUTCOME_CIPHERED 5
 
 /*
  Ordinary pages.
@@ -291,6 +306,10 @@ typedef struct handoff_tally {
    Bytes that were copied.
    */
   uint64_t copied;
+  /*
+   Bytes that a cipher's pass moved, and nothing else.
+   */
+  uint64_t ciphered;
   /*
    Bytes of which nobody reports it.
    */

@@ -25,6 +25,10 @@ pub const HANDOFF_ENGINE_GET_BUF: u32 = 5;
 pub const HANDOFF_ENGINE_SPLICE: u32 = 6;
 /// Of routes: through memory that is registered with the ring.
 pub const HANDOFF_ENGINE_MEMORY: u32 = 7;
+/// TLS that the kernel ciphers.
+pub const HANDOFF_ENGINE_KERNEL_TLS: u32 = 8;
+/// TLS that this process ciphers.
+pub const HANDOFF_ENGINE_USER_TLS: u32 = 9;
 
 /// The kernel took the bytes of a send, which may not be back yet. Told only if asked for.
 pub const HANDOFF_EVENT_SENT: u32 = 1;
@@ -52,6 +56,8 @@ pub const HANDOFF_OUTCOME_COPIED: u32 = 2;
 pub const HANDOFF_OUTCOME_MIXED: u32 = 3;
 /// Of some bytes nobody reports it.
 pub const HANDOFF_OUTCOME_UNKNOWN: u32 = 4;
+/// All bytes were moved by a cipher's pass, and by no other.
+pub const HANDOFF_OUTCOME_CIPHERED: u32 = 5;
 
 /// What became of bytes.
 #[repr(C)]
@@ -61,13 +67,16 @@ pub struct handoff_tally {
     pub zero_copy: u64,
     /// Bytes that were copied.
     pub copied: u64,
+    /// Bytes that a cipher's pass moved, and nothing else.
+    pub ciphered: u64,
     /// Bytes of which nobody reports it.
     pub unknown: u64,
 }
 
 impl From<Tally> for handoff_tally {
     fn from(tally: Tally) -> Self {
-        Self { zero_copy: tally.zero_copy, copied: tally.copied, unknown: tally.unknown }
+        let Tally { zero_copy, copied, ciphered, unknown } = tally;
+        Self { zero_copy, copied, ciphered, unknown }
     }
 }
 
@@ -124,6 +133,8 @@ pub(crate) fn engine_number(engine: Option<Engine>) -> u32 {
         Some(Engine::UringZc) => HANDOFF_ENGINE_URING_ZC,
         Some(Engine::MsgZerocopy) => HANDOFF_ENGINE_MSG_ZEROCOPY,
         Some(Engine::Copy) => HANDOFF_ENGINE_COPY,
+        Some(Engine::KernelTls) => HANDOFF_ENGINE_KERNEL_TLS,
+        Some(Engine::UserTls) => HANDOFF_ENGINE_USER_TLS,
     }
 }
 
@@ -140,10 +151,11 @@ pub unsafe extern "C" fn handoff_outcome(tally: *const handoff_tally) -> c_int {
         // SAFETY: the caller vouches for it.
         let tally =
             unsafe { tally.as_ref() }.ok_or_else(|| Failure::invalid("the tally is NULL"))?;
-        let handoff_tally { zero_copy, copied, unknown } = *tally;
-        let outcome = match (Tally { zero_copy, copied, unknown }).outcome() {
+        let handoff_tally { zero_copy, copied, ciphered, unknown } = *tally;
+        let outcome = match (Tally { zero_copy, copied, ciphered, unknown }).outcome() {
             Outcome::ZeroCopy => HANDOFF_OUTCOME_ZERO_COPY,
             Outcome::Copied => HANDOFF_OUTCOME_COPIED,
+            Outcome::Ciphered => HANDOFF_OUTCOME_CIPHERED,
             Outcome::Mixed => HANDOFF_OUTCOME_MIXED,
             Outcome::Unknown => HANDOFF_OUTCOME_UNKNOWN,
         };

@@ -70,8 +70,12 @@ impl Write for Log {
 
 /// The line of a report about the bytes of this hop.
 pub fn tally_line(way: &str, tally: Tally) -> String {
-    let Tally { zero_copy, copied, unknown } = tally;
-    format!("  {way:15} {zero_copy} zero-copy, {copied} copied, {unknown} unknown\n")
+    let Tally { zero_copy, copied, ciphered, unknown } = tally;
+    let ciphered = match ciphered {
+        0 => String::new(),
+        bytes => format!("{bytes} ciphered, "),
+    };
+    format!("  {way:15} {zero_copy} zero-copy, {copied} copied, {ciphered}{unknown} unknown\n")
 }
 
 /// Prints `value` as one indented JSON value.
@@ -105,10 +109,11 @@ pub fn tally<S: Serializer>(tally: &Tally, serializer: S) -> Result<S::Ok, S::Er
     struct Fields {
         zero_copy: u64,
         copied: u64,
+        ciphered: u64,
         unknown: u64,
     }
-    let Tally { zero_copy, copied, unknown } = *tally;
-    Fields { zero_copy, copied, unknown }.serialize(serializer)
+    let Tally { zero_copy, copied, ciphered, unknown } = *tally;
+    Fields { zero_copy, copied, ciphered, unknown }.serialize(serializer)
 }
 
 /// Prints `text` unchanged.

@@ -132,7 +132,7 @@ mod tests {
             to: "socket",
             engine: "copy".into(),
             reason: "asked for".into(),
-            tally: Tally { zero_copy: 3, copied: 4, unknown: 0 },
+            tally: Tally { zero_copy: 3, copied: 4, ..Tally::default() },
         };
         let report = Report {
             source: "a".into(),

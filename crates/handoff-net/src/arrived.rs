@@ -84,7 +84,12 @@ impl Arrived {
             true => (0, rest),
             false => (rest, 0),
         };
-        Tally { zero_copy: tally.zero_copy + zero_copy, copied: tally.copied + copied, unknown }
+        Tally {
+            zero_copy: tally.zero_copy + zero_copy,
+            copied: tally.copied + copied,
+            unknown,
+            ..tally
+        }
     }
 
     /// The report for people.
@@ -181,9 +186,12 @@ mod tests {
         assert_eq!(one.and(Arrived { copied: None, ..arrived() }).copied, None);
     }
 
+    fn told(zero_copy: u64, copied: u64, unknown: u64) -> Tally {
+        Tally { zero_copy, copied, unknown, ..Tally::default() }
+    }
+
     #[test]
     fn receivers_together_have_what_the_queue_counted() {
-        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
         let queue = |copied| Arrived { copied, ..arrived() };
         assert_eq!(queue(Some(30)).settle(told(5, 0, 100)), told(75, 30, 0));
         assert_eq!(queue(Some(0)).settle(told(0, 0, 100)), told(100, 0, 0));
@@ -194,7 +202,6 @@ mod tests {
 
     #[test]
     fn of_what_several_threads_had_copied_the_count_is_the_least() {
-        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
         let queue = |copied| Arrived { copied: Some(copied), shared: true, ..arrived() };
         assert_eq!(queue(0).settle(told(5, 0, 100)), told(105, 0, 0));
         assert_eq!(queue(30).settle(told(5, 0, 100)), told(5, 30, 70));
@@ -204,7 +211,6 @@ mod tests {
     /// One receiver was alone first, and knows its 30; two others came later, with 20 more.
     #[test]
     fn what_a_receiver_knew_is_not_counted_again() {
-        let told = |zero_copy, copied, unknown| Tally { zero_copy, copied, unknown };
         let by_queue = Arrived { bytes: 200, copied: Some(50), ..arrived() };
         assert_eq!(by_queue.settle(told(70, 30, 100)), told(150, 50, 0));
         // 1,000 of the first one's were received into a pool.

@@ -44,6 +44,8 @@ pub enum System {
     Send,
     /// Sockets to user memory.
     Receive,
+    /// Ciphered connections.
+    Tls,
     /// Page cache and pipes.
     File,
     /// Reliable datagrams.
@@ -69,6 +71,7 @@ impl System {
             Self::Memory => "memory",
             Self::Send => "send",
             Self::Receive => "receive",
+            Self::Tls => "tls",
             Self::File => "files",
             Self::Rds => "rds",
             Self::Block => "block",

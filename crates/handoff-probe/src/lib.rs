@@ -31,6 +31,7 @@ mod receive;
 mod ring;
 mod send;
 mod splice;
+mod tls;
 mod tracing;
 mod zcrx;
 
@@ -40,6 +41,7 @@ pub use interface::{interface, interfaces};
 pub use mechanism::Mechanism;
 pub use memory::{lock_limit, locked_already};
 pub use splice::why_no_get_buf;
+pub use tls::kernel_tls;
 
 struct Probe {
     system: System,
@@ -92,6 +94,8 @@ const PROBES: &[Probe] = &[
     probe(System::Receive, "zcrx shared by rings", Some("7.2"), zcrx::shared),
     probe(System::Receive, "zcrx areas that grow", Some("7.3"), zcrx::growing),
     probe(System::Receive, "zcrx queue leases", Some("7.1"), devices::queue_leases),
+    probe(System::Tls, "kernel TLS", Some("5.1"), tls::in_kernel),
+    probe(System::Tls, "kernel TLS key update", Some("6.14"), tls::key_update),
     probe(System::File, "sendfile", Some("2.6.33"), splice::sendfile),
     probe(System::File, "splice on the ring", Some("5.7"), splice::on_ring),
     probe(System::File, "get-buf", Some("7.2"), splice::get_buf),

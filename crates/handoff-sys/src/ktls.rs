@@ -56,6 +56,20 @@ pub enum Cipher {
 }
 
 impl Cipher {
+    /// Its usual name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Aes128Gcm => "AES-128-GCM",
+            Self::Aes256Gcm => "AES-256-GCM",
+            Self::Chacha20Poly1305 => "ChaCha20-Poly1305",
+        }
+    }
+
+    /// The bytes of a key.
+    pub fn key_len(self) -> usize {
+        self.shape().1
+    }
+
     /// The kernel's number, the bytes of a key, and those of the part of the nonce that comes before it as "salt".
     fn shape(self) -> (u16, usize, usize) {
         match self {
@@ -188,9 +202,8 @@ pub fn receive_record(
     let mut piece = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let mut message = message(&mut piece, &mut control);
     // SAFETY: the message and all that it names live through the call, which writes to them within their lengths.
-    let received = unsafe {
-        libc::recvmsg(connection.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT)
-    };
+    let received =
+        unsafe { libc::recvmsg(connection.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     let told = message.msg_controllen as usize >= CONTROL_LEN
         && (control.head.cmsg_level, control.head.cmsg_type) == (SOL_TLS, TLS_GET_RECORD_TYPE);

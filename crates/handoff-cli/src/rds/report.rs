@@ -103,7 +103,7 @@ impl Report {
                 it.p50, it.p90, it.p99, it.p999
             );
         }
-        let Tally { zero_copy, copied, unknown } = self.sent;
+        let Tally { zero_copy, copied, unknown, .. } = self.sent;
         text += &format!(
             "bytes sent: {zero_copy} without a copy, {copied} copied, {unknown} unknown\n"
         );

@@ -15,7 +15,8 @@ const END: &str = "<!-- engines: end -->";
 /// What an engine uses, by the probe's names. Add a new engine here.
 fn of_sending(engine: Engine) -> &'static [&'static str] {
     match engine {
-        Engine::Auto | Engine::Copy => &[],
+        Engine::Auto | Engine::Copy | Engine::UserTls => &[],
+        Engine::KernelTls => &["kernel TLS", "kernel TLS key update"],
         Engine::UringZc => &[
             "SEND_ZC",
             "SENDMSG_ZC",
@@ -49,7 +50,8 @@ fn of_routing(engine: RouteEngine) -> &'static [&'static str] {
 
 /// A line for each engine, in the order in which they are tried.
 fn table(known: &[Capability]) -> String {
-    let sending = [Engine::UringZc, Engine::MsgZerocopy, Engine::Copy];
+    let sending =
+        [Engine::UringZc, Engine::MsgZerocopy, Engine::Copy, Engine::KernelTls, Engine::UserTls];
     let receiving = [
         ReceiveEngine::Zcrx,
         ReceiveEngine::ZcrxDmabuf,

@@ -6,7 +6,8 @@ use rustls::CommonState;
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 
 use super::exporter::Tap;
-use super::{Ciphering, TlsSession, failed, kernel};
+use super::kernel;
+use super::session::{Ciphering, TlsSession, failed};
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::memory::Buffer;

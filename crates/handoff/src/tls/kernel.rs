@@ -1,14 +1,13 @@
 //! Whether the kernel can cipher, and the hand-over to it.
 
-use std::io;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::sync::OnceLock;
 
-use handoff_sys::ktls::{self, Cipher as KernelsCipher, Keys, Way};
+use handoff_probe::kernel_tls;
+use handoff_sys::ktls::{self, Cipher as KernelsCipher, Way};
 use rustls::{CipherSuite, ExtractedSecrets, ProtocolVersion, SupportedCipherSuite};
 
-use super::failed;
+use super::session::failed;
 use crate::error::{Error, Result};
 use crate::op::cipher::{Cipher, KernelCipher, KernelKeys, UserKeys, set_keys};
 use crate::socket::Socket;
@@ -52,32 +51,9 @@ pub(super) fn takes(
         other => return Err(format!("the kernel does not know {other:?}")),
     };
     let is_tls13 = version == ProtocolVersion::TLSv1_3;
-    let tried = TRIED[2 * place + usize::from(is_tls13)].get_or_init(|| try_out(is_tls13, cipher));
+    let tried =
+        TRIED[2 * place + usize::from(is_tls13)].get_or_init(|| kernel_tls(cipher, is_tls13));
     tried.clone().map(|takes_other_keys| Can { version, takes_other_keys, limit })
-}
-
-/// Whether the kernel takes other keys for an open connection; why it takes none, if it does not.
-fn try_out(is_tls13: bool, cipher: KernelsCipher) -> std::result::Result<bool, String> {
-    let pair = || {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        Ok((TcpStream::connect(listener.local_addr()?)?, listener))
-    };
-    let (connection, _listener) =
-        pair().map_err(|error: io::Error| format!("kernel TLS could not be tried: {error}"))?;
-    let connection = connection.as_fd();
-    ktls::attach(connection).map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOENT) => {
-            "this kernel has no TLS: load the module (modprobe tls), or use a kernel with CONFIG_TLS".to_owned()
-        }
-        _ => format!("the kernel refuses TLS: {error}"),
-    })?;
-    let len = if cipher == KernelsCipher::Aes128Gcm { 16 } else { 32 };
-    let keys = Keys { is_tls13, cipher, key: &[0; 32][..len], iv: &[0; 12], sequence: 0 };
-    for way in [Way::Transmit, Way::Receive] {
-        ktls::set_keys(connection, way, &keys)
-            .map_err(|error| format!("the kernel refuses {cipher:?}: {error}"))?;
-    }
-    Ok(ktls::set_keys(connection, Way::Transmit, &keys).is_ok())
 }
 
 /// Hands a connection's keys to the kernel.

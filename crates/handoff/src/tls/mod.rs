@@ -3,12 +3,12 @@
 //! [`TlsConnector`] and [`TlsAcceptor`] take a connected [`Socket`] and give it back as a TLS connection. You use it as
 //! before: [`send`](Socket::send), [`receive_into`](Socket::receive_into), [`receive_exact`](Socket::receive_exact),
 //! [`shutdown`](Socket::shutdown), which tells the peer that nothing follows (close-notify). If a peer ends without that,
-//! receives fail with [`Error::Tls`], as what came may be cut off.
+//! receives fail with [`Error::Tls`](crate::Error::Tls), as what came may be cut off.
 //!
 //! | who ciphers | what moves the bytes of a send | of a receive |
 //! |---|---|---|
-//! | the kernel ([`Engine::KernelTls`]) | the cipher alone: `ciphered` in a [`Tally`](crate::Tally) | the cipher alone, with TLS 1.2 or without padding |
-//! | rustls ([`Engine::UserTls`]) | the cipher, then the kernel's copy: `copied` | the kernel's copy, the cipher, a copy |
+//! | the kernel ([`Engine::KernelTls`](crate::Engine::KernelTls)) | the cipher alone: `ciphered` in a [`Tally`](crate::Tally) | the cipher alone, with TLS 1.2 or without padding |
+//! | rustls ([`Engine::UserTls`](crate::Engine::UserTls)) | the cipher, then the kernel's copy: `copied` | the kernel's copy, the cipher, a copy |
 //!
 //! Memory is back when its send ends: the cipher has read it. Lanes, routes from a TLS connection, rx queues and windows,
 //! and leases are refused.
@@ -33,64 +33,21 @@
 mod exporter;
 mod handshake;
 mod kernel;
+mod session;
 
-use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::UnbufferedClientConnection;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
-use rustls::{ClientConfig, ProtocolVersion, ServerConfig, SupportedCipherSuite};
+use rustls::{ClientConfig, ServerConfig};
+pub use session::{Ciphering, TlsSession};
 
 use self::exporter::Tap;
-use crate::error::{Error, Result};
-use crate::mechanism::Engine;
+use self::session::failed;
+use crate::error::Result;
 use crate::op::cipher::UserKeys;
 use crate::socket::Socket;
-
-/// Who may cipher.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ciphering {
-    /// The kernel where it can, else this process.
-    #[default]
-    Auto,
-    /// The kernel; a connection fails where it cannot.
-    Kernel,
-    /// This process.
-    User,
-}
-
-/// What a handshake agreed on.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct TlsSession {
-    /// Who ciphers: [`Engine::KernelTls`] or [`Engine::UserTls`].
-    pub engine: Engine,
-    /// Why, for people to read.
-    pub reason: String,
-    /// The version.
-    pub version: ProtocolVersion,
-    /// The ciphers.
-    pub suite: SupportedCipherSuite,
-    /// The application's protocol (ALPN), if one was agreed on.
-    pub protocol: Option<Vec<u8>>,
-    /// The peer's certificates, its own first.
-    pub certificates: Vec<CertificateDer<'static>>,
-    /// The secret that was [asked for](TlsConnector::exporting), which both ends have.
-    pub exported: Option<[u8; 32]>,
-}
-
-impl fmt::Debug for TlsSession {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The exported secret is nobody's to read.
-        f.debug_struct("TlsSession")
-            .field("engine", &self.engine)
-            .field("reason", &self.reason)
-            .field("version", &self.version)
-            .field("suite", &self.suite.suite())
-            .finish_non_exhaustive()
-    }
-}
 
 /// What both sides have.
 #[derive(Clone, Debug)]
@@ -154,7 +111,7 @@ impl TlsConnector {
     ///
     /// # Errors
     ///
-    /// [`Error::Tls`], and what sends and receives may report.
+    /// [`Error::Tls`](crate::Error::Tls), and what sends and receives may report.
     pub async fn connect(
         &self,
         socket: Socket,
@@ -193,7 +150,7 @@ impl TlsAcceptor {
     ///
     /// # Errors
     ///
-    /// [`Error::Tls`], and what sends and receives may report.
+    /// [`Error::Tls`](crate::Error::Tls), and what sends and receives may report.
     pub async fn accept(&self, socket: Socket) -> Result<(Socket, TlsSession)> {
         let (mut config, mut tap) = (Arc::clone(&self.config), None);
         if self.options.exporting.is_some() {
@@ -204,8 +161,4 @@ impl TlsAcceptor {
         let keys = UnbufferedServerConnection::new(config).map_err(failed)?;
         self.options.run(socket, UserKeys::Server(keys), tap).await
     }
-}
-
-fn failed(error: rustls::Error) -> Error {
-    Error::Tls { reason: error.to_string() }
 }
