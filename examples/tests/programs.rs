@@ -74,6 +74,25 @@ fn memory_goes_to_a_socket_and_spans_to_a_file() {
 }
 
 #[test]
+fn memory_goes_over_tls_to_a_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    fs::write(path("certificate"), made.cert.pem()).expect("written");
+    fs::write(path("key"), made.signing_key.serialize_pem()).expect("written");
+    fs::write(path("source"), content()).expect("written");
+    let mut receiver = Command::new(env!("CARGO_BIN_EXE_receive-tls"));
+    receiver.arg("127.0.0.1:0").args([path("certificate"), path("key"), path("target")]);
+    let receiver = Listening::start(&mut receiver);
+    let mut sender = Command::new(env!("CARGO_BIN_EXE_send-tls"));
+    sender.args([&receiver.address, "localhost"]).arg(path("certificate"));
+    sender.stdin(fs::File::open(path("source")).expect("there"));
+    assert!(said(&mut sender).starts_with(&format!("{BYTES} bytes by ")));
+    assert!(receiver.end().starts_with("received, and deciphered by "));
+    assert!(fs::read(path("target")).expect("there") == content(), "what arrived differs");
+}
+
+#[test]
 fn a_file_goes_to_all_who_are_connected() {
     const READERS: usize = 5;
     let directory = tempfile::tempdir().expect("a directory");
