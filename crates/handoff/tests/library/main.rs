@@ -38,5 +38,6 @@ mod stages;
 mod time_outs;
 #[cfg(feature = "tokio")]
 mod tokio_runtime;
+mod unix;
 mod veth;
 mod wakers;
