@@ -333,3 +333,20 @@ mod guest {
         assert!(told.contains("cookie 42 is back"), "{told}");
     }
 }
+
+#[test]
+fn an_open_file_is_passed_to_another_process() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [source, socket] = ["source", "socket"].map(|name| directory.path().join(name));
+    fs::write(&source, "what is in it").expect("written");
+    let abstract_name = format!("unix:@handoff-example-{}", std::process::id());
+    for name in [format!("unix:{}", socket.display()), abstract_name] {
+        let program = env!("CARGO_BIN_EXE_pass-file");
+        let receiver = Listening::start(Command::new(program).arg(&name));
+        assert_eq!(receiver.address, name);
+        said(Command::new(program).arg(&name).arg(&source));
+        let got = receiver.end();
+        assert!(got.ends_with(" bytes\nwhat is in it"), "{got}");
+    }
+    assert!(!socket.exists());
+}

@@ -509,7 +509,7 @@ typedef struct handoff_send_options {
    */
   size_t header_length;
   /*
-   Where a datagram goes: a `struct sockaddr_in` or `sockaddr_in6`. NULL on a socket that is connected.
+   Where a datagram goes: a `struct sockaddr_in`, `sockaddr_in6` or `sockaddr_un`. NULL on a socket that is connected.
    */
   const void *address;
   /*
@@ -528,6 +528,14 @@ typedef struct handoff_send_options {
    Always 0.
    */
   uint32_t reserved;
+  /*
+   Descriptors that go with the message, on a Unix socket. They are duplicated when the call is made, and stay yours.
+   */
+  const int *descriptors;
+  /*
+   How many they are, at most 253.
+   */
+  size_t descriptor_count;
 } handoff_send_options;
 
 #ifdef __cplusplus
@@ -727,7 +735,7 @@ int handoff_lane_take(handoff_lane lane,
 int handoff_lane_length(handoff_lane lane);
 
 /*
- Attaches a listening TCP socket to a driver, which closes `fd` from then on, also if this fails, and begins to accept:
+ Attaches a listening socket, of TCP or Unix, to a driver, which closes `fd` from then on, also if this fails, and begins to accept:
  `HANDOFF_EVENT_ACCEPTED` for each connection. If you take few events, connections wait in the kernel's queue. Closing
  the listener ends that, and so does closing the driver.
 
@@ -1074,7 +1082,7 @@ int handoff_send(handoff_socket socket,
 
 /*
  Begins to connect a socket that is attached: `HANDOFF_EVENT_CONNECTED` tells the end. `address` is a
- `struct sockaddr_in` or `sockaddr_in6`. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to
+ `struct sockaddr_in`, `sockaddr_in6` or `sockaddr_un`. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to
  be closed in any case.
 
  Returns 0, or a negative error number.
@@ -1103,6 +1111,53 @@ int handoff_abort(handoff_socket socket);
  Returns the descriptor, or a negative error number.
  */
 int handoff_socket_fd(handoff_socket socket);
+
+/*
+ Listens at a name and begins to accept, as `handoff_listen` does. `address` is a `struct sockaddr_un`; one that ends
+ behind its family has the kernel choose an abstract name. `type` is `SOCK_STREAM` or `SOCK_SEQPACKET`. The file of a
+ path is removed when the listener is closed; a file that is there already is replaced if it is a socket that nobody has
+ open, else the call fails with `-EADDRINUSE`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `address` is `address_length` bytes long; `listener` can be written.
+ */
+int handoff_listen_unix(handoff_driver driver,
+                        const void *address,
+                        size_t address_length,
+                        int type,
+                        uint64_t user_data,
+                        handoff_listener *listener);
+
+/*
+ Receives what there is on a Unix socket into a buffer, with at most so many descriptors that came with it:
+ `HANDOFF_EVENT_TRANSFERRED` tells that the buffer is back. Then `handoff_take_descriptors` gives the descriptors. If
+ there are more, all are closed, and the event's error is `-EMSGSIZE`. With 0 the kernel closes what comes, untold.
+
+ `operation` may be NULL if no descriptors are wanted; else it is a handle for `handoff_cancel` and
+ `handoff_take_descriptors`, which is to be closed in any case.
+
+ Returns 0, or a negative error number; nothing was lent then.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_receive_message(handoff_socket socket,
+                            handoff_buffer buffer,
+                            size_t descriptors,
+                            uint64_t user_data,
+                            handoff_operation *operation);
+
+/*
+ Takes the descriptors that came with a message, in their order, once its event was told. They are yours to close, and
+ are closed on exec. Those that you don't take are closed with the operation's handle.
+
+ Returns how many were written to `descriptors`, at most `max`, or a negative error number.
+
+ Requires: `descriptors` points to room for `max` numbers.
+ */
+int handoff_take_descriptors(handoff_operation operation,
+                             int *descriptors,
+                             size_t max);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -51,6 +51,8 @@ impl From<Error> for Failure {
             Error::Memlock { .. } => libc::ENOMEM,
             Error::Busy { .. } | Error::LaneFull { .. } => libc::EAGAIN,
             Error::MessageTooLong { .. } => libc::EMSGSIZE,
+            Error::DescriptorsCut { .. } => libc::EMSGSIZE,
+            Error::NameInUse { .. } => libc::EADDRINUSE,
             Error::StreamBroken { .. } => libc::EPIPE,
             Error::StreamEnded { .. } => libc::ENODATA,
             Error::NoDescriptor { .. } => libc::EMFILE,
@@ -68,7 +70,9 @@ impl From<Error> for Failure {
 pub(crate) fn done(error: &Error) -> u64 {
     match error {
         Error::Canceled { done } => *done as u64,
-        Error::StreamEnded { received, .. } => *received as u64,
+        Error::StreamEnded { received, .. } | Error::DescriptorsCut { received } => {
+            *received as u64
+        }
         _ => 0,
     }
 }

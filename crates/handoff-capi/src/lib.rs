@@ -27,6 +27,7 @@ mod probe;
 mod receive;
 mod route;
 mod socket;
+mod unix;
 
 pub use boundary::{handoff_error_text, handoff_version};
 pub use driver::{
@@ -73,3 +74,4 @@ pub use socket::{
     handoff_send, handoff_send_options, handoff_socket_fd, handoff_socket_new,
     handoff_socket_set_engine,
 };
+pub use unix::{handoff_listen_unix, handoff_receive_message, handoff_take_descriptors};

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use handoff::{Error, Listener};
+use handoff::{Error, Listener, UnixListener};
 use socket2::{Domain, SockRef};
 
 use crate::boundary::{Failure, enter, owned};
@@ -17,7 +17,36 @@ use crate::handles::{self, Kind, handoff_driver, handoff_listener};
 use crate::socket::Socket;
 
 /// Accepting that ends when this goes.
-struct Listening(#[expect(dead_code, reason = "its drop ends the task")] Stop);
+pub(crate) struct Listening(#[expect(dead_code, reason = "its drop ends the task")] Stop);
+
+/// What is listened at.
+pub(crate) enum Accepts {
+    Tcp(Listener),
+    Unix(UnixListener),
+}
+
+impl Accepts {
+    fn pause(&mut self) {
+        match self {
+            Self::Tcp(listener) => listener.pause(),
+            Self::Unix(listener) => listener.pause(),
+        }
+    }
+
+    async fn accept(&mut self) -> handoff::Result<handoff::Socket> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(socket, _)| socket),
+            Self::Unix(listener) => listener.accept().await.map(|(socket, _)| socket),
+        }
+    }
+}
+
+impl Listening {
+    /// Begins to accept.
+    pub(crate) fn new(state: &Rc<State>, accepts: Accepts, user_data: u64) -> Self {
+        Self(state.until_stopped(follow(Rc::downgrade(state), accepts, user_data)))
+    }
+}
 
 impl Kind for Listening {
     const NAME: &'static str = "a listener";
@@ -64,7 +93,7 @@ impl Drop for Counted {
     }
 }
 
-/// Attaches a listening TCP socket to a driver, which closes `fd` from then on, also if this fails, and begins to accept:
+/// Attaches a listening socket, of TCP or Unix, to a driver, which closes `fd` from then on, also if this fails, and begins to accept:
 /// `HANDOFF_EVENT_ACCEPTED` for each connection. If you take few events, connections wait in the kernel's queue. Closing
 /// the listener ends that, and so does closing the driver.
 ///
@@ -87,20 +116,24 @@ pub unsafe extern "C" fn handoff_listen(
             let state = handles::get::<Rc<State>>(driver)?;
             let socket = SockRef::from(&fd);
             let is_tcp = socket.domain().is_ok_and(|it| it == Domain::IPV4 || it == Domain::IPV6);
-            if !is_tcp || !socket.is_listener().unwrap_or(false) {
+            let is_unix = socket.domain().is_ok_and(|it| it == Domain::UNIX);
+            if !(is_tcp || is_unix) || !socket.is_listener().unwrap_or(false) {
                 return Err(Failure::invalid(
-                    "the descriptor is no listening TCP socket: see listen(2)",
+                    "the descriptor is no listening socket of TCP or Unix: see listen(2)",
                 ));
             }
-            let opened = state.driver.listen(TcpListener::from(fd))?;
-            Ok(Listening(state.until_stopped(follow(Rc::downgrade(&state), opened, user_data))))
+            let accepts = match is_unix {
+                true => Accepts::Unix(state.driver.listen_unix_on(fd)?),
+                false => Accepts::Tcp(state.driver.listen(TcpListener::from(fd))?),
+            };
+            Ok(Listening::new(&state, accepts, user_data))
         };
         // SAFETY: the caller vouches for it.
         unsafe { handles::give(listener, open) }
     })
 }
 
-async fn follow(state: Weak<State>, mut listener: Listener, user_data: u64) {
+async fn follow(state: Weak<State>, mut listener: Accepts, user_data: u64) {
     let untold = Rc::<Untold>::default();
     loop {
         if !untold.has_room() {
@@ -108,7 +141,7 @@ async fn follow(state: Weak<State>, mut listener: Listener, user_data: u64) {
             poll_fn(|context| untold.poll_room(context)).await;
         }
         match listener.accept().await {
-            Ok((socket, _peer)) => {
+            Ok(socket) => {
                 let Some(state) = state.upgrade() else { return };
                 let event = handoff_event::new(HANDOFF_EVENT_ACCEPTED, user_data);
                 let counted = Counted::new(&untold);

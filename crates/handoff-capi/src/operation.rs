@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::future::{Future, poll_fn};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 
 use futures_util::future::AbortHandle;
 use handoff::Cancel;
@@ -31,7 +32,10 @@ impl Cancels for AbortHandle {
 
 /// By what an operation can be cancelled, as long as its task is there; none before it is begun.
 #[derive(Clone)]
-struct Operation(Option<Weak<dyn Cancels>>);
+struct Operation(Option<Weak<dyn Cancels>>, Option<Descriptors>);
+
+/// Descriptors that came with a message, and that C has not taken.
+pub(crate) type Descriptors = Rc<RefCell<Vec<OwnedFd>>>;
 
 impl Kind for Operation {
     const NAME: &'static str = "an operation";
@@ -51,11 +55,25 @@ pub(crate) unsafe fn begin(
     place: *mut handoff_operation,
     begin: impl FnOnce() -> Result<Weak<dyn Cancels>, Failure>,
 ) -> Result<c_int, Failure> {
+    // SAFETY: the caller vouches for it.
+    unsafe { begin_with(place, None, begin) }
+}
+
+/// As [`begin`], for an operation that may leave descriptors with its handle.
+///
+/// # Safety
+///
+/// As there.
+pub(crate) unsafe fn begin_with(
+    place: *mut handoff_operation,
+    descriptors: Option<Descriptors>,
+    begin: impl FnOnce() -> Result<Weak<dyn Cancels>, Failure>,
+) -> Result<c_int, Failure> {
     if place.is_null() {
         return begin().map(|_| 0);
     }
     // Before anything is lent, since there may be no handle left.
-    let handle = handles::insert(Operation(None))?;
+    let handle = handles::insert(Operation(None, descriptors))?;
     match begin() {
         Ok(cancels) => {
             let begun = |operation: &mut Operation| {
@@ -74,6 +92,12 @@ pub(crate) unsafe fn begin(
     }
 }
 
+/// Those that a handle has.
+pub(crate) fn descriptors(operation: handoff_operation) -> Result<Descriptors, Failure> {
+    let Operation(_, descriptors) = handles::get(operation)?;
+    descriptors.ok_or_else(|| Failure::invalid("the operation receives no message"))
+}
+
 /// Asks for an operation to end early: it ends with `-ECANCELED`, or as it would have if this comes too late. On a
 /// stream, a send that stopped midway breaks the stream.
 ///
@@ -81,7 +105,7 @@ pub(crate) unsafe fn begin(
 #[unsafe(no_mangle)]
 pub extern "C" fn handoff_cancel(operation: handoff_operation) -> c_int {
     enter(|| {
-        let Operation(cancels) = handles::get(operation)?;
+        let Operation(cancels, _) = handles::get(operation)?;
         if let Some(cancels) = cancels.and_then(|cancels| cancels.upgrade()) {
             cancels.cancel();
         }

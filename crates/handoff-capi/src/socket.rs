@@ -1,13 +1,14 @@
 //! Sockets, and sends one by one.
 
 use std::cell::RefCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{OsStr, c_int, c_void};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::ptr;
 use std::rc::{Rc, Weak};
 
-use handoff::{Buffer, Engine, Frozen, OnLoan, Receipt, Returned, Sent, Span};
+use handoff::{Buffer, Engine, Frozen, OnLoan, Receipt, Returned, Sent, Span, UnixAddress};
 
 use crate::boundary::{Failure, bytes, done, enter, owned};
 use crate::driver::{self, State, sized};
@@ -43,7 +44,7 @@ pub struct handoff_send_options {
     pub header: *const c_void,
     /// How many they are.
     pub header_length: usize,
-    /// Where a datagram goes: a `struct sockaddr_in` or `sockaddr_in6`. NULL on a socket that is connected.
+    /// Where a datagram goes: a `struct sockaddr_in`, `sockaddr_in6` or `sockaddr_un`. NULL on a socket that is connected.
     pub address: *const c_void,
     /// The size of the address.
     pub address_length: usize,
@@ -53,6 +54,10 @@ pub struct handoff_send_options {
     pub segment: u32,
     /// Always 0.
     pub reserved: u32,
+    /// Descriptors that go with the message, on a Unix socket. They are duplicated when the call is made, and stay yours.
+    pub descriptors: *const c_int,
+    /// How many they are, at most 253.
+    pub descriptor_count: usize,
 }
 
 impl Default for handoff_send_options {
@@ -67,6 +72,8 @@ impl Default for handoff_send_options {
             group: 0,
             segment: 0,
             reserved: 0,
+            descriptors: ptr::null(),
+            descriptor_count: 0,
         }
     }
 }
@@ -168,7 +175,8 @@ pub unsafe extern "C" fn handoff_send(
 /// What a send is told beside its payload.
 struct How<'a> {
     header: &'a [u8],
-    address: Option<SocketAddr>,
+    descriptors: Vec<BorrowedFd<'a>>,
+    address: Option<Address>,
     segment: Option<usize>,
     more: bool,
     tell_sent: bool,
@@ -192,6 +200,8 @@ impl How<'_> {
         let header = unsafe { bytes(header, header_length, HANDOFF_MAX_HEADER, "header") }?;
         // SAFETY: the caller vouches for it.
         let address = unsafe { address(options.address, options.address_length) }?;
+        // SAFETY: the caller vouches for it.
+        let descriptors = unsafe { descriptors(options.descriptors, options.descriptor_count) }?;
         let tell_sent = options.flags & HANDOFF_SEND_TELL_SENT != 0;
         let group = match options.group {
             0 => None,
@@ -202,6 +212,7 @@ impl How<'_> {
         };
         Ok(Self {
             header,
+            descriptors,
             address,
             segment: (options.segment != 0).then_some(options.segment as usize),
             more: options.flags & HANDOFF_SEND_MORE != 0,
@@ -223,8 +234,13 @@ impl How<'_> {
             if !self.header.is_empty() {
                 message = message.header(self.header);
             }
-            if let Some(address) = self.address {
-                message = message.to(address);
+            match &self.address {
+                Some(Address::Internet(address)) => message = message.to(*address),
+                Some(Address::Unix(name)) => message = message.to_unix(name),
+                None => {}
+            }
+            if !self.descriptors.is_empty() {
+                message = message.descriptors(&self.descriptors);
             }
             if let Some(bytes) = self.segment {
                 message = message.segment(bytes);
@@ -253,20 +269,71 @@ impl How<'_> {
 
 /// # Safety
 ///
+/// So many numbers are there.
+unsafe fn descriptors<'a>(
+    place: *const c_int,
+    count: usize,
+) -> Result<Vec<BorrowedFd<'a>>, Failure> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if place.is_null() || count > 253 {
+        return Err(Failure::invalid("descriptors are NULL, or more than 253"));
+    }
+    // SAFETY: the caller vouches for it.
+    let numbers = unsafe { std::slice::from_raw_parts(place, count) };
+    let borrowed = numbers.iter().map(|number| {
+        // SAFETY: a call on any number.
+        if unsafe { libc::fcntl(*number, libc::F_GETFD) } < 0 {
+            return Err(Failure::new(libc::EBADF, format!("{number} is no open descriptor")));
+        }
+        // SAFETY: it is open, and the caller keeps it so during the call.
+        Ok(unsafe { BorrowedFd::borrow_raw(*number) })
+    });
+    borrowed.collect()
+}
+
+/// An address of one of the families.
+#[derive(Debug)]
+pub(crate) enum Address {
+    Internet(SocketAddr),
+    Unix(UnixAddress),
+}
+
+/// The name in a `struct sockaddr_un` of so many bytes.
+fn unix_name(given: &[u8]) -> Result<Address, Failure> {
+    let name = &given[size_of::<libc::sa_family_t>()..];
+    let name = match name {
+        [] => Ok(UnixAddress::unnamed()),
+        [0, name @ ..] => UnixAddress::abstract_name(name),
+        path => {
+            let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
+            UnixAddress::path(OsStr::from_bytes(path))
+        }
+    };
+    Ok(Address::Unix(name?))
+}
+
+/// # Safety
+///
 /// The address is NULL or as long as is said.
 pub(crate) unsafe fn address(
     address: *const c_void,
     length: usize,
-) -> Result<Option<SocketAddr>, Failure> {
+) -> Result<Option<Address>, Failure> {
     let whole = size_of::<socket2::SockAddrStorage>();
     // SAFETY: the caller vouches for it.
     let given = unsafe { bytes(address, length, whole, "address") }?;
     if address.is_null() {
         return Ok(None);
     }
+    let family = given.first_chunk().map(|family| libc::sa_family_t::from_ne_bytes(*family));
+    if family == Some(libc::AF_UNIX as libc::sa_family_t) {
+        return unix_name(given).map(Some);
+    }
     if length < size_of::<libc::sockaddr_in>() {
         return Err(Failure::invalid(
-            "the address is no sockaddr_in or sockaddr_in6 by its length",
+            "the address is no sockaddr_in, sockaddr_in6 or sockaddr_un by its family and length",
         ));
     }
     let mut storage = socket2::SockAddrStorage::zeroed();
@@ -276,11 +343,11 @@ pub(crate) unsafe fn address(
     let address = unsafe { socket2::SockAddr::new(storage, length as libc::socklen_t) };
     let address = address
         .as_socket()
-        .ok_or_else(|| Failure::invalid("the address is neither IPv4 nor IPv6"))?;
+        .ok_or_else(|| Failure::invalid("the address is neither IPv4, IPv6 nor of Unix"))?;
     if address.is_ipv6() && length < size_of::<libc::sockaddr_in6>() {
         return Err(Failure::invalid("the address is IPv6, and shorter than a sockaddr_in6"));
     }
-    Ok(Some(address))
+    Ok(Some(Address::Internet(address)))
 }
 
 /// Follows a send to its end; `event` says what it is about.
@@ -328,7 +395,7 @@ async fn over<B: Lent>(
 }
 
 /// Begins to connect a socket that is attached: `HANDOFF_EVENT_CONNECTED` tells the end. `address` is a
-/// `struct sockaddr_in` or `sockaddr_in6`. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to
+/// `struct sockaddr_in`, `sockaddr_in6` or `sockaddr_un`. `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to
 /// be closed in any case.
 ///
 /// Returns 0, or a negative error number.
@@ -350,7 +417,11 @@ pub unsafe extern "C" fn handoff_connect(
         let to = to.ok_or_else(|| Failure::invalid("the address is NULL"))?;
         let it = handles::get::<Rc<Socket>>(socket)?;
         let begin = || {
-            let connecting = Rc::new(RefCell::new(it.socket.connect(to)?));
+            let connecting = match &to {
+                Address::Internet(address) => it.socket.connect(*address),
+                Address::Unix(name) => it.socket.connect_unix(name),
+            };
+            let connecting = Rc::new(RefCell::new(connecting?));
             let cancels = Rc::downgrade(&connecting);
             let state = Rc::downgrade(&it.state);
             let mut event = handoff_event::new(HANDOFF_EVENT_CONNECTED, user_data);

@@ -40,24 +40,33 @@ pub fn machine_ends() -> bool {
             .is_ok_and(|said| said.stdout.starts_with(b"stopping"))
 }
 
-/// The one socket that systemd has opened for this process, at the first call.
+/// The one socket that systemd has opened for this process, at the first call of this or of [`sockets`].
 ///
 /// # Errors
 ///
 /// If there are several.
 pub fn socket() -> Result<Option<OwnedFd>, Failure> {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
-    if TAKEN.swap(true, Ordering::AcqRel) {
-        return Ok(None);
-    }
-    let passed = sd_notify::listen_fds()
-        .map_err(|error| Failure::failed(format!("the sockets that systemd passes: {error}")))?;
-    // SAFETY: systemd has opened them for this process, and they are taken once.
-    let mut passed: Vec<_> = passed.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
+    let mut passed = sockets()?;
     match passed.len() {
         0 | 1 => Ok(passed.pop()),
         many => Err(Failure::usage(format!(
             "systemd passes {many} sockets, and one is listened on: leave one address in the .socket unit"
         ))),
     }
+}
+
+/// All sockets that systemd has opened for this process, at the first call.
+///
+/// # Errors
+///
+/// What it says of them that makes no sense.
+pub fn sockets() -> Result<Vec<OwnedFd>, Failure> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::AcqRel) {
+        return Ok(Vec::new());
+    }
+    let passed = sd_notify::listen_fds()
+        .map_err(|error| Failure::failed(format!("the sockets that systemd passes: {error}")))?;
+    // SAFETY: systemd has opened them for this process, and they are taken once.
+    Ok(passed.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect())
 }

@@ -1,17 +1,17 @@
 //! What became of a request, for a log.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use handoff::Client;
 use http::{Request, StatusCode};
 
 /// A request that is over. [`Server::observing`](crate::Server::observing) hands it out.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
-    /// The client's address.
-    pub peer: SocketAddr,
+    /// The client.
+    pub peer: Client,
     /// The request without its body; `None` for what was no request and was refused.
     pub request: Option<&'a Request<()>>,
     /// The status of the answer; `None` if none had begun.

@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::rc::Rc;
 
 use handoff::Driver;
@@ -12,6 +11,7 @@ use crate::date::Dates;
 use crate::limits::Limits;
 use crate::registry::Registry;
 use crate::served::Counters;
+use crate::who::Who;
 
 /// Operations of the driver that each connection may always have: a receive, and a send.
 const SHARE: usize = 2;
@@ -22,7 +22,7 @@ pub(crate) struct Common {
     pub(crate) dates: Dates,
     pub(crate) counters: Rc<Counters>,
     /// How many connections each client has.
-    pub(crate) clients: RefCell<HashMap<IpAddr, usize>>,
+    pub(crate) clients: RefCell<HashMap<Who, usize>>,
     /// Their places.
     pub(crate) registry: Rc<Registry>,
     /// Who hears of answers.

@@ -3,14 +3,14 @@
 use std::cell::Cell;
 use std::fmt::Display;
 use std::future::poll_fn;
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
-use handoff::{Driver, Error, Socket};
+use handoff::{Client, Driver, Error, Socket};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
@@ -35,7 +35,7 @@ const DISCARDED: u64 = 64 << 10;
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: u64 = 16 << 20;
 
-/// The address of the client: an extension of each request.
+/// Who the client is, by address or by process: an extension of each request.
 ///
 /// ```
 /// use axum::{Extension, Router, routing::get};
@@ -45,7 +45,7 @@ const LINGER_BYTES: u64 = 16 << 20;
 ///     Router::new().route("/", get(async |Extension(Peer(address)): Extension<Peer>| address.to_string()));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer(pub SocketAddr);
+pub struct Peer(pub Client);
 
 /// What comes after a request.
 enum Next {
@@ -85,7 +85,7 @@ impl Drop for Answering<'_> {
 /// Tells an observer what became of a request, also if its connection is dropped midway.
 struct Watched<'a> {
     common: &'a Common,
-    peer: SocketAddr,
+    peer: Client,
     terms: &'a Terms<'a>,
     request: Option<Request<()>>,
     loans: Rc<Loans>,
@@ -97,7 +97,7 @@ impl<'a> Watched<'a> {
     /// `None` if nobody observes.
     fn new(
         common: &'a Common,
-        peer: SocketAddr,
+        peer: Client,
         terms: &'a Terms<'a>,
         request: Option<Request<()>>,
         output: &Output,
@@ -180,7 +180,7 @@ struct Connection<'a> {
     stopping: &'a Cell<bool>,
     driver: &'a Driver,
     socket: Socket,
-    peer: SocketAddr,
+    peer: Client,
     idle: Idle,
     registration: Registration,
     input: Input,
@@ -191,7 +191,7 @@ struct Connection<'a> {
 pub(crate) async fn serve<S, B>(
     common: Rc<Common>,
     socket: Socket,
-    peer: SocketAddr,
+    peer: Client,
     mut service: S,
     stop: impl Future<Output = ()>,
 ) where

@@ -39,6 +39,7 @@ mod room;
 mod served;
 mod server;
 mod stops;
+mod who;
 pub mod wire;
 
 pub use answered::Answered;

@@ -6,10 +6,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+
+use handoff::Client;
 
 /// A connection that waits for less may have a request on its way.
 const RIPE: Duration = Duration::from_secs(1);
@@ -22,7 +23,7 @@ pub(crate) struct Registry {
 }
 
 struct Entry {
-    peer: SocketAddr,
+    peer: Client,
     /// It waits for a request since then.
     idle_since: Cell<Option<Instant>>,
     ended: Cell<bool>,
@@ -30,7 +31,7 @@ struct Entry {
 }
 
 impl Registry {
-    pub(crate) fn register(self: &Rc<Self>, peer: SocketAddr) -> Registration {
+    pub(crate) fn register(self: &Rc<Self>, peer: Client) -> Registration {
         self.made.update(|made| made + 1);
         let number = self.made.get();
         let (idle_since, ended, waker) = Default::default();
@@ -52,7 +53,7 @@ impl Registry {
     }
 
     /// Ends the connection that has waited longest; whose it was.
-    pub(crate) fn end_longest(&self) -> Option<SocketAddr> {
+    pub(crate) fn end_longest(&self) -> Option<Client> {
         let entry = self.longest()?;
         entry.idle_since.set(None);
         entry.ended.set(true);
@@ -110,7 +111,10 @@ mod tests {
     #[test]
     fn the_one_that_waits_longest_is_ended_and_no_other() {
         let registry = Rc::<Registry>::default();
-        let registrations = [1, 2, 3].map(|port| registry.register(([127, 0, 0, 1], port).into()));
+        let registrations = [1, 2, 3].map(|port| {
+            let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+            registry.register(address.into())
+        });
         let Some(early) = Instant::now().checked_sub(2 * RIPE) else { return };
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(registry.end_longest(), None);
@@ -119,7 +123,7 @@ mod tests {
         registrations[1].mark_idle(early);
         registrations[2].mark_idle(early - RIPE);
         registrations[2].mark_busy();
-        assert_eq!(registry.end_longest().map(|peer| peer.port()), Some(2));
+        assert_eq!(registry.end_longest().and_then(|peer| peer.address()?.port().into()), Some(2));
         assert_eq!(registry.end_longest(), None);
         let ended = registrations
             .each_ref()

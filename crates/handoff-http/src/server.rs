@@ -3,7 +3,6 @@
 use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::future::{Pending, pending, poll_fn};
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use handoff::{Driver, Error, Listener, Result, Socket};
+use handoff::{Client, Driver, Error, Listeners, Result, Socket};
 use http::{Request, Response};
 use http_body::Body;
 use rustix::net::sockopt::{set_tcp_nodelay, set_tcp_user_timeout};
@@ -28,6 +27,7 @@ use crate::limits::Limits;
 use crate::request_body::RequestBody;
 use crate::served::Served;
 use crate::stops::Stops;
+use crate::who::Who;
 
 /// Pause after a failed accept that does not say when it ends.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -62,7 +62,7 @@ const QUIET: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Server {
     common: Rc<Common>,
-    admits: Rc<dyn Fn(SocketAddr) -> bool>,
+    admits: Rc<dyn Fn(Client) -> bool>,
 }
 
 impl Server {
@@ -77,7 +77,7 @@ impl Server {
     /// Serves only clients for which `admits` returns true. [`Server::serve`] asks after accepting a connection, and
     /// closes the others at once ([`Served::turned_away`]): they do not count towards [`Limits::connections`].
     #[must_use]
-    pub fn admitting(self, admits: impl Fn(SocketAddr) -> bool + 'static) -> Self {
+    pub fn admitting(self, admits: impl Fn(Client) -> bool + 'static) -> Self {
         Self { admits: Rc::new(admits), ..self }
     }
 
@@ -100,13 +100,13 @@ impl Server {
         self.common.unlent.as_deref()
     }
 
-    /// Serves the connections of a listener until `stop` ends. Then it accepts no more, idle connections
+    /// Serves the connections of a listener, or of several ([`Listeners`]: of TCP and of Unix sockets), until `stop` ends. Then it accepts no more, idle connections
     /// end, and requests under way have [`Limits::grace`]. Dropping it ends everything at once.
     ///
     /// Failures to accept are logged, and it goes on.
     pub async fn serve<S, B>(
         &self,
-        mut listener: Listener,
+        listener: impl Into<Listeners>,
         service: S,
         stop: impl Future<Output = ()>,
     ) where
@@ -115,6 +115,7 @@ impl Server {
         B: Body<Data = Bytes>,
         B::Error: Display,
     {
+        let mut listener = listener.into();
         let (limits, driver) = (&self.common.limits, &self.common.driver);
         let most = self.common.most;
         if most < limits.connections {
@@ -129,10 +130,12 @@ impl Server {
         let stops = Rc::<Stops>::default();
         let mut open = Connections::new();
         // Accepted sockets inherit it.
-        if let Err(error) = set_tcp_nodelay(&listener, true) {
-            tracing::info!(%error, "small answers may wait for earlier ones");
+        for listener in listener.of_tcp() {
+            if let Err(error) = set_tcp_nodelay(listener, true) {
+                tracing::info!(%error, "small answers may wait for earlier ones");
+            }
+            limit_stalls(listener, limits.stall);
         }
-        limit_stalls(&listener, limits.stall);
         let registry = &self.common.registry;
         'serving: loop {
             // Somebody leaves, or has waited for long enough to leave for the next.
@@ -143,7 +146,8 @@ impl Server {
                     break 'serving;
                 }
             }
-            let accepting = select(&mut stop, listener.accept());
+            let next = pin!(listener.accept());
+            let accepting = select(&mut stop, next);
             match open.beside(accepting).await {
                 Either::Left(_) => break,
                 Either::Right((Ok((_, peer)), _)) if !(self.admits)(peer) => {
@@ -196,12 +200,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the socket is not TCP. [`Error::Busy`] when as many connections are served as
+    /// When the socket is neither of TCP nor a Unix stream. [`Error::Busy`] when as many connections are served as
     /// [`Limits::connections`] and the driver's room allow; the connection is then closed.
     pub async fn serve_connection<S, B>(
         &self,
         socket: Socket,
-        peer: SocketAddr,
+        peer: impl Into<Client>,
         service: S,
         stop: impl Future<Output = ()>,
     ) -> Result<()>
@@ -211,9 +215,12 @@ impl Server {
         B: Body<Data = Bytes>,
         B::Error: Display,
     {
-        set_tcp_nodelay(&socket, true)
-            .map_err(|_| Error::Invalid("HTTP is served on a TCP connection"))?;
-        limit_stalls(&socket, self.common.limits.stall);
+        let peer = peer.into();
+        if let Client::Tcp(_) = peer {
+            set_tcp_nodelay(&socket, true)
+                .map_err(|_| Error::Invalid("HTTP is served on a TCP connection"))?;
+            limit_stalls(&socket, self.common.limits.stall);
+        }
         if self.common.counters.read().open >= self.common.most as u64 {
             self.common.counters.write(|served| served.turned_away += 1);
             return Err(Error::Busy { limit: self.common.driver.in_flight_limit() });
@@ -226,7 +233,7 @@ impl Server {
     fn connection<S, B>(
         &self,
         socket: Socket,
-        peer: SocketAddr,
+        peer: Client,
         counted: Open,
         service: S,
         stop: impl Future<Output = ()>,
@@ -284,13 +291,13 @@ fn tell(what: &'static str, of: &dyn Display) {
 /// A connection that is counted as open, for its client too.
 struct Open {
     common: Rc<Common>,
-    client: IpAddr,
+    client: Who,
 }
 
 impl Open {
     /// Whether a client has less than `most`, which is counted if not.
-    fn may_enter(common: &Common, peer: SocketAddr, most: usize) -> bool {
-        let client = peer.ip().to_canonical();
+    fn may_enter(common: &Common, peer: Client, most: usize) -> bool {
+        let client = Who::from(peer);
         let may = common.clients.borrow().get(&client).copied().unwrap_or(0) < most;
         if !may {
             common.counters.write(|served| served.turned_away += 1);
@@ -299,8 +306,8 @@ impl Open {
     }
 
     /// Counts a connection.
-    fn enter(common: &Rc<Common>, peer: SocketAddr) -> Self {
-        let client = peer.ip().to_canonical();
+    fn enter(common: &Rc<Common>, peer: Client) -> Self {
+        let client = Who::from(peer);
         *common.clients.borrow_mut().entry(client).or_default() += 1;
         common.counters.write(|served| {
             served.connections += 1;

@@ -64,7 +64,7 @@ impl fmt::Display for Address {
 /// What is wrong with an address, in one line that says what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct AddressError(String);
+pub struct AddressError(pub(crate) String);
 
 impl Address {
     /// Takes an argument of the command line apart.

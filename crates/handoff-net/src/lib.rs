@@ -10,6 +10,7 @@
 pub mod address;
 pub mod arrived;
 pub mod deadline;
+pub mod listening;
 pub mod nic;
 pub mod path;
 pub mod rds;

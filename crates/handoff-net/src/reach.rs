@@ -231,6 +231,16 @@ impl Listener {
         if let Some(passed) = service::socket()? {
             return Self::passed(passed.into(), from);
         }
+        Self::listen_at(endpoint, family, from, deadline)
+    }
+
+    /// As [`bind`](Self::bind), at the endpoint in any case.
+    pub(crate) fn listen_at(
+        endpoint: &Endpoint,
+        family: Family,
+        from: &[IpNet],
+        deadline: Deadline<'_>,
+    ) -> Result<Self, Failure> {
         let addresses = if endpoint.host.is_empty() {
             let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, endpoint.port));
             let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, endpoint.port));
@@ -255,12 +265,12 @@ impl Listener {
         Err(Failure::failed(format!("can't listen on {endpoint}: {}", errors.join("; "))))
     }
 
-    fn passed(socket: Socket, from: &[IpNet]) -> Result<Self, Failure> {
+    pub(crate) fn passed(socket: Socket, from: &[IpNet]) -> Result<Self, Failure> {
         let listens = socket.is_listener().unwrap_or_default()
             && socket.local_addr().is_ok_and(|address| address.as_socket().is_some());
         if !listens {
             return Err(Failure::usage(
-                "the socket that systemd passes does not listen for TCP: ListenStream= in its .socket unit takes a \
+                "a socket that systemd passes does not listen for TCP: ListenStream= in its .socket unit takes a \
                  port or ADDR:PORT",
             ));
         }

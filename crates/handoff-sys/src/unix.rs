@@ -1,9 +1,12 @@
 //! Unix sockets.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
 
 use crate::sockopt;
+
+/// Of `asm-generic/socket.h`.
+const SO_PEERPIDFD: i32 = 77;
 
 /// Who is at the other end of a connection (`struct ucred`).
 #[repr(C)]
@@ -29,6 +32,17 @@ unsafe impl sockopt::Plain for Credentials {}
 /// The kernel's.
 pub fn peer(connection: BorrowedFd<'_>) -> io::Result<Credentials> {
     sockopt::get(connection, libc::SOL_SOCKET, libc::SO_PEERCRED)
+}
+
+/// The process of the same, as a descriptor that stays with it (`SO_PEERPIDFD`, Linux 6.5). The kernel closes it on exec.
+///
+/// # Errors
+///
+/// The kernel's; `ENOPROTOOPT` before 6.5.
+pub fn peer_pidfd(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let fd: i32 = sockopt::get(connection, libc::SOL_SOCKET, SO_PEERPIDFD)?;
+    // SAFETY: the kernel has made the descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]

@@ -84,6 +84,24 @@ pub enum Error {
         /// What limits it, in words.
         limit: String,
     },
+    /// Somebody has the name that a Unix socket was to have, or something else is there.
+    #[error("{name} is in use, {why}: choose another name, or end who has it")]
+    NameInUse {
+        /// The name, as `unix:...`.
+        name: String,
+        /// By whom or what, in words.
+        why: &'static str,
+    },
+    /// A message had more descriptors than there was room for. All that came with it are closed; its bytes are in the
+    /// buffer.
+    #[error(
+        "a message of {received} bytes came with more descriptors than there was room for, and all of them are closed: \
+         ask for as many as the peer sends, and allow more open files (ulimit -n)"
+    )]
+    DescriptorsCut {
+        /// Bytes of the message.
+        received: usize,
+    },
     /// An earlier send on the stream stopped midway, so nothing may follow it.
     #[error("the stream is broken: an earlier send on it ended after {sent} of {total} bytes")]
     StreamBroken {
@@ -223,6 +241,8 @@ impl From<Error> for io::Error {
             Error::StreamEnded { .. } => io::ErrorKind::UnexpectedEof,
             Error::ReceivedLost { .. } | Error::Tls { .. } => io::ErrorKind::InvalidData,
             Error::Canceled { .. } => io::ErrorKind::Interrupted,
+            Error::NameInUse { .. } => io::ErrorKind::AddrInUse,
+            Error::DescriptorsCut { .. } => io::ErrorKind::InvalidData,
             Error::OtherProcess | Error::DriverGone | Error::ThreadGone => {
                 io::ErrorKind::NotConnected
             }

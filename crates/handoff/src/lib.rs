@@ -32,6 +32,7 @@
 //! | read and write files | [`File`] |
 //! | carry all bytes of a file or stream on | [`Route`], [`Socket::send_file`] |
 //! | connect and listen | [`Driver::connect`], [`Driver::listen`] |
+//! | use Unix sockets, pass descriptors | [`Driver::connect_unix`], [`Driver::listen_unix`], [`Message::descriptors`], [`Socket::receive_message`] |
 //! | have buffers that come back by themselves | [`BufferPool`] |
 //! | give up in time | [`Driver::timeout`], [`Driver::cancel_after`] |
 //! | know what was copied | [`Receipt`], [`Tally`], [`Receiver::tally`], [`Carried`] |
@@ -68,6 +69,7 @@ pub mod tls;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod transfer;
+mod unix;
 
 pub use driver::builder::{DriverBuilder, RingUse};
 pub use driver::{Driver, Wait};
@@ -106,10 +108,14 @@ pub use socket::connect::Connecting;
 pub use socket::group::{Group, GroupOnLoan};
 pub use socket::lane::Lane;
 pub use socket::listen::{Accepting, Listener};
+pub use socket::listeners::{Client, Listeners};
+pub use socket::message::{ReceivedMessage, ReceivingMessage};
 pub use socket::receive::{NextSpan, Receiver, SpansThere};
 pub use socket::receive_dma_buf::{DmaBufReceiver, NextDmaBufSpan};
 pub use socket::receive_mapped::{MappedReceiver, NextMappedSpan};
 pub use socket::send::{Finished, Finishing, Message, OnLoan, Sending, Sent};
+pub use socket::unix::{AcceptingUnix, UnixListener};
 pub use transfer::{Readiness, Transfer, Transferred};
+pub use unix::{Credentials, UnixAddress, UnixKind};
 
 pub use self::core::LoanStats;

@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::marker::PhantomData;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+
+use socket2::SockAddr;
 
 use crate::core::Core;
 use crate::engine::transfer;
@@ -85,7 +86,7 @@ fn take<B: Lendable>(core: &Core, key: Key) -> Option<Transferred<B>> {
     Some(Transferred { result, buffer: B::from_loan(loan) })
 }
 
-fn start<A: Awaited<Key = Key>>(driver: &Rc<Reactor>, op: TransferOp) -> Handle<A> {
+pub(crate) fn start<A: Awaited<Key = Key>>(driver: &Rc<Reactor>, op: TransferOp) -> Handle<A> {
     let key = driver.core.records.borrow_mut().insert(|| Op::Transfer(op));
     transfer::begin(&driver.core, key);
     Handle::new(Rc::clone(driver), key)
@@ -180,11 +181,11 @@ impl Awaited for Over {
 pub(crate) fn connect(
     driver: &Rc<Reactor>,
     socket: &Rc<SocketShared>,
-    address: SocketAddr,
+    address: SockAddr,
 ) -> Result<Handle<Over>> {
     driver.core.check_room()?;
     let mut op = lending_nothing(Attached::Socket(Rc::clone(socket)), true, Direction::Connect);
-    op.address = Some(Box::new(address.into()));
+    op.address = Some(Box::new(address));
     Ok(start(driver, op))
 }
 

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use handoff::{
-    Buffer, BufferPool, Driver, Engine, GroupOnLoan, Lane, Payload, Region, Socket, Wait,
+    Buffer, BufferPool, Driver, Engine, GroupOnLoan, Lane, Payload, Region, Socket, UnixKind, Wait,
 };
 
 struct Counting;
@@ -221,4 +221,45 @@ fn bytes_are_lent_without_an_allocation() {
         take_turns(500);
         assert_eq!(allocations() - before, 0, "{engine}");
     }
+}
+
+#[test]
+fn unix_sockets_send_and_receive_without_an_allocation() {
+    for ring in [handoff::RingUse::Prefer, handoff::RingUse::Avoid] {
+        let driver = Driver::builder().ring(ring).build().unwrap();
+        for kind in [UnixKind::Stream, UnixKind::Datagram, UnixKind::Seqpacket] {
+            let (near, far) = driver.unix_pair(kind).unwrap();
+            let mut region = Region::anonymous(1 << 16).unwrap();
+            let buffers = (region.take(4_000).unwrap(), region.take(4_000).unwrap());
+            let buffers = messages(&driver, &near, &far, buffers, 10);
+            let before = allocations();
+            messages(&driver, &near, &far, buffers, 1_000);
+            assert_eq!(allocations() - before, 0, "{kind:?}");
+        }
+    }
+}
+
+/// Sends and receives so many messages.
+fn messages(
+    driver: &Driver,
+    near: &Socket,
+    far: &Socket,
+    (mut sent, mut room): (Buffer, Buffer),
+    count: usize,
+) -> (Buffer, Buffer) {
+    for _ in 0..count {
+        // It is there before, as a wait of epoll allocates.
+        sent = one_by_one(driver, near, sent, 1);
+        let mut receiving = far.receive_message(room, 4).unwrap();
+        let message = loop {
+            match receiving.try_take() {
+                Ok(message) => break message,
+                Err(again) => receiving = again,
+            }
+            driver.turn(Wait::Event).unwrap();
+        };
+        assert_eq!(message.result.unwrap(), 4_000);
+        room = message.buffer;
+    }
+    (sent, room)
 }

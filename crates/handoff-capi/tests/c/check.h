@@ -42,6 +42,7 @@ void group_cases(uint32_t ring);
 void connection_cases(uint32_t ring);
 void visit_cases(uint32_t ring);
 void into_cases(uint32_t ring);
+void unix_cases(uint32_t ring);
 void lane_cases(void);
 void file_cases(uint32_t ring);
 void route_cases(uint32_t ring);

@@ -95,6 +95,8 @@ int main(void)
 	file_cases(HANDOFF_RING_AVOID);
 	route_cases(HANDOFF_RING_PREFER);
 	route_cases(HANDOFF_RING_AVOID);
+	unix_cases(HANDOFF_RING_PREFER);
+	unix_cases(HANDOFF_RING_AVOID);
 	lane_cases();
 	fork_cases(HANDOFF_RING_PREFER);
 	fork_cases(HANDOFF_RING_AVOID);

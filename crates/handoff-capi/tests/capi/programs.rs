@@ -145,6 +145,34 @@ fn the_page_quotes_the_echo_server() {
 }
 
 #[test]
+fn the_example_prints_a_file_that_is_passed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = example("receive_file", AS_TOLD, directory.path());
+    let socket = directory.path().join("socket");
+    let mut receiver = Command::new(&program);
+    receiver.arg(&socket).env("ASAN_OPTIONS", "detect_leaks=0").stdout(Stdio::piped());
+    let mut receiver = Server(receiver.spawn().expect("starts"));
+    let mut output = BufReader::new(receiver.0.stdout.take().expect("is piped"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("says where");
+    let file = directory.path().join("file");
+    fs::write(&file, "what is in it").expect("written");
+    let driver = handoff::Driver::new().expect("a driver");
+    let pass = async {
+        let name = handoff::UnixAddress::path(&socket)?;
+        let near = driver.connect_unix(&name, handoff::UnixKind::Seqpacket)?.await?;
+        let file = fs::File::open(&file).expect("is there").into();
+        let message = near.message(handoff::Buffer::from(vec![0])).give_descriptors(vec![file]);
+        message.send().map_err(|refused| refused.error)?.await?.sent
+    };
+    driver.block_on(pass).expect("turns").expect("is passed");
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("reads");
+    assert_eq!(rest, "what is in it");
+    assert!(!socket.exists());
+}
+
+#[test]
 fn the_echo_server_of_the_examples_echoes() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = example("echo", AS_TOLD, directory.path());

@@ -11,7 +11,7 @@ use futures_util::future::{Either, select};
 use handoff::{Driver, Executor, Readiness};
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock};
-use handoff_net::reach::Listener;
+use handoff_net::listening::{Listening, lets_in};
 
 use super::args::Args;
 use super::connection;
@@ -73,7 +73,7 @@ fn readable(driver: &Driver, end: UnixStream) -> Result<Readiness, Failure> {
 pub(super) async fn run(
     relay: &Rc<Relay>,
     executor: &Executor,
-    listener: Listener,
+    listener: Listening,
     args: &Args,
     ends: Ends<'_>,
 ) -> Result<(), Failure> {
@@ -106,7 +106,7 @@ pub(super) async fn run(
 async fn accept(
     relay: &Rc<Relay>,
     executor: &Executor,
-    listener: Listener,
+    listener: Listening,
     args: &Args,
     limit: &ConnectionLimit,
 ) -> Result<(), Failure> {
@@ -121,7 +121,7 @@ async fn accept(
         };
         match accepted {
             Ok((client, peer)) => {
-                if !allow_list.lets_in(peer) {
+                if !lets_in(&allow_list, peer) {
                     continue;
                 }
                 let Some(counted) = relay.counters.enter(peer, args.max_per_client) else {

@@ -18,6 +18,8 @@ Examples:
   handoff relay --from 192.0.2.0/24 --max-per-client 20 tcp-listen://:8080 tcp://host:80
   handoff relay --idle 30 --least-rate 1k tcp-listen://:8080 tcp://host:80
   handoff relay --nic eth0 --threads 4 tcp-listen://:8080 tcp://host:80   one queue, four rings
+  handoff relay unix:/run/app.sock tcp://host:80            clients by a Unix socket
+  handoff relay tcp-listen://:8080 unix:/run/app.sock --listen unix:@app   two places to wait, a Unix target
   handoff relay --connections 1 --json tcp-listen://:9000 tcp://host:9000   one, and its report
 
 Payload goes from socket to socket without being read into memory: lent from the receive queue
@@ -31,13 +33,17 @@ those under way --grace seconds, and prints its report.";
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
     /// Where to wait for connections: tcp-listen://[addr]:port (port 0 takes a free one, and the command
-    /// prints it)
+    /// prints it), unix:/path or unix:@name (an abstract name). Sockets that systemd passes are used instead
     #[arg(value_name = "LISTEN")]
     pub listen: OsString,
 
-    /// Where each connection goes on to: tcp://host:port
+    /// Where each connection goes on to: tcp://host:port, unix:/path or unix:@name
     #[arg(value_name = "TARGET")]
     pub target: OsString,
+
+    /// Where else to wait for connections, as LISTEN; may be repeated
+    #[arg(long = "listen", value_name = "LISTEN")]
+    pub beside: Vec<OsString>,
 
     /// Engine to pass payload on with
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]

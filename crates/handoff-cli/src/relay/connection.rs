@@ -1,13 +1,14 @@
 //! One connection: the target is reached, and a route carries each direction to its end.
 
-use std::net::{Shutdown, SocketAddr};
+use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, FutureExt as _, select};
-use handoff::{Engine, Error, Intake, Route, RouteEngine, RouteSource, Socket};
+use handoff::{Client, Engine, Error, Intake, Route, RouteEngine, RouteSource, Socket};
 use handoff_command::clock;
+use handoff_net::listening::Target;
 use handoff_net::reach;
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
@@ -21,12 +22,7 @@ pub(super) const AGAIN: Duration = Duration::from_millis(250);
 const CLOSING: Duration = Duration::from_secs(2);
 
 /// Serves a client to the end, and counts how it was.
-pub(super) async fn serve(
-    relay: Rc<Relay>,
-    client: Socket,
-    peer: SocketAddr,
-    mut counted: Counted,
-) {
+pub(super) async fn serve(relay: Rc<Relay>, client: Socket, peer: Client, mut counted: Counted) {
     match carry(&relay, client, &mut counted).await {
         Ok(()) => counted.ended_well(),
         Err(reason) => {
@@ -102,12 +98,12 @@ fn linger(socket: &Socket, time: Option<Duration>) {
 }
 
 /// A connection to the first address of the target that takes it. Without a descriptor it waits until others end.
-async fn connect(relay: &Relay) -> Result<(Socket, SocketAddr), String> {
+async fn connect(relay: &Relay) -> Result<(Socket, Target), String> {
     let (begin, timeout) = (Instant::now(), relay.connect_timeout);
     let mut errors = Vec::new();
     for address in &relay.target {
         let reached = loop {
-            match reach::connect_to(&relay.driver, *address, timeout).await {
+            match address.connect(&relay.driver, timeout).await {
                 Err(error @ Error::NoDescriptor { .. }) if begin.elapsed() < timeout => {
                     relay.counters.note(error.to_string());
                     clock::pass(&relay.driver, AGAIN).await;
@@ -118,7 +114,7 @@ async fn connect(relay: &Relay) -> Result<(Socket, SocketAddr), String> {
         match reached {
             Ok(socket) => {
                 relay.counters.reached();
-                return Ok((socket, *address));
+                return Ok((socket, address.clone()));
             }
             Err(error) => errors.push(format!("{address}: {}", reach::why(&error))),
         }

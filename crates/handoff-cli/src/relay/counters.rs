@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Instant, SystemTime};
 
-use handoff::{Route, RxQueue, Tally};
+use handoff::{Client, Route, RxQueue, Tally};
 use handoff_command::access_log::AccessLog;
 use handoff_command::rate_limit::RateLimit;
 use handoff_command::{output, progress};
 use handoff_net::arrived::Arrived;
+use handoff_net::listening::Target;
 use indicatif::ProgressBar;
 
 use super::log::Ended;
@@ -137,14 +138,17 @@ impl Counters {
     }
 
     /// A connection has come; `None` where its client has `most` already.
-    pub(super) fn enter(&self, client: SocketAddr, most: Option<u32>) -> Option<Counted> {
-        let mut clients = self.0.clients.borrow_mut();
-        let own = clients.entry(client.ip()).or_default();
-        if most.is_some_and(|most| *own >= most) {
-            self.0.counts.borrow_mut().turned_away += 1;
-            return None;
+    pub(super) fn enter(&self, client: Client, most: Option<u32>) -> Option<Counted> {
+        // A Unix socket is most often another server's, with many clients behind it.
+        if let Some(address) = client.address() {
+            let mut clients = self.0.clients.borrow_mut();
+            let own = clients.entry(address.ip()).or_default();
+            if most.is_some_and(|most| *own >= most) {
+                self.0.counts.borrow_mut().turned_away += 1;
+                return None;
+            }
+            *own += 1;
         }
-        *own += 1;
         self.0.open.set(self.0.open.get() + 1);
         let open = self.0.all.0.open.fetch_add(1, Relaxed) + 1;
         let mut counts = self.0.counts.borrow_mut();
@@ -227,9 +231,9 @@ impl Counters {
 /// A connection that is counted, until it is dropped.
 pub(super) struct Counted {
     counters: Counters,
-    client: SocketAddr,
+    client: Client,
     /// The address of the target that it reached.
-    target: Option<SocketAddr>,
+    target: Option<Target>,
     began: SystemTime,
     clock: Instant,
     up: Rc<Cell<u64>>,
@@ -251,7 +255,7 @@ enum End {
 
 impl Counted {
     /// It has reached the target at this address.
-    pub(super) fn reached(&mut self, target: SocketAddr) {
+    pub(super) fn reached(&mut self, target: Target) {
         self.target = Some(target);
     }
 
@@ -318,7 +322,7 @@ impl Drop for Counted {
                 log.write(&Ended {
                     began: self.began,
                     client: self.client,
-                    target: self.target,
+                    target: self.target.as_ref(),
                     up: self.up.get(),
                     down: self.down.get(),
                     seconds: self.clock.elapsed().as_secs_f64(),
@@ -328,7 +332,9 @@ impl Drop for Counted {
         }
         inner.open.set(inner.open.get() - 1);
         inner.all.0.open.fetch_sub(1, Relaxed);
-        if let Entry::Occupied(mut own) = inner.clients.borrow_mut().entry(self.client.ip()) {
+        if let Some(address) = self.client.address()
+            && let Entry::Occupied(mut own) = inner.clients.borrow_mut().entry(address.ip())
+        {
             *own.get_mut() -= 1;
             if *own.get() == 0 {
                 own.remove();

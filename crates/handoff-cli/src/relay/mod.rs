@@ -1,4 +1,4 @@
-//! `handoff relay`: TCP connections passed on to another address, payload by reference.
+//! `handoff relay`: connections over TCP and Unix sockets passed on to another address, payload by reference.
 //!
 //! Contracts:
 //! - each direction ends by itself: the end of one is passed on and the other goes on;
@@ -18,7 +18,6 @@ mod report;
 mod shared;
 mod worker;
 
-use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 
@@ -32,10 +31,9 @@ use handoff_command::descriptors::{self};
 use handoff_command::failure::Failed;
 use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, output};
-use handoff_net::address::{Address, Endpoint};
 use handoff_net::deadline::Deadline;
+use handoff_net::listening::{Listening, Place, Target};
 use handoff_net::nic::{self, Card};
-use handoff_net::reach::{self, Listener};
 use report::Report;
 use worker::{First, Turn, Worker};
 
@@ -46,7 +44,9 @@ use worker::{First, Turn, Worker};
 /// [`Failure::Usage`] for addresses that make no sense, [`Failure::NotPossible`] for an engine that was
 /// asked for and is missing, [`Failure::Stopped`] after a signal, when the report is out.
 pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
-    let (listen, target) = addresses(args)?;
+    let listen = std::iter::once(&args.listen).chain(&args.beside);
+    let places = listen.map(|text| Place::by_scheme(text).map_err(Failure::usage));
+    let places = places.collect::<Result<Vec<_>, _>>()?;
     if args.nic.is_some() && !matches!(args.engine, EngineName::Auto | EngineName::Memory) {
         return Err(Failure::usage("--nic receives into memory: use --engine auto or memory"));
     }
@@ -55,11 +55,24 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
     let family = args.addresses.family();
     let deadline = Deadline::new(&context.stop, Some(args.connect_timeout));
-    let target = reach::resolve(&target, family, deadline)?;
-    let listener = Listener::bind(&listen, family, args.addresses.from(), deadline)?;
-    let address = listener.address()?;
+    let target = Target::find(&args.target, family, deadline)?;
+    let by_unix = places.iter().any(|place| matches!(place, Place::Unix(_)))
+        || target.iter().any(|target| matches!(target, Target::Unix(_)));
+    if by_unix && args.engine == EngineName::GetBuf {
+        return Err(Failure::usage(
+            "--engine get-buf sends without copying, which Unix sockets cannot: use --engine auto or splice",
+        ));
+    }
+    let (listener, _files) = Listening::bind(&places, family, args.addresses.from(), deadline)?;
     let card = match &args.nic {
-        Some(name) => Some(nic::prepare(name, 1, nic::arriving_at(address))?),
+        Some(name) => {
+            let addresses = listener.addresses()?;
+            if addresses.is_empty() {
+                return Err(Failure::usage("--nic receives by TCP: give a tcp-listen:// address"));
+            }
+            let flows = addresses.into_iter().flat_map(nic::arriving_at).collect();
+            Some(nic::prepare(name, 1, flows)?)
+        }
         None => None,
     };
     let ended = relay(args, context, listener, target, card.as_ref());
@@ -73,13 +86,13 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
 fn relay(
     args: &Args,
     context: &Context,
-    listener: Listener,
-    target: Vec<SocketAddr>,
+    listener: Listening,
+    target: Vec<Target>,
     card: Option<&Card>,
 ) -> Result<(), Failure> {
     descriptors::allow_all();
     let clock = Clock::start();
-    let address = listener.address()?;
+    let (said, addresses) = (listener.said("tcp")?, listener.addresses()?);
     let mut listeners = Vec::new();
     for _ in 1..args.threads {
         listeners.push(listener.beside()?);
@@ -95,7 +108,7 @@ fn relay(
     let shared = Shared::new(context.json, log.clone());
     let limit = ConnectionLimit::new(args.connections)?;
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
-    let mut first = First { address, card, others: Vec::new() };
+    let mut first = First { said, addresses, card, others: Vec::new() };
     let mut turns = Vec::new();
     for _ in 1..args.threads {
         let (tell, told) = channel();
@@ -137,17 +150,4 @@ fn relay(
     }
     ended?;
     context.stop.check()
-}
-
-fn addresses(args: &Args) -> Result<(Endpoint, Endpoint), Failure> {
-    let parse = |text| Address::parse(text).map_err(Failure::usage);
-    match (parse(&args.listen)?, parse(&args.target)?) {
-        (Address::Listen(listen), Address::Connect(target)) => Ok((listen, target)),
-        (Address::Listen(_), other) => {
-            Err(Failure::usage(format!("TARGET is {other}; it must be tcp://host:port")))
-        }
-        (other, _) => {
-            Err(Failure::usage(format!("LISTEN is {other}; it must be tcp-listen://[addr]:port")))
-        }
-    }
 }

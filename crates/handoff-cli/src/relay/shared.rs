@@ -1,10 +1,10 @@
 //! What all connections of a thread share.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use handoff::{Driver, Intake, RouteEngine};
 use handoff_command::descriptors::Reserve;
+use handoff_net::listening::Target;
 
 use super::counters::Counters;
 
@@ -17,7 +17,7 @@ pub(super) struct Relay {
     /// What clients' payload is received from, where that is a NIC's queue.
     pub(super) intake: Option<Intake>,
     /// The target's addresses, in the order in which they are tried.
-    pub(super) target: Vec<SocketAddr>,
+    pub(super) target: Vec<Target>,
     pub(super) connect_timeout: Duration,
     pub(super) reserve: Reserve,
     /// What a connection takes of it.

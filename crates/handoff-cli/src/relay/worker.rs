@@ -13,8 +13,8 @@ use handoff_command::allow_list;
 use handoff_command::descriptors::Reserve;
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock, output, service};
+use handoff_net::listening::{Listening, Target};
 use handoff_net::nic::{self, Card};
-use handoff_net::reach::Listener;
 
 use super::accept::{self, ConnectionLimit, Ends};
 use super::args::{Args, EngineName};
@@ -41,8 +41,8 @@ pub(super) struct Worker<'a> {
     pub(super) reserve: usize,
     /// What all threads have to say.
     pub(super) note: Option<String>,
-    pub(super) listener: Listener,
-    pub(super) target: Vec<SocketAddr>,
+    pub(super) listener: Listening,
+    pub(super) target: Vec<Target>,
     pub(super) shared: Shared,
     pub(super) limit: &'a ConnectionLimit,
     pub(super) stop: Stop,
@@ -59,7 +59,10 @@ pub(super) enum Turn<'a> {
 
 /// What the first thread knows.
 pub(super) struct First<'a> {
-    pub(super) address: SocketAddr,
+    /// Where all listen, in words.
+    pub(super) said: String,
+    /// Those of TCP.
+    pub(super) addresses: Vec<SocketAddr>,
     pub(super) card: Option<&'a Card>,
     /// Has the others have the queue, if there is one, and hears when they do.
     pub(super) others: Vec<(Sender<Option<ExportedRxQueue>>, Receiver<()>)>,
@@ -85,10 +88,11 @@ impl Worker<'_> {
                     // One of them has failed, and says why.
                     return Ok(());
                 }
-                let listening = format!("listening on tcp://{}", first.address);
-                output::say(&listening);
-                service::ready(&listening);
-                allow_list::warn(first.address, args.addresses.from(), "use it");
+                output::say(&first.said);
+                service::ready(&first.said);
+                for address in first.addresses {
+                    allow_list::warn(address, args.addresses.from(), "use it");
+                }
                 queue
             }
             Turn::Other { told, is_ready } => {

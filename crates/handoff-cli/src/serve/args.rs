@@ -1,5 +1,6 @@
 //! The arguments of `handoff serve`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ Examples:
   handoff serve public                                 http://127.0.0.1:8080/, for this machine
   handoff serve public --listen :80 --threads 4        for all who reach this machine
   handoff serve public --listen '[::1]:0' --json       on a free port, which is told; a report
+  handoff serve public --listen unix:/run/files.sock --listen :8080   two places to wait
   handoff serve public --from 192.0.2.0/24 --listen :8080
   handoff serve public --access-log /var/log/handoff.log
 
@@ -32,9 +34,10 @@ pub struct Args {
     pub directory: PathBuf,
 
     /// Where to wait for connections: addr:port, or :port for all addresses (port 0 takes a free one, and the
-    /// command prints it)
+    /// command prints it), unix:/path or unix:@name (an abstract name); may be repeated. Sockets that systemd
+    /// passes are used instead
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
-    pub listen: String,
+    pub listen: Vec<OsString>,
 
     /// Threads that serve, each with its own ring; the kernel spreads connections over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]

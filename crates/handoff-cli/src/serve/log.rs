@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use handoff::Client;
 use handoff_command::access_log::{self, Line};
 use handoff_http::Answered;
 use http::header::{HOST, HeaderName, REFERER, USER_AGENT};
@@ -38,7 +39,10 @@ impl Entry {
         let began = now.checked_sub(answered.time).unwrap_or(now);
         Self {
             time: access_log::time(began),
-            client: answered.peer.ip().to_canonical().to_string(),
+            client: match answered.peer {
+                Client::Tcp(address) => address.ip().to_canonical().to_string(),
+                process => process.to_string(),
+            },
             method: request.map(|it| it.method().to_string()),
             target: request.map(|it| it.uri().to_string()),
             version: request.map(|it| format!("{:?}", it.version())),
@@ -90,6 +94,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::time::Duration;
 
     use http::{Request, StatusCode};
@@ -105,7 +110,7 @@ mod tests {
             .body(())
             .expect("a request");
         let answered = Answered {
-            peer: "[::ffff:192.0.2.7]:4000".parse().expect("an address"),
+            peer: "[::ffff:192.0.2.7]:4000".parse::<SocketAddr>().expect("an address").into(),
             request: Some(&request),
             status: Some(StatusCode::OK),
             bytes: 12,

@@ -17,6 +17,7 @@ mod report;
 mod root;
 mod worker;
 
+use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
 
 pub(crate) use args::Args;
@@ -25,10 +26,10 @@ use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
 use handoff_command::rate_limit::RateLimit;
 use handoff_command::threads::{on_threads, share};
-use handoff_command::{Context, Failure, allow_list, descriptors, output, service};
+use handoff_command::{Context, Failure, descriptors, output, service};
 use handoff_net::address::Endpoint;
 use handoff_net::deadline::Deadline;
-use handoff_net::reach::Listener;
+use handoff_net::listening::{Listening, Place};
 use report::{Counts, Report};
 use root::Root;
 use worker::Worker;
@@ -40,7 +41,11 @@ use worker::Worker;
 /// [`Failure::Usage`] for a bad address or directory, [`Failure::NotPossible`] if the kernel lacks something
 /// necessary, [`Failure::Stopped`] after a signal, when the report is printed.
 pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
-    let endpoint = Endpoint::to_listen_at(&args.listen).map_err(Failure::usage)?;
+    let by_port = |text: &OsStr| {
+        Endpoint::to_listen_at(&text.to_string_lossy()).map_err(|error| error.to_string())
+    };
+    let places = args.listen.iter().map(|text| Place::parse(text, by_port).map_err(Failure::usage));
+    let places = places.collect::<Result<Vec<_>, _>>()?;
     if args.max_connections < u32::from(args.threads) {
         return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
     }
@@ -49,17 +54,16 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     descriptors::allow_all();
     let family = args.addresses.family();
     let deadline = Deadline::new(&context.stop, None);
-    let first = Listener::bind(&endpoint, family, args.addresses.from(), deadline)?;
-    let address = first.address()?;
+    let (first, _files) = Listening::bind(&places, family, args.addresses.from(), deadline)?;
+    let listening = first.said("http")?;
     let mut listeners = Vec::new();
     for _ in 1..args.threads {
         listeners.push(first.beside()?);
     }
-    listeners.push(first);
-    let listening = format!("listening on http://{address}");
     output::say(&listening);
     service::ready(&listening);
-    allow_list::warn(address, args.addresses.from(), "read these files");
+    first.warn(args.addresses.from(), "read these files")?;
+    listeners.push(first);
     let clock = Clock::start();
     let counts = serve(args, context, &root, listeners, log.as_ref());
     log.into_iter().for_each(AccessLog::close);
@@ -78,7 +82,7 @@ fn serve(
     args: &Args,
     context: &Context,
     root: &Root,
-    listeners: Vec<Listener>,
+    listeners: Vec<Listening>,
     log: Option<&AccessLog>,
 ) -> Result<Counts, Failure> {
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;

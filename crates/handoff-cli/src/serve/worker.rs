@@ -12,7 +12,7 @@ use handoff_command::failure::Failed;
 use handoff_command::rate_limit::RateLimit;
 use handoff_command::{Failure, Stop, output};
 use handoff_http::{Answered, Limits, Server};
-use handoff_net::reach::Listener;
+use handoff_net::listening::{Listening, lets_in};
 
 use super::args::Args;
 use super::files::Files;
@@ -34,7 +34,7 @@ pub(super) struct Worker<'a> {
     pub(super) root: Root,
     /// What all threads say of files that can't be opened.
     pub(super) unopened: RateLimit,
-    pub(super) listener: Listener,
+    pub(super) listener: Listening,
     pub(super) stop: Stop,
     /// Reports what is the same for all threads.
     pub(super) tells: bool,
@@ -65,7 +65,7 @@ impl Worker<'_> {
         let quit = driver.file(self.quit).failed("watching threads")?;
         let quit = quit.readable().failed("watching threads")?;
         let mut server =
-            Server::new(&driver, limits).admitting(move |peer| allow_list.lets_in(peer));
+            Server::new(&driver, limits).admitting(move |peer| lets_in(&allow_list, peer));
         if let Some(log) = self.log {
             let write = move |answered: &Answered<'_>| {
                 log.write(&Entry::new(answered, SystemTime::now()));

@@ -5,6 +5,7 @@ mod ends;
 mod limits;
 mod payload;
 mod session;
+mod unix;
 
 #[allow(dead_code, reason = "each test program uses a part")]
 #[path = "../strangers/mod.rs"]

@@ -1,12 +1,13 @@
 //! As a service of systemd: sockets that it has opened, and being told when all is ready.
 
-use std::net::{TcpListener, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
-use handoff_testbed::running::TIMEOUT;
+use handoff_testbed::running::{Running, TIMEOUT};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::session::Server;
@@ -14,14 +15,17 @@ use crate::session::{content, directory};
 
 /// The server as systemd starts it, with these sockets.
 fn started_by_systemd(directory: &Path, sockets: &[&dyn AsFd]) -> Command {
-    let mut redirections = String::new();
+    // First out of the way of the others' numbers.
+    let (mut aside, mut redirections) = (String::new(), String::new());
     for (number, socket) in sockets.iter().enumerate() {
         let socket = socket.as_fd();
         fcntl_setfd(socket, FdFlags::empty()).expect("is inherited");
-        redirections.push_str(&format!(" {}<&{}", 3 + number, socket.as_raw_fd()));
+        let (place, far) = (3 + number, 200 + number);
+        aside.push_str(&format!(" {far}<&{}", socket.as_raw_fd()));
+        redirections.push_str(&format!(" {place}<&{far} {far}<&-"));
     }
     let mut command = Command::new("bash");
-    let script = format!("LISTEN_PID=$$ exec \"$@\" {redirections}");
+    let script = format!("exec {aside}; LISTEN_PID=$$ exec \"$@\" {redirections}");
     command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_handoff"), "serve"]).arg(directory);
     command
         .args(["--json", "--listen", "127.0.0.1:1"])
@@ -56,13 +60,73 @@ fn a_socket_of_systemd_is_served_by_all_threads_and_readiness_is_told() {
 }
 
 #[test]
-fn what_systemd_passes_has_to_be_one_socket_that_listens() {
-    let files = directory(&[]);
+fn several_sockets_of_systemd_are_served() {
+    let files = directory(&[("a", 100_000)]);
+    let path = files.path().join(".socket");
     let [one, other] = [0, 0].map(|_| TcpListener::bind("127.0.0.1:0").expect("binds"));
+    let unix = UnixListener::bind(&path).expect("binds");
+    let [first, second] = [&one, &other].map(|it| it.local_addr().expect("is bound"));
+    let server = Running::start(&mut started_by_systemd(files.path(), &[&one, &unix, &other]));
+    let line = server.line("listening on ");
+    let places = format!("http://{first} and http://{second} and unix:{}", path.display());
+    assert!(line.ends_with(&places), "{line}");
+    drop((one, other, unix));
+    const REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n";
+    let ask = |mut connection: Box<dyn ReadWrite>| {
+        connection.write_all(REQUEST).expect("asks");
+        let mut answer = Vec::new();
+        connection.read_to_end(&mut answer).expect("is answered");
+        assert!(answer.ends_with(&content(100_000)), "{} bytes", answer.len());
+    };
+    for address in [first, second] {
+        ask(Box::new(TcpStream::connect(address).expect("connects")));
+    }
+    ask(Box::new(UnixStream::connect(&path).expect("connects")));
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.end().code, Some(143));
+    assert!(path.exists(), "it is systemd's");
+}
+
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
+
+#[test]
+fn a_unix_socket_is_served_beside_a_port() {
+    let files = directory(&[("a", 100_000)]);
+    let path = files.path().join(".socket");
+    let mut command = crate::session::command(files.path(), &["--json", "--listen"]);
+    command.arg(format!("unix:{}", path.display())).args(["--listen", "127.0.0.1:0"]);
+    let log = files.path().join(".log");
+    let server = Running::start(command.arg("--access-log").arg(&log));
+    server.line("listening on http://127.0.0.1:");
+    let curl = Command::new("curl").arg("--version").output();
+    if curl.is_err() {
+        println!("SKIPPED: no curl");
+        return;
+    }
+    for _ in 0..3 {
+        let mut asked = Command::new("curl");
+        asked.args(["-sS", "--fail", "--unix-socket"]).arg(&path).arg("http://anyone/a");
+        let answer = asked.output().expect("runs");
+        assert!(answer.status.success() && answer.stdout == content(100_000), "{answer:?}");
+    }
+    server.signal(rustix::process::Signal::TERM);
+    assert_eq!(server.end().code, Some(143));
+    let uid = rustix::process::geteuid().as_raw();
+    let lines = std::fs::read_to_string(&log).expect("there");
+    assert!(lines.starts_with(&format!("unix:uid={uid},pid=")), "{lines}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_systemd_passes_has_to_listen() {
+    let files = directory(&[]);
+    let one = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let connected = UnixStream::pair().expect("a pair").0;
     let datagrams = UdpSocket::bind("127.0.0.1:0").expect("binds");
     for (sockets, expected) in [
-        (&[&one as &dyn AsFd, &other][..], "systemd passes 2 sockets, and one is listened on"),
-        (&[&datagrams], "the socket that systemd passes does not listen for TCP"),
+        (&[&one as &dyn AsFd, &connected][..], "a socket that systemd passes does not listen"),
+        (&[&datagrams], "a socket that systemd passes does not listen for TCP"),
     ] {
         let ended = started_by_systemd(files.path(), sockets).output().expect("runs");
         let line = String::from_utf8_lossy(&ended.stderr);

@@ -1,8 +1,11 @@
 //! Streams that nobody holds: their sockets while requests have them, or what their loans keep.
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
+
+use handoff_sys::tcp::bytes_acked;
 
 use crate::op::{Kept, Lender, SocketShared};
 use crate::ring::Parked;
@@ -40,6 +43,15 @@ impl Left {
             Some(socket) => socket.has_undelivered(),
             None => self.lender.upgrade().is_some_and(|lender| lender.lent_by_ring.get() > 0),
         }
+    }
+
+    /// How many bytes its peer has taken, by the count of TCP, or the kernel has of a Unix socket's, which is bounded.
+    /// `None` if the kernel does not tell, or it has no descriptor.
+    pub(super) fn taken(&self) -> Option<io::Result<u64>> {
+        if let Some(socket) = self.socket.upgrade().filter(|socket| socket.unix) {
+            return Some(Ok(socket.lender.copied.get()));
+        }
+        self.with_descriptor(|fd| bytes_acked(fd.as_fd()))
     }
 
     pub(super) fn is_cut(&self) -> bool {

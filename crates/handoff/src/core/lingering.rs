@@ -7,14 +7,14 @@
 //! - one that takes next to nothing during a whole [`linger`](crate::DriverBuilder::linger) is reset. So a peer does not
 //!   decide how long buffers, descriptors and operations are held: also not by acknowledging that it has no room, nor by
 //!   taking a byte now and then;
+//! - of a Unix socket the kernel's queue is bounded, so that counts which of its bytes the kernel has taken;
 //! - a connection whose sends are over has no descriptor, where the ring has a table of files: it is asked, and reset, by
 //!   its place there (`IORING_OP_URING_CMD` and `IORING_OP_CONNECT`).
 
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use handoff_sys::tcp::{UNACKNOWLEDGED, bytes_acked};
+use handoff_sys::tcp::UNACKNOWLEDGED;
 use io_uring::opcode;
 
 use super::deadlines::Then;
@@ -54,7 +54,7 @@ impl Core {
         for key in &socket.queue.borrow().waiting {
             self.count_unclaimed(self.records.borrow_mut().send(*key));
         }
-        if let Ok(acked) = bytes_acked(socket.endpoint.fd.as_fd()) {
+        if let Some(Ok(acked)) = left.taken() {
             self.look_later(left, acked);
         }
     }
@@ -79,7 +79,7 @@ impl Core {
         if !left.has_undelivered() {
             return;
         }
-        if let Some(acked) = left.with_descriptor(|fd| bytes_acked(fd.as_fd())) {
+        if let Some(acked) = left.taken() {
             return self.judge(lingering, acked.unwrap_or(u64::MAX));
         }
         let Some(request) = left.with_parked(|parked, _| {

@@ -38,6 +38,8 @@ use crate::socket::Socket;
 use crate::socket::connect::Connecting;
 use crate::socket::group::Group;
 use crate::socket::listen::Listener;
+use crate::socket::unix::UnixListener;
+use crate::unix::{UnixAddress, UnixKind};
 
 /// A handle on a thread's ring. A clone is another handle on the same ring.
 ///
@@ -156,6 +158,68 @@ impl Driver {
     pub fn listen(&self, listener: TcpListener) -> Result<Listener> {
         self.core().check_here()?;
         Listener::open(&self.reactor, listener)
+    }
+
+    /// Connects to a Unix socket of this kind.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn connect_unix(&self, address: &UnixAddress, kind: UnixKind) -> Result<Connecting> {
+        self.core().check_here()?;
+        Socket::unix(&self.reactor, kind)?.connect_unix(address)
+    }
+
+    /// Listens at a name for connections of this kind. [`UnixListener`] says what becomes of its file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NameInUse`](crate::Error::NameInUse); for a kind without connections; when too many operations are under
+    /// way.
+    pub fn listen_unix(&self, address: &UnixAddress, kind: UnixKind) -> Result<UnixListener> {
+        self.core().check_here()?;
+        UnixListener::bind(&self.reactor, address, kind)
+    }
+
+    /// Takes the connections of a Unix socket that listens already. Its file is left alone. From now on `O_NONBLOCK` of
+    /// the listener belongs to the driver.
+    ///
+    /// # Errors
+    ///
+    /// When the socket is not such; when too many operations are under way.
+    pub fn listen_unix_on(&self, listener: impl Into<OwnedFd>) -> Result<UnixListener> {
+        self.core().check_here()?;
+        UnixListener::open(&self.reactor, listener.into())
+    }
+
+    /// Makes a Unix datagram socket with a name. Its file goes as a [`UnixListener`]'s does, with the last handle.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NameInUse`](crate::Error::NameInUse); what the kernel says of the name.
+    pub fn bind_unix(&self, address: &UnixAddress) -> Result<Socket> {
+        self.core().check_here()?;
+        Socket::unix_bound(&self.reactor, address)
+    }
+
+    /// Makes a Unix datagram socket, or another that is to be connected, without a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDescriptor`](crate::Error::NoDescriptor).
+    pub fn unix_socket(&self, kind: UnixKind) -> Result<Socket> {
+        self.core().check_here()?;
+        Socket::unix(&self.reactor, kind)
+    }
+
+    /// Makes two Unix sockets that are connected to each other.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDescriptor`](crate::Error::NoDescriptor).
+    pub fn unix_pair(&self, kind: UnixKind) -> Result<(Socket, Socket)> {
+        self.core().check_here()?;
+        Socket::unix_pair(&self.reactor, kind)
     }
 
     /// Attaches a file, pipe or block device.

@@ -17,7 +17,10 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
         match sendmsg(op, layout, 0) {
             Ok(taken) => {
                 op.copy_went_through();
+                // They went with the first byte.
+                op.passing = None;
                 op.lent.account(taken as u64, Some(true));
+                op.lent.lender.copied.update(|copied| copied + taken as u64);
                 if took(op, taken) {
                     return Attempt::Settled;
                 }

@@ -53,16 +53,16 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
     if let Some(chunk) = cqueue::buffer_select(flags) {
         // One that failed has filled nothing, and its chunk goes back.
         let span = span(op, &pool, chunk, result.max(0) as usize);
-        if result > 0 || (result == 0 && !op.socket.stream) {
+        if result > 0 || (result == 0 && !op.socket.has_end()) {
             op.copied += span.len() as u64;
             op.arrivals.push(span);
         }
-    } else if result == 0 && !op.socket.stream {
+    } else if result == 0 && !op.socket.has_end() {
         op.arrivals.push(Span::nothing());
     }
     let mut again = false;
     match result {
-        0 if op.socket.stream => op.end(Ok(())),
+        0 if op.socket.has_end() => op.end(Ok(())),
         0.. => {}
         _ if -result == libc::ENOBUFS => {
             // A chunk may have come back since the kernel looked.
@@ -122,7 +122,7 @@ pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: us
         unsafe { libc::recv(fd, start.as_ptr().cast(), len, libc::MSG_DONTWAIT) }
     };
     let error = io::Error::last_os_error();
-    if read > 0 || (read == 0 && !op.socket.stream) {
+    if read > 0 || (read == 0 && !op.socket.has_end()) {
         let span = span(op, pool, chunk, read as usize);
         op.copied += span.len() as u64;
         op.arrivals.push(span);

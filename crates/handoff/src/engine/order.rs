@@ -1,4 +1,4 @@
-//! When a send may start: at once on a datagram socket, in order on a stream.
+//! When a send may start: at once on a datagram socket, in order on a stream and on a Unix socket.
 //!
 //! Engines send, and return what came of it; this module decides what starts next. No engine calls it.
 //!
@@ -33,11 +33,11 @@ const CHAIN: usize = 32;
 #[inline]
 pub(crate) fn accept<'a>(
     core: &'a Core,
-    records: RefMut<'a, Records>,
+    mut records: RefMut<'a, Records>,
     socket: &Rc<SocketShared>,
     key: Key,
 ) {
-    if socket.stream {
+    if records.send(key).keeps_order() {
         drop(records);
         socket.queue.borrow_mut().waiting.push_back(key);
         pump_or_mark(core, socket);
@@ -117,14 +117,19 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
 
 /// Continues a send when its socket has room.
 fn wait_for_room(core: &Core, key: Key) {
-    let endpoint = {
+    let (socket, unwatched) = {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);
         op.in_kernel += 1;
         op.waits_for_room = true;
-        Rc::clone(op.socket())
+        // A Unix socket tells of room at the peer that it is connected to, not of room at others.
+        (Rc::clone(op.socket()), op.socket().unix && !op.keeps_order())
     };
-    core.await_readiness(&endpoint.endpoint, libc::POLLOUT, Token { key, stage: Stage::Ready });
+    let token = Token { key, stage: Stage::Ready };
+    match unwatched {
+        true => core.tell_later(token),
+        false => core.await_readiness(&socket.endpoint, libc::POLLOUT, token),
+    }
 }
 
 /// The socket of a send has room, or failed: the next attempt tells which.
@@ -152,11 +157,12 @@ pub(crate) fn returned(core: &Core, key: Key) {
 /// A send was settled, progressed, or must start again; its record may be gone after this. Called when the
 /// kernel has nothing of it but lent pages.
 fn progressed(core: &Core, socket: &Rc<SocketShared>, key: Key) {
-    if socket.stream {
+    let mut records = core.records.borrow_mut();
+    if records.send(key).keeps_order() {
+        drop(records);
         come_back_and_advance(core, socket, key);
         pump_or_mark(core, socket);
     } else {
-        let mut records = core.records.borrow_mut();
         if records.send(key).is_settled() {
             sending::advance_held(core, records, key);
         } else {
@@ -202,7 +208,8 @@ fn come_back(core: &Core, socket: &SocketShared, key: Key) -> (bool, bool) {
             queue.waiting.remove(place);
             was_first = place == 0;
         }
-        if op.done < op.total && (op.done > 0 || socket.has_part_in_records()) {
+        let is_cut = op.done < op.total && (op.done > 0 || socket.has_part_in_records());
+        if socket.stream && is_cut {
             queue.break_off(op.done, op.total);
             cut = true;
         }
@@ -313,7 +320,7 @@ pub(crate) fn cancel_again(core: &Core, key: Key) {
         let mut records = core.records.borrow_mut();
         let op = records.send(key);
         op.is_ending()
-            && (!op.socket().stream || op.socket().queue.borrow().waiting.front() == Some(&key))
+            && (!op.keeps_order() || op.socket().queue.borrow().waiting.front() == Some(&key))
     };
     if has_begun {
         ask_kernel(core, key);

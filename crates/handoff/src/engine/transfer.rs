@@ -24,10 +24,11 @@ use super::tls;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::AddressRange;
-use crate::op::{Attached, Direction, Layout, Loan, TransferOp, TransferState};
+use crate::op::{Attached, Beside, Direction, Layout, Loan, TransferOp, TransferState};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::Stage;
 use crate::ring::{Backend, Key, Ring, Token};
+use crate::unix::UnixAddress;
 
 /// Bytes that a pipe which is ready for writing takes without blocking (`PIPE_BUF`).
 const PIPE_ROOM: usize = 4096;
@@ -40,6 +41,12 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
     // -1 means the file's own position.
     let offset = offset.unwrap_or(u64::MAX);
     let len = len as u32;
+    if op.direction == Direction::ReceiveMessage {
+        let message = layout.room_for_message(op);
+        return with_target!(op.file, |fd| opcode::RecvMsg::new(fd, message)
+            .flags(libc::MSG_CMSG_CLOEXEC as u32)
+            .build());
+    }
     with_target!(op.file, |fd| match (op.direction, slot) {
         (Direction::Read, Some(slot)) =>
             opcode::ReadFixed::new(fd, start, len, slot).offset(offset).build(),
@@ -62,6 +69,7 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
             let address = address(op);
             opcode::Connect::new(fd, address.as_ptr().cast(), address.len()).build()
         }
+        (Direction::ReceiveMessage, _) => unreachable!("it has gone its way above"),
         (Direction::AwaitRead | Direction::AwaitWrite | Direction::AwaitEnd, _) =>
             opcode::PollAdd::new(fd, op.direction.events() as u32).build(),
     })
@@ -110,7 +118,7 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
     }
     let (AddressRange { start, len, .. }, offset) = op.left(None);
     let fd = op.file.raw();
-    // SAFETY: the range belongs to the record, alone and for the length of the call.
+    // SAFETY: the range, and the message and all that it names, belongs to the record, alone and for the length of the call.
     let result = unsafe {
         match (op.direction, offset) {
             (Direction::Read, Some(offset)) => {
@@ -130,6 +138,10 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
             }
             (Direction::Receive | Direction::ReceiveAll, _) => {
                 libc::recv(fd, start.cast(), len, libc::MSG_DONTWAIT)
+            }
+            (Direction::ReceiveMessage, _) => {
+                let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+                libc::recvmsg(fd, layout.room_for_message(op), flags)
             }
             (Direction::Connect, _) => return connect(op),
             (Direction::AwaitRead | Direction::AwaitWrite | Direction::AwaitEnd, _) => 0,
@@ -294,7 +306,7 @@ fn start(core: &Core, key: Key) {
                     drop(records);
                     return wait_for_file(core, key);
                 }
-                while !op.is_over() && op.took(call(op, layout)) {}
+                while !op.is_over() && called(op, layout).0 {}
             }
         }
     }
@@ -302,26 +314,52 @@ fn start(core: &Core, key: Key) {
     advance(core, key);
 }
 
+/// Calls, and takes the outcome: whether another call is needed, and the result.
+fn called(op: &mut TransferOp, layout: &mut Layout) -> (bool, i32) {
+    let result = call(op, layout);
+    (took(op, layout, result), result)
+}
+
+/// Takes the outcome of a request, with what came beside the bytes of a message; returns whether another is needed.
+fn took(op: &mut TransferOp, layout: &Layout, result: i32) -> bool {
+    let came = (op.direction == Direction::ReceiveMessage && result >= 0)
+        .then(|| layout.arrived_beside(op.most_descriptors));
+    let again = op.took(result);
+    if let Some(beside) = came {
+        if beside.is_cut {
+            op.end(Err(Error::DescriptorsCut { received: op.done }));
+        }
+        op.beside = beside;
+    }
+    again
+}
+
 /// Continues as long as nothing has to be waited for; returns whether it waits now.
 fn call_until_blocked(op: &mut TransferOp, layout: &mut Layout) -> bool {
     loop {
-        let result = call(op, layout);
-        match op.took(result) {
-            true if op.is_blocked(result) => return true,
-            true => {}
-            false => return false,
+        match called(op, layout) {
+            (true, result) if op.is_blocked(result) => return true,
+            (true, _) => {}
+            (false, _) => return false,
         }
     }
 }
 
 fn wait_for_file(core: &Core, key: Key) {
-    let (file, events) = {
+    let (file, direction) = {
         let mut records = core.records.borrow_mut();
         let op = records.transfer(key);
         (op.state, op.waits) = (TransferState::InKernel, true);
-        (op.file.clone(), op.direction.events())
+        (op.file.clone(), op.direction)
     };
-    core.await_readiness(&file, events, Token { key, stage: Stage::Ready });
+    let token = Token { key, stage: Stage::Ready };
+    match &file {
+        // It does not tell when the listener has room again.
+        Attached::Socket(socket) if socket.unix && direction == Direction::Connect => {
+            core.tell_later(token);
+        }
+        _ => core.await_readiness(&file, direction.events(), token),
+    }
 }
 
 /// The file is ready, or failed: the next request tells which.
@@ -334,7 +372,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
             op.end(Err(Error::Canceled { done }));
         }
         let by_call = !core.io.has_ring() && !op.direction.is_told_by_calls();
-        !op.holder.is_gone() && !op.is_over() && (!by_call || op.took(call(op, layout)))
+        !op.holder.is_gone() && !op.is_over() && (!by_call || called(op, layout).0)
     };
     if again { start(core, key) } else { advance(core, key) }
 }
@@ -343,10 +381,10 @@ pub(crate) fn ready(core: &Core, key: Key) {
 pub(crate) fn completed(core: &Core, key: Key, result: i32) {
     let (again, wait) = {
         let mut records = core.records.borrow_mut();
-        let op = records.transfer(key);
+        let (op, layout) = records.transfer_and_layout(key);
         let last = op.came_back();
         let result = meant(op, result);
-        let again = op.took(result);
+        let again = took(op, layout, result);
         if again && last {
             let done = op.done;
             op.end(Err(Error::Canceled { done }));
@@ -372,6 +410,25 @@ pub(crate) fn take(core: &Core, key: Key) -> Option<(Loan, Result<usize>)> {
     };
     advance(core, key);
     Some((loan, result))
+}
+
+/// As [`take`], with what came beside the bytes of a message.
+pub(crate) fn take_message(
+    core: &Core,
+    key: Key,
+) -> Option<(Loan, Result<usize>, Beside, Option<UnixAddress>)> {
+    let (beside, sender) = {
+        let mut records = core.records.borrow_mut();
+        let (op, layout) = records.transfer_and_layout(key);
+        if !op.is_over() {
+            return None;
+        }
+        let beside = std::mem::take(&mut op.beside);
+        let sender = beside.has_sender.then(|| layout.sender());
+        (beside, sender.flatten())
+    };
+    let (loan, result) = take(core, key)?;
+    Some((loan, result, beside, sender))
 }
 
 /// The holder goes. A write continues with the request under way; a read is cancelled.

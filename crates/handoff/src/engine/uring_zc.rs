@@ -256,7 +256,7 @@ pub(super) fn tell(
         _ => {}
     }
     // A settled datagram blocks nobody.
-    if !op.lent.lender.stream && op.is_settled() { next(op) } else { Next::Progressed }
+    if !op.keeps_order() && op.is_settled() { next(op) } else { Next::Progressed }
 }
 
 /// Without a notification to come, nothing was lent: the bytes were copied.

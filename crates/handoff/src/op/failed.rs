@@ -54,6 +54,16 @@ impl Failed<'_> {
     pub(crate) fn error(&self, errno: i32) -> Error {
         match errno {
             libc::EMSGSIZE | libc::EINVAL | libc::EIO if self.segment > 0 => self.uncut(errno),
+            libc::EMSGSIZE if self.socket.unix => {
+                let room = SockRef::from(&self.socket.endpoint.fd).send_buffer_size();
+                // The kernel keeps 32 bytes of the buffer for itself.
+                let most = room.map_or(0, |room| room.saturating_sub(32));
+                let limit = format!(
+                    "a message takes {most} bytes at most, by the socket's send buffer (SO_SNDBUF; net.core.wmem_max \
+                     bounds that)"
+                );
+                self.too_long(self.total, limit)
+            }
             libc::EMSGSIZE => self.too_long(
                 self.total,
                 if !self.copies && self.fits_a_datagram() {
@@ -63,6 +73,11 @@ impl Failed<'_> {
                 } else {
                     "UDP over IPv4 takes 65507 bytes at most"
                 },
+            ),
+            libc::ETOOMANYREFS => Error::errno(
+                "passing descriptors (as many are on their way as this process may open: wait until the peers have \
+                 received some, or allow more by ulimit -n)",
+                errno,
             ),
             libc::ECANCELED => Error::Canceled { done: self.done },
             _ => Error::errno("sending", errno),

@@ -4,14 +4,16 @@
 //! send moves and allocates little.
 
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 
 use socket2::SockAddr;
 
+use super::ancillary::{Beside, Room};
 use super::loan::Loan;
 use super::send::SendOp;
+use super::transfer::TransferOp;
 use crate::memory::AddressRange;
 use crate::ring::MAX_REQUEST;
+use crate::unix::UnixAddress;
 
 /// The longest header before a lent payload, in bytes.
 pub const MAX_HEADER: usize = 64;
@@ -26,6 +28,8 @@ pub(crate) struct Layout {
     message: MaybeUninit<libc::msghdr>,
     /// Room for a control message of 2 bytes.
     control: [u64; 3],
+    /// For messages with descriptors, once there was one.
+    room: Option<Box<Room>>,
 }
 
 impl Default for Layout {
@@ -36,6 +40,7 @@ impl Default for Layout {
             iovecs: Vec::new(),
             message: MaybeUninit::uninit(),
             control: [0; 3],
+            room: None,
         }
     }
 }
@@ -51,8 +56,8 @@ impl Layout {
     }
 
     /// Takes over the destination of a new send.
-    pub(crate) fn set_address(&mut self, address: SocketAddr) {
-        self.address = Some(address.into());
+    pub(crate) fn set_address(&mut self, address: SockAddr) {
+        self.address = Some(address);
     }
 
     /// The destination of a send, if it has one; a destination left by an earlier send does not count.
@@ -103,6 +108,26 @@ impl Layout {
             self.take_back(laid_out % blocks);
         }
         &self.iovecs
+    }
+
+    /// Lays out the buffers of a receive, and room for what comes beside the bytes.
+    pub(crate) fn room_for_message(&mut self, op: &TransferOp) -> *mut libc::msghdr {
+        self.iovecs.clear();
+        if let Some(loan) = &op.loan {
+            self.push_pieces(loan, op.done, MAX_REQUEST);
+        }
+        let room = self.room.get_or_insert_with(Room::new);
+        room.of_pieces(&mut self.iovecs, op.most_descriptors > 0)
+    }
+
+    /// What the kernel has just put there.
+    pub(crate) fn arrived_beside(&self, most: usize) -> Beside {
+        self.room.as_ref().map_or_else(Beside::default, |room| room.beside(most))
+    }
+
+    /// Whose message it was, as long as the record is that of its receive.
+    pub(crate) fn sender(&self) -> Option<UnixAddress> {
+        self.room.as_ref()?.sender()
     }
 
     /// Removes the last `len` bytes from the layout.
@@ -161,6 +186,9 @@ impl Layout {
         }
         message.msg_iov = self.iovecs.as_mut_ptr();
         message.msg_iovlen = self.iovecs.len();
+        if let Some(passing) = &op.passing {
+            passing.put_into(&mut message);
+        }
         if op.segment > 0 && len > op.segment.into() {
             self.cut(&mut message, op.segment);
         }

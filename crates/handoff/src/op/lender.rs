@@ -39,6 +39,8 @@ pub(crate) struct Lender {
     pub(crate) stream: bool,
     pub(crate) chooser: RefCell<Chooser>,
     pub(crate) stats: Cell<SendStats>,
+    /// Bytes that the copy engine has sent.
+    pub(crate) copied: Cell<u64>,
     /// Notifications of the ring still to come.
     pub(crate) lent_by_ring: Cell<u32>,
     /// Its sends that nobody waits for, as far as they count in the driver's budget.
@@ -73,6 +75,7 @@ impl Lender {
             stream,
             chooser: RefCell::new(chooser),
             stats: Cell::default(),
+            copied: Cell::new(0),
             lent_by_ring: Cell::new(0),
             unclaimed: Cell::new(0),
             account: OnceCell::new(),

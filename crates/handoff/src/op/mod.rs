@@ -2,6 +2,7 @@
 //! engines act on them.
 
 mod accept;
+pub(crate) mod ancillary;
 pub(crate) mod chooser;
 #[cfg(feature = "tls")]
 pub(crate) mod cipher;
@@ -28,6 +29,7 @@ mod transfer;
 mod waiter;
 
 pub(crate) use accept::{AcceptOp, AcceptState};
+pub(crate) use ancillary::Beside;
 pub(crate) use flow::Flow;
 pub(crate) use get::{GetOp, GetState};
 pub(crate) use layout::Layout;

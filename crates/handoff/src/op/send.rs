@@ -9,6 +9,7 @@ use std::num::NonZeroI32;
 use std::rc::Rc;
 use std::task::Waker;
 
+use super::ancillary::Passing;
 use super::failed::Failed;
 use super::lent::{BackTo, Lent};
 use super::loan::Loan;
@@ -74,6 +75,8 @@ pub(crate) struct SendOp {
     pub(crate) header_lent: bool,
     /// The holder of the [`Sent`](crate::Sent).
     pub(crate) sent: Waiter,
+    /// Descriptors that go with the first byte.
+    pub(crate) passing: Option<Box<Passing>>,
 }
 
 /// How far a send has come.
@@ -120,6 +123,7 @@ impl SendOp {
             kept_from_slot: false,
             header_lent: false,
             sent: Waiter::Polls,
+            passing: None,
         }
     }
 
@@ -127,6 +131,13 @@ impl SendOp {
     #[inline(always)]
     pub(crate) fn socket(&self) -> &Rc<SocketShared> {
         self.socket.as_ref().expect("a request has its socket")
+    }
+
+    /// Whether it goes in the order of its socket's sends.
+    #[inline(always)]
+    pub(crate) fn keeps_order(&self) -> bool {
+        let socket = self.socket();
+        socket.stream || (socket.unix && !self.addressed)
     }
 
     /// The socket, if it is still needed.
@@ -215,6 +226,7 @@ impl SendOp {
     #[inline]
     pub(crate) fn strip(&mut self) -> Option<Rc<SocketShared>> {
         debug_assert!(self.sent.is_gone());
+        self.passing = None;
         self.lent.strip();
         self.state = SendState::Told;
         self.socket.take()
@@ -328,6 +340,7 @@ impl SendOp {
     #[cold]
     pub(crate) fn fail(&mut self, error: Error) {
         debug_assert!(!self.is_settled(), "a send is settled once");
+        self.passing = None;
         self.state = SendState::Settled(Err(Box::new(error)));
     }
 

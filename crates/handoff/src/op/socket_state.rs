@@ -1,8 +1,6 @@
 //! State shared by operations on a socket: the socket, the order of its sends, what it has learnt.
 
-#[cfg(feature = "tls")]
-use std::cell::OnceCell;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -26,6 +24,7 @@ use super::waiter::Waiters;
 use crate::error::{Error, Result};
 use crate::ring::endpoint::with_target;
 use crate::ring::{Endpoint, Io, Key};
+use crate::unix::SocketFile;
 
 /// Facts that decide how a socket is used.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +32,10 @@ pub(crate) struct SocketKind {
     pub(crate) stream: bool,
     pub(crate) ipv6: bool,
     pub(crate) udp: bool,
+    /// Of `AF_UNIX`.
+    pub(crate) unix: bool,
+    /// A connection of messages (`SOCK_SEQPACKET`).
+    pub(crate) packets: bool,
 }
 
 pub(crate) struct SocketShared {
@@ -42,9 +45,13 @@ pub(crate) struct SocketShared {
     pub(crate) stream: bool,
     pub(crate) ipv6: bool,
     pub(crate) udp: bool,
+    pub(crate) unix: bool,
+    pub(crate) packets: bool,
+    /// The file of its name, if it made that.
+    pub(crate) file: OnceCell<SocketFile>,
     /// A lending request on this socket, without its memory.
     pub(crate) lending: squeue::Entry,
-    /// Order of the sends of a stream.
+    /// Order of the sends of a stream, or of a Unix socket.
     pub(crate) queue: RefCell<StreamQueue>,
     /// Sends by `MSG_ZEROCOPY` that the error queue has not reported yet.
     pub(crate) outstanding: RefCell<Outstanding>,
@@ -85,17 +92,19 @@ impl SocketShared {
     pub(crate) fn new(io: &Rc<Io>, fd: OwnedFd, chooser: Chooser) -> Result<Self> {
         let failed = |error| Error::io("looking at a socket", error);
         let socket = SockRef::from(&fd);
-        let stream = socket.r#type().map_err(failed)? == Type::STREAM;
+        let kind = socket.r#type().map_err(failed)?;
+        let stream = kind == Type::STREAM;
         let domain = socket.domain().map_err(failed)?;
         let ipv6 = domain == Domain::IPV6;
         let inet = ipv6 || domain == Domain::IPV4;
         let udp = inet && socket.protocol().ok().flatten() == Some(Protocol::UDP);
-        Ok(Self::of_kind(io, fd, chooser, SocketKind { stream, ipv6, udp }))
+        let (unix, packets) = (domain == Domain::UNIX, kind == Type::SEQPACKET);
+        Ok(Self::of_kind(io, fd, chooser, SocketKind { stream, ipv6, udp, unix, packets }))
     }
 
     /// As [`new`](Self::new) for a socket whose kind is known.
     pub(crate) fn of_kind(io: &Rc<Io>, fd: OwnedFd, chooser: Chooser, kind: SocketKind) -> Self {
-        let SocketKind { stream, ipv6, udp } = kind;
+        let SocketKind { stream, ipv6, udp, unix, packets } = kind;
         let endpoint = Endpoint::attach(io, fd);
         let usage = if io.reports_usage { sqe::SEND_ZC_REPORT_USAGE } else { 0 };
         let lending = with_target!(endpoint, |fd| opcode::SendZc::new(fd, std::ptr::null(), 0)
@@ -108,6 +117,9 @@ impl SocketShared {
             stream,
             ipv6,
             udp,
+            unix,
+            packets,
+            file: OnceCell::new(),
             lending,
             queue: RefCell::default(),
             outstanding: RefCell::default(),
@@ -121,6 +133,16 @@ impl SocketShared {
             #[cfg(feature = "tls")]
             cipher: OnceCell::new(),
         }
+    }
+
+    /// Whether it is a connection, whose peer ends it: an empty receive is the end.
+    pub(crate) fn has_end(&self) -> bool {
+        self.stream || self.packets
+    }
+
+    /// Whether its sends may have to wait for each other: those of a stream, and of a Unix socket, which loses none.
+    pub(crate) fn keeps_order(&self) -> bool {
+        self.stream || self.unix
     }
 
     /// Flags of sendmsg(2) that all requests on the socket have.

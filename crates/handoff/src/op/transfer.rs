@@ -7,6 +7,7 @@ use std::task::Waker;
 
 use socket2::SockAddr;
 
+use super::ancillary::Beside;
 use super::loan::Loan;
 use super::socket_state::SocketShared;
 use super::waiter::Waiter;
@@ -22,6 +23,8 @@ pub(crate) enum Direction {
     Receive,
     /// From a stream: until the buffer is full.
     ReceiveAll,
+    /// From a Unix socket: what there is, with descriptors and the sender.
+    ReceiveMessage,
     /// Moves nothing: over when the socket is connected.
     Connect,
     /// Moves nothing: over when there is something to read.
@@ -36,7 +39,11 @@ impl Direction {
     /// What to wait for with poll(2).
     pub(crate) fn events(self) -> i16 {
         match self {
-            Self::Read | Self::Receive | Self::ReceiveAll | Self::AwaitRead => libc::POLLIN,
+            Self::Read
+            | Self::Receive
+            | Self::ReceiveAll
+            | Self::ReceiveMessage
+            | Self::AwaitRead => libc::POLLIN,
             Self::Write | Self::Connect | Self::AwaitWrite => libc::POLLOUT,
             // Errors and ends are always reported.
             Self::AwaitEnd => 0,
@@ -58,7 +65,7 @@ impl Direction {
     }
 
     pub(crate) fn receives(self) -> bool {
-        matches!(self, Self::Receive | Self::ReceiveAll)
+        matches!(self, Self::Receive | Self::ReceiveAll | Self::ReceiveMessage)
     }
 }
 
@@ -98,6 +105,10 @@ pub(crate) struct TransferOp {
     pub(crate) done: usize,
     pub(crate) total: usize,
     pub(crate) state: TransferState,
+    /// The most descriptors that a message may have; 0 closes all that come.
+    pub(crate) most_descriptors: usize,
+    /// What came beside the bytes of a message.
+    pub(crate) beside: Beside,
     /// What is under way is the driver's wait for the file.
     pub(crate) waits: bool,
     pub(crate) holder: Waiter,
@@ -138,6 +149,8 @@ impl TransferOp {
             done: 0,
             total,
             state: TransferState::Idle,
+            most_descriptors: 0,
+            beside: Beside::default(),
             waits: false,
             holder: Waiter::Polls,
             is_receiver: direction.receives(),
@@ -266,7 +279,7 @@ impl TransferOp {
                 let action = match (self.direction, &self.file) {
                     (Direction::Read, _) => "reading",
                     (Direction::Write, _) => "writing",
-                    (Direction::Receive | Direction::ReceiveAll, _) => "receiving",
+                    (direction, _) if direction.receives() => "receiving",
                     (Direction::Connect, _) => "connecting",
                     (_, Attached::Socket(_)) => "waiting for a socket",
                     (_, Attached::File(_)) => "waiting for a file",

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use socket2::{Domain, Protocol, Type};
+use socket2::{Domain, Protocol, SockAddr, Type};
 
 use super::Socket;
 use crate::engine::transfer;
@@ -36,6 +36,11 @@ impl Socket {
     ///
     /// When too many operations are under way. [`Connecting`] reports later errors.
     pub fn connect(&self, address: SocketAddr) -> Result<Connecting> {
+        self.connect_by(address.into())
+    }
+
+    /// As [`connect`](Self::connect), to an address of any family.
+    pub(crate) fn connect_by(&self, address: SockAddr) -> Result<Connecting> {
         let connected = connect(&self.driver, &self.shared, address)?;
         Ok(Connecting { socket: self.clone(), connected })
     }

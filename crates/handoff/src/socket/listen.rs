@@ -40,22 +40,70 @@ use crate::ring::{Endpoint, Key};
 /// # Ok(()) }
 /// ```
 pub struct Listener {
-    driver: Rc<Reactor>,
+    acceptor: Acceptor,
+}
+
+/// What listeners of all families do.
+pub(crate) struct Acceptor {
+    pub(crate) driver: Rc<Reactor>,
     key: Key,
-    endpoint: Rc<Endpoint>,
+    pub(crate) endpoint: Rc<Endpoint>,
+}
+
+impl Acceptor {
+    pub(crate) fn open(driver: &Rc<Reactor>, listener: OwnedFd) -> Result<Self> {
+        driver.core.check_room()?;
+        // The ring waits for a blocking socket; a call must not.
+        SockRef::from(&listener)
+            .set_nonblocking(!driver.core.io.has_ring())
+            .map_err(|error| Error::io("readying a listener", error))?;
+        let endpoint = Rc::new(Endpoint::attach(&driver.core.io, listener));
+        let op = AcceptOp::new(Rc::clone(&endpoint));
+        let key = driver.core.records.borrow_mut().insert(|| Op::Accept(op));
+        Ok(Self { driver: Rc::clone(driver), key, endpoint })
+    }
+
+    /// The next connection if it is there already.
+    pub(crate) fn try_take(&mut self) -> Option<Result<OwnedFd>> {
+        if let Err(error) = self.driver.core.check_here() {
+            return Some(Err(error));
+        }
+        accepting::take(&self.driver.core, self.key)
+    }
+
+    /// Has the task woken when there is a connection.
+    pub(crate) fn wait(&mut self, context: &mut Context<'_>) -> Result<()> {
+        self.driver.core.check_driven()?;
+        let waker = context.waker().clone();
+        let before = self.driver.core.records.borrow_mut().accept(self.key).holder.wait(waker);
+        drop(before);
+        Ok(())
+    }
+
+    /// No task waits any more.
+    pub(crate) fn forget_waiter(&self) {
+        let waker = self.driver.core.records.borrow_mut().accept(self.key).holder.take_waker();
+        drop(waker);
+    }
+
+    pub(crate) fn pause(&mut self) {
+        if self.driver.core.is_here() {
+            accepting::pause(&self.driver.core, self.key);
+        }
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        if self.driver.core.is_here() {
+            accepting::let_go(&self.driver.core, self.key);
+        }
+    }
 }
 
 impl Listener {
     pub(crate) fn open(driver: &Rc<Reactor>, listener: TcpListener) -> Result<Self> {
-        driver.core.check_room()?;
-        // The ring waits for a blocking socket; a call must not.
-        listener
-            .set_nonblocking(!driver.core.io.has_ring())
-            .map_err(|error| Error::io("readying a listener", error))?;
-        let endpoint = Rc::new(Endpoint::attach(&driver.core.io, listener.into()));
-        let op = AcceptOp::new(Rc::clone(&endpoint));
-        let key = driver.core.records.borrow_mut().insert(|| Op::Accept(op));
-        Ok(Self { driver: Rc::clone(driver), key, endpoint })
+        Ok(Self { acceptor: Acceptor::open(driver, listener.into())? })
     }
 
     /// The next connection, and the address of its peer. A connection that its peer has reset by now is dropped: the
@@ -69,16 +117,14 @@ impl Listener {
 
     /// The next connection if it is there already.
     pub fn try_accept(&mut self) -> Option<Result<(Socket, SocketAddr)>> {
-        if let Err(error) = self.driver.core.check_here() {
-            return Some(Err(error));
-        }
         loop {
-            let accepted = match accepting::take(&self.driver.core, self.key)? {
+            let accepted = match self.acceptor.try_take()? {
                 Ok(accepted) => accepted,
                 Err(error) => return Some(Err(error)),
             };
             let Some(peer) = peer_of(&accepted) else { continue };
-            let socket = Socket::attach_tcp(Rc::clone(&self.driver), accepted, peer.is_ipv6());
+            let driver = Rc::clone(&self.acceptor.driver);
+            let socket = Socket::attach_tcp(driver, accepted, peer.is_ipv6());
             return Some(Ok((socket, peer)));
         }
     }
@@ -88,21 +134,16 @@ impl Listener {
         if let Some(accepted) = self.try_accept() {
             return Poll::Ready(accepted);
         }
-        if let Err(error) = self.driver.core.check_driven() {
-            return Poll::Ready(Err(error));
+        match self.acceptor.wait(context) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
         }
-        let waker = context.waker().clone();
-        let before = self.driver.core.records.borrow_mut().accept(self.key).holder.wait(waker);
-        drop(before);
-        Poll::Pending
     }
 
     /// Stops accepting until you ask for the next connection. Connections wait in the kernel, as many as
     /// its backlog has room for.
     pub fn pause(&mut self) {
-        if self.driver.core.is_here() {
-            accepting::pause(&self.driver.core, self.key);
-        }
+        self.acceptor.pause();
     }
 
     /// The address that it listens on.
@@ -111,7 +152,7 @@ impl Listener {
     ///
     /// The kernel's error about the socket.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        internet_address(SockRef::from(&self.endpoint.fd).local_addr())
+        internet_address(SockRef::from(&self.acceptor.endpoint.fd).local_addr())
     }
 }
 
@@ -120,23 +161,15 @@ fn peer_of(accepted: &OwnedFd) -> Option<SocketAddr> {
     SockRef::from(accepted).peer_addr().ok()?.as_socket()
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if self.driver.core.is_here() {
-            accepting::let_go(&self.driver.core, self.key);
-        }
-    }
-}
-
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.endpoint.fd.as_fd()
+        self.acceptor.endpoint.fd.as_fd()
     }
 }
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("fd", &self.endpoint.fd).finish_non_exhaustive()
+        f.debug_struct("Listener").field("fd", &self.acceptor.endpoint.fd).finish_non_exhaustive()
     }
 }
 
@@ -156,9 +189,7 @@ pub struct Accepting<'a> {
 
 impl Drop for Accepting<'_> {
     fn drop(&mut self) {
-        let Listener { driver, key, .. } = &*self.listener;
-        let waker = driver.core.records.borrow_mut().accept(*key).holder.take_waker();
-        drop(waker);
+        self.listener.acceptor.forget_waiter();
     }
 }
 

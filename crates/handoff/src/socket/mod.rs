@@ -4,11 +4,14 @@ pub(crate) mod connect;
 pub(crate) mod group;
 pub(crate) mod lane;
 pub(crate) mod listen;
+pub(crate) mod listeners;
+pub(crate) mod message;
 pub(crate) mod receive;
 pub(crate) mod receive_dma_buf;
 mod receive_into;
 pub(crate) mod receive_mapped;
 pub(crate) mod send;
+pub(crate) mod unix;
 
 use std::future::{Future, pending, poll_fn};
 use std::io;
@@ -29,6 +32,7 @@ use crate::op::{Attached, Direction, SendStats, SocketKind, SocketShared, Waitin
 use crate::reactor::Reactor;
 use crate::ring::Io;
 use crate::transfer::Readiness;
+use crate::unix::UnixKind;
 
 /// A connected or bound socket of any family, used through its driver.
 ///
@@ -67,7 +71,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let shared = &self.shared;
         shared.handles.update(|handles| handles - 1);
-        if shared.stream && shared.handles.get() == 0 && self.driver.core.is_here() {
+        if shared.keeps_order() && shared.handles.get() == 0 && self.driver.core.is_here() {
             self.driver.core.leave_stream(shared);
         }
     }
@@ -91,7 +95,16 @@ impl Socket {
     fn attach_tcp(driver: Rc<Reactor>, fd: OwnedFd, ipv6: bool) -> Self {
         let chooser =
             Chooser::new(Ok(zero_copy_engine(&driver.core.io)), tells_copies(&driver.core.io));
-        let kind = SocketKind { stream: true, ipv6, udp: false };
+        let kind = SocketKind { stream: true, ipv6, udp: false, unix: false, packets: false };
+        let shared = SocketShared::of_kind(&driver.core.io, fd, chooser, kind);
+        Self::of(driver, Rc::new(shared))
+    }
+
+    /// As [`attach`](Self::attach) for a Unix socket of a known kind.
+    pub(crate) fn attach_unix(driver: Rc<Reactor>, fd: OwnedFd, kind: UnixKind) -> Self {
+        let chooser = Chooser::new(Err(UNIX_COPIES.to_owned()), tells_copies(&driver.core.io));
+        let (stream, packets) = (kind == UnixKind::Stream, kind == UnixKind::Seqpacket);
+        let kind = SocketKind { stream, ipv6: false, udp: false, unix: true, packets };
         let shared = SocketShared::of_kind(&driver.core.io, fd, chooser, kind);
         Self::of(driver, Rc::new(shared))
     }
@@ -115,7 +128,8 @@ impl Socket {
 
     /// Ends the connection at once, for every handle on it: its peer gets a reset, and bytes that it has not taken are
     /// lost. Sends and receives under way fail, and the kernel lets go of lent buffers, however long its peer would have
-    /// kept them: [`OnLoan`](crate::OnLoan) resolves with the driver's next turns. Does nothing to datagram sockets.
+    /// kept them: [`OnLoan`](crate::OnLoan) resolves with the driver's next turns. Does nothing to datagram sockets. The
+    /// peer of a Unix socket gets what it has not read, and then the end: such sockets have no reset.
     ///
     /// ```no_run
     /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket, buffer: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
@@ -130,13 +144,14 @@ impl Socket {
     /// # Ok(()) }
     /// ```
     pub fn abort(&self) {
-        if self.shared.stream && self.driver.core.is_here() {
+        if self.shared.has_end() && self.driver.core.is_here() {
             self.shared.reset();
         }
     }
 
     /// Waits until the kernel has taken all bytes accepted for a stream: also those of sends whose futures were
-    /// dropped, and of sends accepted meanwhile. Datagrams need no order, so this does not wait for them.
+    /// dropped, and of sends accepted meanwhile. So it does for a Unix socket's messages that name no destination. Other
+    /// datagrams need no order, so this does not wait for them.
     ///
     /// # Errors
     ///
@@ -242,6 +257,7 @@ impl Socket {
         let unavailable = |reason| Error::EngineUnavailable { engine: engine.name(), reason };
         match engine {
             Engine::UringZc => check_uring_zc(&self.driver.core.io, &self.shared.endpoint.fd),
+            Engine::MsgZerocopy if self.shared.unix => Err(UNIX_COPIES.to_owned()),
             Engine::MsgZerocopy => msg_zerocopy::claim(&self.shared),
             Engine::Auto | Engine::Copy => Ok(()),
             Engine::KernelTls | Engine::UserTls => {
@@ -286,6 +302,10 @@ impl std::fmt::Debug for Socket {
     }
 }
 
+/// Why sends on Unix sockets copy.
+const UNIX_COPIES: &str = "Unix sockets have no zero-copy send (neither SEND_ZC nor MSG_ZEROCOPY): the kernel copies once, \
+                           into the queue that the peer reads";
+
 /// An address of a socket, as the kernel reports it.
 pub(crate) fn internet_address(told: io::Result<SockAddr>) -> Result<SocketAddr> {
     told.and_then(|address| address.as_socket().ok_or_else(|| io::ErrorKind::Unsupported.into()))
@@ -313,6 +333,9 @@ fn check_zero_copy(fd: &OwnedFd) -> Result<(), String> {
     let socket = SockRef::from(fd);
     let (domain, protocol) = (socket.domain().ok(), socket.protocol().ok().flatten());
     let inet = matches!(domain, Some(Domain::IPV4 | Domain::IPV6));
+    if domain == Some(Domain::UNIX) {
+        return Err(UNIX_COPIES.to_owned());
+    }
     if inet && matches!(protocol, Some(Protocol::TCP | Protocol::UDP)) {
         Ok(())
     } else {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -18,6 +19,7 @@ use crate::engine::{order, sending};
 use crate::error::{Error, Result};
 use crate::handle::{Awaited, Cancel, Handle};
 use crate::mechanism::Engine;
+use crate::op::ancillary::{MAX_DESCRIPTORS, Passing};
 use crate::op::chooser::Pick;
 use crate::op::layout::{MAX_HEADER, MAX_PIECES};
 use crate::op::loan::{Extent, Payload, Refused, Returned};
@@ -25,6 +27,7 @@ use crate::op::{BackTo, SendOp};
 use crate::reactor::Reactor;
 use crate::receipt::Receipt;
 use crate::ring::Key;
+use crate::unix::UnixAddress;
 
 /// The most buffers in one send on a stream.
 const MAX_STREAM_PIECES: usize = 64 * MAX_PIECES;
@@ -42,7 +45,16 @@ impl Socket {
 
     /// Starts a message that needs more options than [`send`](Self::send) has.
     pub fn message<B: Payload>(&self, buffer: B) -> Message<'_, B> {
-        Message { socket: self, buffer, header: &[], address: None, segment: None, more: false }
+        Message {
+            socket: self,
+            buffer,
+            header: &[],
+            address: None,
+            segment: None,
+            more: false,
+            borrowed: &[],
+            descriptors: Vec::new(),
+        }
     }
 }
 
@@ -59,9 +71,18 @@ pub struct Message<'a, B> {
     socket: &'a Socket,
     buffer: B,
     header: &'a [u8],
-    address: Option<SocketAddr>,
+    address: Option<Destination<'a>>,
     segment: Option<usize>,
     more: bool,
+    borrowed: &'a [BorrowedFd<'a>],
+    descriptors: Vec<OwnedFd>,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+enum Destination<'a> {
+    Internet(SocketAddr),
+    Unix(&'a UnixAddress),
 }
 
 impl<'a, B: Payload> Message<'a, B> {
@@ -81,7 +102,52 @@ impl<'a, B: Payload> Message<'a, B> {
 
     /// Sends to `address`, on a datagram socket.
     pub fn to(mut self, address: SocketAddr) -> Self {
-        self.address = Some(address);
+        self.address = Some(Destination::Internet(address));
+        self
+    }
+
+    /// As [`to`](Self::to), on a Unix datagram socket. Sends that name a destination keep no order among each other where
+    /// they have to wait; those on a connected socket do.
+    pub fn to_unix(mut self, address: &'a UnixAddress) -> Self {
+        self.address = Some(Destination::Unix(address));
+        self
+    }
+
+    /// Sends descriptors with the message, on a Unix socket: the receiver gets its own, of the same open files. Each is
+    /// duplicated now. At most 253 go with a message, and on a stream they go with its first byte.
+    ///
+    /// A receiver that does not ask for them ([`Socket::receive_message`]) gets the bytes only, and the kernel closes the
+    /// descriptors.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::os::fd::AsFd;
+    ///
+    /// use handoff::{Buffer, Driver, UnixKind};
+    ///
+    /// let driver = Driver::new()?;
+    /// let (near, far) = driver.unix_pair(UnixKind::Stream)?;
+    /// let file = std::fs::File::open("/dev/null")?;
+    /// driver.block_on(async {
+    ///     let borrowed = [file.as_fd()];
+    ///     let message = near.message(Buffer::from(b"a file".to_vec())).descriptors(&borrowed);
+    ///     message.send().map_err(|refused| refused.error)?.await?.sent?;
+    ///     let receiving = far.receive_message(Buffer::from(vec![0; 64]), 1);
+    ///     let message = receiving.map_err(|refused| refused.error)?.await?;
+    ///     assert_eq!((message.result?, message.descriptors.len()), (6, 1));
+    ///     Ok::<_, handoff::Error>(())
+    /// })??;
+    /// # Ok(()) }
+    /// ```
+    pub fn descriptors(mut self, borrowed: &'a [BorrowedFd<'a>]) -> Self {
+        self.borrowed = borrowed;
+        self
+    }
+
+    /// As [`descriptors`](Self::descriptors), without duplicates. They are closed here when the kernel has taken the
+    /// message, and when it is refused, cancelled or fails.
+    pub fn give_descriptors(mut self, owned: Vec<OwnedFd>) -> Self {
+        self.descriptors = owned;
         self
     }
 
@@ -183,6 +249,59 @@ impl<'a, B: Payload> Message<'a, B> {
         Ok(())
     }
 
+    /// Whether the socket can send to such an address.
+    #[cold]
+    fn check_destination(&self, destination: Destination<'_>) -> Result<()> {
+        let why = match (destination, self.socket.shared.unix) {
+            (Destination::Unix(address), true) if address.is_unnamed() => {
+                "nobody has no name: a message goes to a path or an abstract name"
+            }
+            (Destination::Internet(_), false) | (Destination::Unix(_), true) => return Ok(()),
+            (Destination::Internet(_), true) => {
+                "a Unix socket sends to names of Unix sockets: use Message::to_unix"
+            }
+            (Destination::Unix(_), false) => "only a Unix socket sends to a name of one",
+        };
+        Err(Error::Invalid(why))
+    }
+
+    /// Whether the message can carry descriptors.
+    #[cold]
+    fn check_descriptors(&self, extent: Extent) -> Result<()> {
+        let shared = &self.socket.shared;
+        let why = if !shared.unix {
+            "only a Unix socket passes descriptors"
+        } else if self.borrowed.len() + self.descriptors.len() > MAX_DESCRIPTORS {
+            "a message carries 253 descriptors at most"
+        } else if shared.stream && extent.bytes + self.header.len() == 0 {
+            "on a stream descriptors go with a byte: send at least one"
+        } else if extent.home.is_some() {
+            "descriptors go with user memory only: send them before the lease"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Invalid(why))
+    }
+
+    /// Takes the descriptors together, duplicating those of others.
+    #[cold]
+    fn passing(&mut self) -> Result<Box<Passing>> {
+        let mut all = std::mem::take(&mut self.descriptors);
+        for borrowed in self.borrowed {
+            let duplicate = borrowed.try_clone_to_owned().map_err(|error| {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                Error::descriptor("duplicating a descriptor to pass", errno)
+            });
+            all.push(duplicate?);
+        }
+        Ok(Box::new(Passing::new(all)))
+    }
+
+    /// Whether any descriptors go with the message.
+    fn passes(&self) -> bool {
+        !self.borrowed.is_empty() || !self.descriptors.is_empty()
+    }
+
     /// Why the message cannot be accepted; `None` if it can.
     #[inline(always)]
     fn refusal(&self, extent: Extent) -> Option<Error> {
@@ -202,6 +321,21 @@ impl<'a, B: Payload> Message<'a, B> {
         {
             return Some(error);
         }
+        if let Some(destination) = self.address
+            && let Err(error) = self.check_destination(destination)
+        {
+            return Some(error);
+        }
+        if self.passes()
+            && let Err(error) = self.check_descriptors(extent)
+        {
+            return Some(error);
+        }
+        if shared.packets && extent.bytes + self.header.len() == 0 {
+            return Some(Error::Invalid(
+                "an empty message on a seqpacket socket looks like the end to its receiver: send at least a byte",
+            ));
+        }
         let most = if shared.stream { MAX_STREAM_PIECES } else { MAX_PIECES - 1 };
         if extent.pieces > most {
             return Some(Error::Invalid(
@@ -214,13 +348,17 @@ impl<'a, B: Payload> Message<'a, B> {
 
     /// Not inlined, so that the callers' handles need not go through memory.
     #[inline(never)]
-    fn accept(self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
+    fn accept(mut self, adapt: impl FnOnce(&mut SendOp)) -> Result<Key, Refused<B>> {
         let shared = &self.socket.shared;
         let driver = &*self.socket.driver;
         let extent = self.buffer.extent();
         if let Some(error) = self.refusal(extent) {
             return Err(Refused { buffer: self.buffer, error });
         }
+        let passing = match self.passes().then(|| self.passing()).transpose() {
+            Ok(passing) => passing,
+            Err(error) => return Err(Refused { buffer: self.buffer, error }),
+        };
         let size = extent.bytes + self.header.len();
         // The cost of copying from a lease says nothing about user memory.
         let mut pick = shared.lender.chooser.borrow_mut().pick(size, || {
@@ -245,12 +383,16 @@ impl<'a, B: Payload> Message<'a, B> {
             op.segment = bytes as u16;
         }
         op.more = self.more;
+        op.passing = passing;
         adapt(op);
         if !self.header.is_empty() {
             layout.set_header(self.header);
         }
         if let Some(address) = self.address {
-            layout.set_address(address);
+            layout.set_address(match address {
+                Destination::Internet(address) => address.into(),
+                Destination::Unix(address) => address.as_socket_address().clone(),
+            });
             op.addressed = true;
         }
         if pick.timed {

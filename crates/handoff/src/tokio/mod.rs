@@ -13,7 +13,7 @@
 //! `Send`: `run`, `per_core` and `DriverThreads` set up the `LocalSet` for it. Memory crosses threads: buffers,
 //! frozen buffers, pools of buffers and `Bytes` are `Send`.
 //!
-//! [`TcpStream`] and [`UdpSocket`] are for code that wants `AsyncRead`, `AsyncWrite`, `Stream` or `Sink`; each says
+//! [`TcpStream`], [`UdpSocket`], [`UnixStream`] and [`UnixDatagram`] are for code that wants `AsyncRead`, `AsyncWrite`, `Stream` or `Sink`; each says
 //! what it copies. You may drop their futures at any time: no byte is lost.
 //!
 //! Minimum kernel: as the driver's. Capability: none.
@@ -28,6 +28,7 @@ mod sink;
 mod tcp;
 mod threads;
 mod udp;
+mod unix;
 
 pub use buffers::{Buffers, Datagrams};
 pub use drive::drive;
@@ -38,3 +39,4 @@ pub use sink::{Outgoing, SendSink};
 pub use tcp::{OtherSocket, ReuniteError, TcpListener, TcpStream};
 pub use threads::DriverThreads;
 pub use udp::UdpSocket;
+pub use unix::{UnixDatagram, UnixListener, UnixStream};

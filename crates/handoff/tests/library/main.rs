@@ -40,5 +40,6 @@ mod time_outs;
 mod tls;
 #[cfg(feature = "tokio")]
 mod tokio_runtime;
+mod unix;
 mod veth;
 mod wakers;

@@ -8,6 +8,7 @@ mod programs;
 mod servers;
 mod sockets;
 mod threads;
+mod unix;
 
 use std::cell::Cell;
 use std::future::poll_fn;
