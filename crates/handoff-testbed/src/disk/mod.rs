@@ -12,6 +12,7 @@
 
 mod device_mapper;
 mod flaky;
+mod logged;
 mod looped;
 mod null;
 mod ram;
@@ -19,6 +20,7 @@ mod ram;
 use std::{fs::File, io::Seek as _, io::SeekFrom, path::Path};
 
 pub use flaky::{Fault, Flaky, Schedule};
+pub use logged::{Entry, Logged};
 pub use looped::LoopDisk;
 pub use null::NullDisk;
 pub use ram::RamDisk;
