@@ -270,7 +270,7 @@ fn fails_below(engine: &str, flushes: usize, others: usize) {
 fn a_mirror_by_bpf_starts_after_the_power_failed() {
     driver_or_skip!();
     let is_long = std::env::var_os("HANDOFF_SOAK").is_some();
-    if is_long { fails_below("bpf", 16, 14) } else { fails_below("bpf", 2, 4) }
+    if is_long { fails_below("bpf", 16, 14) } else { fails_below("bpf", 2, 2) }
 }
 
 /// The other engines, in the long form only.
