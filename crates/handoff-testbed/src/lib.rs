@@ -19,7 +19,7 @@ pub mod skip;
 mod topology;
 
 pub use child::die_with_us;
-pub use disk::{Disk, Fault, Flaky, Joined, LoopDisk, NullDisk, RamDisk, Schedule};
+pub use disk::{Disk, Entry, Fault, Flaky, Joined, Logged, LoopDisk, NullDisk, RamDisk, Schedule};
 pub use driver::load;
 pub use error::TopologyError;
 pub use topology::{

@@ -101,7 +101,7 @@ const ONLY_HERE: [&str; 13] = [
 
 /// Tests that take a minute or more to show for another table, or for more rows, what a shorter one shows: they are among
 /// the long forms.
-const LONG: [&str; 9] = [
+const LONG: [&str; 11] = [
     "bench::guest::other_host::several_connections",
     "bench::guest::recv::several_connections",
     "bench::native::lab::block::",
@@ -109,6 +109,8 @@ const LONG: [&str; 9] = [
     "bench::native::lab::rds::",
     "bench::native::lab::recv::",
     "bench::native::lab::splice::",
+    "blk::guest::power::long_form",
+    "blk::guest::records::long_form",
     "cp::nic::guest::what_lies_at_odd_places",
     "tour::guest::packets_reach_an_nvme_disk",
 ];

@@ -11,6 +11,7 @@ mod guest {
     mod mirrors;
     mod mistakes;
     mod policies;
+    mod power;
     mod processes;
     mod records;
     mod stopping;

@@ -12,6 +12,9 @@ const DEV_CREATE: libc::Ioctl = 3;
 const DEV_REMOVE: libc::Ioctl = 4;
 const DEV_SUSPEND: libc::Ioctl = 6;
 const TABLE_LOAD: libc::Ioctl = 9;
+const TARGET_MSG: libc::Ioctl = 14;
+/// Suspend, where it would resume otherwise.
+const SUSPEND: u32 = 1 << 1;
 /// Remove the device when its last user has gone.
 const DEFERRED_REMOVE: u32 = 1 << 17;
 const SECTOR: u64 = 512;
@@ -45,17 +48,25 @@ struct Target {
     kind: [u8; 16],
 }
 
+/// One target and its parameters.
 #[repr(C)]
 struct Row {
     target: Target,
     parameters: [u8; ROOM],
 }
 
-/// A request with room for two targets.
+/// `struct dm_target_msg`, for the target of the first sector.
 #[repr(C)]
-struct Request {
+struct Message {
+    sector: u64,
+    text: [u8; ROOM],
+}
+
+/// A request, with what comes behind its head: plain data, for which all-zero bytes are valid.
+#[repr(C)]
+struct Request<D> {
     head: Head,
-    table: [Row; 2],
+    data: D,
 }
 
 const _: () = assert!(size_of::<Head>() == 312 && size_of::<Target>() == 40);
@@ -81,7 +92,7 @@ impl Mapped {
     pub(super) fn new(name: String) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/mapper/control")?;
         let mut device = Self { control, name, number: 0 };
-        let mut request = device.request();
+        let mut request = device.request::<()>();
         let made = device.ask(DEV_CREATE, &mut request);
         if let Err(error) = made {
             // Not ours, so do not remove it.
@@ -95,10 +106,10 @@ impl Mapped {
 
     /// Gives it a target, or two in a row, and replaces those before.
     pub(super) fn set(&self, parts: &[Part<'_>]) -> io::Result<()> {
-        let mut request = self.request();
+        let mut request = self.request::<[Row; 2]>();
         request.head.target_count = parts.len() as u32;
         let mut start = 0;
-        for (row, part) in request.table.iter_mut().zip(parts) {
+        for (row, part) in request.data.iter_mut().zip(parts) {
             let length = part.bytes / SECTOR;
             (row.target.start, row.target.length) = (start, length);
             row.target.next = size_of::<Row>() as u32;
@@ -108,19 +119,37 @@ impl Mapped {
         }
         self.ask(TABLE_LOAD, &mut request)?;
         // Resuming makes the loaded table the one in use.
-        self.ask(DEV_SUSPEND, &mut self.request())
+        self.resume()
     }
 
-    fn request(&self) -> Request {
+    /// Returns when no request is under way any more. Those that come wait.
+    pub(super) fn suspend(&self) -> io::Result<()> {
+        let mut request = self.request::<()>();
+        request.head.flags = SUSPEND;
+        self.ask(DEV_SUSPEND, &mut request)
+    }
+
+    pub(super) fn resume(&self) -> io::Result<()> {
+        self.ask(DEV_SUSPEND, &mut self.request::<()>())
+    }
+
+    /// Tells its target something.
+    pub(super) fn tell(&self, text: &str) -> io::Result<()> {
+        let mut request = self.request::<Message>();
+        fill(&mut request.data.text, text)?;
+        self.ask(TARGET_MSG, &mut request)
+    }
+
+    fn request<D>(&self) -> Request<D> {
         // SAFETY: all-zero bytes are a valid request, which is plain data.
-        let mut request: Request = unsafe { std::mem::zeroed() };
+        let mut request: Request<D> = unsafe { std::mem::zeroed() };
         request.head.version = [4, 0, 0];
-        request.head.data_size = size_of::<Request>() as u32;
+        request.head.data_size = size_of::<Request<D>>() as u32;
         request.head.data_start = size_of::<Head>() as u32;
         request
     }
 
-    fn ask(&self, number: libc::Ioctl, request: &mut Request) -> io::Result<()> {
+    fn ask<D>(&self, number: libc::Ioctl, request: &mut Request<D>) -> io::Result<()> {
         const READ_AND_WRITE: libc::Ioctl = 3;
         const TYPE: libc::Ioctl = 0xfd;
         fill(&mut request.head.name, &self.name)?;
@@ -146,7 +175,7 @@ impl Drop for Mapped {
         if self.name.is_empty() {
             return;
         }
-        let mut request = self.request();
+        let mut request = self.request::<()>();
         request.head.flags = DEFERRED_REMOVE;
         if let Err(error) = self.ask(DEV_REMOVE, &mut request) {
             tracing::warn!("the device {} stays: {error}", self.name);

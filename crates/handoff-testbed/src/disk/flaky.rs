@@ -108,6 +108,11 @@ impl<D: Disk> Flaky<D> {
     pub fn lower(&self) -> &D {
         &self.lower
     }
+
+    /// The disk below, without failures.
+    pub fn into_lower(self) -> D {
+        self.lower
+    }
 }
 
 impl<D: Disk> Disk for Flaky<D> {

@@ -13,6 +13,7 @@
 mod device_mapper;
 mod flaky;
 mod joined;
+mod logged;
 mod looped;
 mod null;
 mod ram;
@@ -21,6 +22,7 @@ use std::{fs::File, io::Seek as _, io::SeekFrom, path::Path};
 
 pub use flaky::{Fault, Flaky, Schedule};
 pub use joined::Joined;
+pub use logged::{Entry, Logged};
 pub use looped::LoopDisk;
 pub use null::NullDisk;
 pub use ram::RamDisk;

@@ -97,10 +97,32 @@ impl Added {
                 Some(server) if show["state"] == "live" && Some(server) != not => return server,
                 _ => {}
             }
-            assert!(Instant::now() < deadline, "no new server: {show}");
+            if Instant::now() >= deadline {
+                panic!("no new server: {show}\n{}", self.standing());
+            }
             // Asking takes the guest's processors from the server that begins.
             std::thread::sleep(Duration::from_millis(300));
         }
+    }
+
+    /// What its processes have told, and where each of their threads stands.
+    fn standing(&self) -> String {
+        let log = format!("/run/handoff/blk/{}.log", self.id);
+        let mut text = fs::read_to_string(log).unwrap_or_default();
+        for process in fs::read_dir("/proc").expect("/proc").flatten() {
+            let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            if !line.contains(" blk serve ") && !line.contains(" blk supervise ") {
+                continue;
+            }
+            text += &format!("{} {line}\n", process.path().display());
+            for thread in fs::read_dir(process.path().join("task")).into_iter().flatten().flatten()
+            {
+                let of = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+                text += &format!("{} {}\n{}", thread.path().display(), of("stat"), of("stack"));
+            }
+        }
+        text
     }
 
     /// Writes that it has served.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use handoff_testbed::{Disk as _, NullDisk};
 use rustix::process::Signal;
 
-use super::command::{Added, Files, driver_or_skip, kill, nothing_is_left, parent, tell};
+use super::command::{Added, ENGINES, Files, driver_or_skip, kill, nothing_is_left, parent, tell};
 use super::policies::sparse;
 use super::processes::waiting;
 
@@ -151,22 +151,24 @@ fn taken(device: &Added, server: i32) -> BTreeMap<String, usize> {
 
 /// Records and bits take no memory beside what such disks take without them.
 #[track_caller]
-fn more_for_records(engine: &str) {
+fn more_for_records() {
     let disks = [(), ()].map(|()| NullDisk::with_memory(64, 512).expect("a disk"));
     let [one, other] = disks.each_ref().map(|disk| disk.path().to_str().expect("UTF-8"));
-    for disk in [one, other] {
-        // They take memory for what was never written to them.
-        fs::write(disk, vec![0; 64 << 20]).expect("written");
+    for engine in ENGINES {
+        for disk in [one, other] {
+            // They take memory for what was never written to them; and no record is left.
+            fs::write(disk, vec![0; 64 << 20]).expect("written");
+        }
+        let by = |record: &str| {
+            let device = Added::new(&["mirror", record, one, other, "--engine", engine]);
+            let by = taken(&device, device.server(None));
+            device.del();
+            by
+        };
+        let (without, mut with) = (by("--no-record"), by("--create"));
+        with.retain(|stack, _| !without.contains_key(stack));
+        assert!(with.is_empty(), "a mirror with records by {engine}: {with:#?}");
     }
-    let by = |record: &str| {
-        let device = Added::new(&["mirror", record, one, other, "--engine", engine]);
-        let by = taken(&device, device.server(None));
-        device.del();
-        by
-    };
-    let (without, mut with) = (by("--no-record"), by("--create"));
-    with.retain(|stack, _| !without.contains_key(stack));
-    assert!(with.is_empty(), "a mirror with records by {engine}: {with:#?}");
 }
 
 /// Memory may be short until this very server has written. A server that was killed is followed by one that
@@ -196,7 +198,7 @@ fn a_server_takes_no_memory_that_it_would_wait_for() {
         assert!(by.is_empty(), "{arguments:?}, the server that follows: {by:#?}");
         device.del();
     }
-    more_for_records("bpf");
+    more_for_records();
     let more = Added::new(&["loop", one, "--engine", "user-auto", "--max-segments", "128"]);
     let by = taken(&more, more.server(None));
     assert!(by.keys().any(|stack| stack.contains("io_buffer_register_bvec")), "{by:#?}");

@@ -1,16 +1,21 @@
 //! Mirrors whose legs have records, while they serve: what is on the legs when a request is answered.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use handoff_testbed::helpers::eventually;
 use handoff_testbed::{Disk as _, Fault, Flaky, LoopDisk, Schedule};
 use serde_json::json;
 
 use super::command::{
-    Added, ENGINES, Files, driver_or_skip, kill, nothing_is_left, read_block, verified, write_block,
+    Added, ENGINES, Files, driver_or_skip, kill, nothing_is_left, read_block, refused, verified,
+    write_block,
 };
+use super::power::Dice;
 use super::takeover::{orphan, recover};
 
 const LEN: u64 = 16 << 20;
@@ -123,7 +128,7 @@ fn a_leg_fails_while_servers_are_killed() {
         let load = device.load("15m", 3, &[rate]);
         let mut server = device.server(None);
         for round in 0..kills {
-            std::thread::sleep(std::time::Duration::from_millis(200 + 70 * round));
+            std::thread::sleep(Duration::from_millis(200 + 70 * round));
             if round == 1 {
                 disk.set(Schedule::fails(Fault::ErrorWrites)).expect("told to fail");
             }
@@ -140,6 +145,117 @@ fn a_leg_fails_while_servers_are_killed() {
         device.del();
     }
     nothing_is_left();
+}
+
+/// Writes blocks of all chunks until it is told to end, and tells what each has. No write fails.
+fn written(node: &str, is_over: &AtomicBool) -> BTreeMap<u64, u8> {
+    let mut all = BTreeMap::new();
+    for turn in 0_u64.. {
+        let (number, byte) = (turn * 41 % 3900, (turn % 255) as u8 + 1);
+        write_block(node, byte, number).expect("written");
+        all.insert(number, byte);
+        if is_over.load(Ordering::SeqCst) {
+            break;
+        }
+    }
+    all
+}
+
+/// A leg after the other fails, in one mirror, and its servers are killed at about the same time.
+fn killed_around_failures(engine: &str, failures: usize, dice: &mut Dice) {
+    let (files, disks) = (Files::new(1, LEN), (0..failures).map(|_| flaky()).collect::<Vec<_>>());
+    let mut legs = vec![files.name(0)];
+    legs.extend(disks.iter().map(|disk| disk.path().to_str().expect("UTF-8")));
+    let options = ["mirror", "--create", "--engine", engine];
+    let device = Added::new(&[&options[..], &legs].concat());
+    for (round, disk) in disks.iter().enumerate() {
+        let is_over = AtomicBool::new(false);
+        let node = &device.node();
+        let [fails, kills] = [(); 2].map(|()| Duration::from_millis(dice.below(300)));
+        let with_supervisor = dice.below(2) == 0;
+        let told =
+            format!("{engine}, leg {}: fails after {fails:?}, killed after {kills:?}", round + 1);
+        let blocks = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| written(node, &is_over));
+            scope.spawn(|| {
+                std::thread::sleep(fails);
+                disk.set(Schedule::fails(Fault::Everything)).expect("told to fail");
+            });
+            let server = device.server(None);
+            std::thread::sleep(kills);
+            if with_supervisor {
+                orphan(&device);
+                recover(&device);
+            } else {
+                kill(server);
+                device.server(Some(server));
+            }
+            is_over.store(true, Ordering::SeqCst);
+            writer.join().expect("no panic")
+        });
+        // Where it failed after the last write, this meets the fault.
+        write_block(node, 7, 4000).expect("written");
+        for (number, byte) in blocks {
+            assert_eq!(read_block(node, number).expect("read"), [byte; 4096], "{told}: {number}");
+        }
+        let out: Vec<_> = (1..=round + 1).collect();
+        assert_eq!(device.show()["failed_legs"], json!(out), "{told}");
+        assert_eq!(in_use(legs[0]) & 1 << (round + 1), 0, "{told}");
+    }
+    assert_eq!(in_use(legs[0]), 1, "{engine}");
+    let before = [3, 4000].map(|number| read_block(&device.node(), number).expect("read"));
+    device.del();
+    disks.iter().for_each(|disk| disk.set(Schedule::WORKS).expect("told to work"));
+    // They are back, and stale: none is taken instead of the good one, beside it, or by mistake.
+    let line = refused(&[&["add", "mirror"], &legs[1..]].concat(), 2);
+    assert!(line.contains("may have newer data and cannot be read"), "{line}");
+    let device = Added::new(&[&["mirror"], &legs[..]].concat());
+    assert_eq!(device.show()["failed_legs"].as_array().map(Vec::len), Some(failures));
+    let after = [3, 4000].map(|number| read_block(&device.node(), number).expect("read"));
+    assert!(before == after, "{engine}");
+    device.del();
+    let line = refused(&["add", "mirror", legs[1]], 2);
+    assert!(line.contains("all that is here went out before leg 0"), "{line}");
+    // A new disk is copied to.
+    fs::write(legs[1], vec![0; LEN as usize]).expect("written");
+    let device = Added::new(&["mirror", "--create", "--keep-first", legs[0], legs[1]]);
+    assert_eq!(device.show()["failed_legs"], json!([]));
+    device.del();
+    let data = [legs[0], legs[1]].map(|leg| read(leg, 0, (LEN - ROOM) as usize));
+    assert!(data[0] == data[1], "{engine}: the legs differ");
+}
+
+#[test]
+fn all_servers_are_killed_around_a_failure() {
+    driver_or_skip!();
+    killed_around_failures("user-auto", 2, &mut Dice(7));
+    nothing_is_left();
+}
+
+/// Together 208 failures, in the long form only.
+macro_rules! all_servers_are_killed_around_failures {
+    ($($name:ident: $engine:literal, $seeds:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                driver_or_skip!();
+                for seed in $seeds {
+                    killed_around_failures($engine, 13, &mut Dice(seed));
+                }
+                nothing_is_left();
+            }
+        )*
+    };
+}
+all_servers_are_killed_around_failures! {
+    long_form_by_bpf: "bpf", [1, 2];
+    long_form_by_bpf_with_other_delays: "bpf", [3, 4];
+    long_form_by_user_auto: "user-auto", [1, 2];
+    long_form_by_user_auto_with_other_delays: "user-auto", [3, 4];
+    long_form_by_batch_auto: "batch-auto", [1, 2];
+    long_form_by_batch_auto_with_other_delays: "batch-auto", [3, 4];
+    long_form_by_user_copy: "user-copy", [1, 2];
+    long_form_by_user_copy_with_other_delays: "user-copy", [3, 4];
 }
 
 #[test]
