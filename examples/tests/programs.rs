@@ -58,7 +58,7 @@ fn memory_goes_to_a_socket_and_spans_to_a_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
     fs::write(&source, content()).expect("written");
-    let mut programs = vec![env!("CARGO_BIN_EXE_send-memory")];
+    let mut programs = vec![env!("CARGO_BIN_EXE_send-memory"), env!("CARGO_BIN_EXE_lend-arena")];
     // A lane needs io_uring.
     let ring = handoff::Driver::new().expect("a driver").ring_unavailable().is_none();
     programs.extend(ring.then_some(env!("CARGO_BIN_EXE_send-bulk")));

@@ -34,6 +34,7 @@
 //! | connect and listen | [`Driver::connect`], [`Driver::listen`] |
 //! | have buffers that come back by themselves | [`BufferPool`] |
 //! | give up in time | [`Driver::timeout`], [`Driver::cancel_after`] |
+//! | lend memory of your own kind, such as an arena | [`IoBuf`], [`IoBufMut`] |
 //! | know what was copied | [`Receipt`], [`Tally`], [`Receiver::tally`], [`Carried`] |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -86,8 +87,8 @@ pub use lease::{Lease, LeaseMut};
 pub use lease::{Request, RequestKind};
 pub use mechanism::{Engine, ReceiveEngine};
 pub use memory::{
-    Append, Buffer, BufferPool, Frozen, GetBuffer, Memory, Pages, Pinning, Region, SharedBuffer,
-    SharedRegion, View, ViewMut,
+    Append, Buffer, BufferPool, Frozen, GetBuffer, IoBuf, IoBufMut, Memory, Pages, Pinning, Region,
+    SharedBuffer, SharedRegion, View, ViewMut,
 };
 pub use op::SendStats;
 pub use op::chooser::Choice;

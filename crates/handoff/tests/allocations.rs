@@ -200,17 +200,15 @@ fn buffers_of_a_pool_come_and_go_without_an_allocation() {
     }
 }
 
-#[cfg(feature = "bytes")]
-#[test]
-fn bytes_are_lent_without_an_allocation() {
+/// Lends clones of a handle, and the handle itself.
+fn lent_without_an_allocation<B: Payload + Clone>(mut lent: B) {
     for (driver, engine, socket) in datagrams() {
-        let mut bytes = bytes::Bytes::from(vec![7; 3000]);
-        // The first clone of bytes makes them shareable.
-        drop(bytes.clone());
+        let mut kept = Some(lent);
         let mut take_turns = |count: usize| {
             for _ in 0..count {
-                bytes = one_by_one(&driver, &socket, std::mem::take(&mut bytes), 1);
-                drop(socket.send(bytes.clone()).unwrap());
+                let bytes = kept.take().unwrap();
+                kept = Some(one_by_one(&driver, &socket, bytes.clone(), 1));
+                drop(socket.send(bytes).unwrap());
                 while driver.in_flight() > 0 {
                     driver.turn(Wait::Event).unwrap();
                 }
@@ -220,5 +218,18 @@ fn bytes_are_lent_without_an_allocation() {
         let before = allocations();
         take_turns(500);
         assert_eq!(allocations() - before, 0, "{engine}");
+        lent = kept.unwrap();
+    }
+}
+
+#[test]
+fn memory_of_others_is_lent_without_an_allocation() {
+    lent_without_an_allocation(std::sync::Arc::<[u8]>::from(vec![7; 3000]));
+    #[cfg(feature = "bytes")]
+    {
+        let bytes = bytes::Bytes::from(vec![7; 3000]);
+        // The first clone of bytes makes them shareable.
+        drop(bytes.clone());
+        lent_without_an_allocation(bytes);
     }
 }

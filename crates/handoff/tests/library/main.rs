@@ -15,6 +15,8 @@ mod dummy;
 mod early_return;
 mod files;
 mod fork;
+#[cfg(feature = "bytes")]
+mod io_buf;
 #[cfg(feature = "getbuf")]
 mod kernel_buffers;
 #[cfg(feature = "bytes")]
