@@ -314,3 +314,12 @@ mod guest {
         assert!(told.contains("cookie 42 is back"), "{told}");
     }
 }
+
+#[test]
+fn spans_go_to_threads_and_their_memory_comes_back() {
+    let program = env!("CARGO_BIN_EXE_spans-to-threads");
+    let receiver = Listening::start(Command::new(program).arg("127.0.0.1:0"));
+    TcpStream::connect(&receiver.address).expect("connects").write_all(&content()).expect("sends");
+    let sum: u64 = content().iter().map(|byte| u64::from(*byte)).sum();
+    assert_eq!(receiver.end(), format!("{BYTES} bytes received, and their sum is {sum}\n"));
+}

@@ -27,14 +27,15 @@
 //! |---|---|
 //! | send | [`Socket::send`], [`Socket::message`]; in bulk [`Lane`]; the same bytes to many sockets [`Frozen`] |
 //! | receive into memory that the kernel or a NIC chooses | [`Socket::receive`] from a [`Pool`] or [`RxQueue`], [`Socket::receive_mapped`] by a [`Window`] |
+//! | take received bytes to other threads | [`Span::into_send`] |
 //! | receive into memory of a device or of another process | [`Driver::dma_buf_queue`] |
 //! | receive into a buffer of yours | [`Socket::receive_exact`], [`Socket::receive_into`] |
 //! | read and write files | [`File`] |
 //! | carry all bytes of a file or stream on | [`Route`], [`Socket::send_file`] |
 //! | connect and listen | [`Driver::connect`], [`Driver::listen`] |
 //! | have buffers that come back by themselves | [`BufferPool`] |
-//! | give up in time | [`Driver::timeout`], [`Driver::cancel_after`] |
 //! | lend memory of your own kind, such as an arena | [`IoBuf`], [`IoBufMut`] |
+//! | give up in time | [`Driver::timeout`], [`Driver::cancel_after`] |
 //! | know what was copied | [`Receipt`], [`Tally`], [`Receiver::tally`], [`Carried`] |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -78,8 +79,8 @@ pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
 pub use lease::{
     DATAGRAM_HEAD, Datagram, DmaBuf, DmaBufQueue, DmaBufSpan, ExportedRxQueue, Intake,
-    MappedIntake, MappedSpan, Pool, RxBinding, RxGrowth, RxQueue, RxShortage, RxStats, Span,
-    SpanRef, Window,
+    MappedIntake, MappedSpan, Pool, RxBinding, RxGrowth, RxQueue, RxShortage, RxStats, SendSpan,
+    Span, SpanRef, Window,
 };
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};

@@ -233,3 +233,54 @@ fn memory_of_others_is_lent_without_an_allocation() {
         lent_without_an_allocation(bytes);
     }
 }
+
+/// The driver's thread allocates nothing for spans that go to another thread and come back from there.
+#[test]
+fn spans_leave_the_thread_without_an_allocation() {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    for driver in traffic::drivers() {
+        let pool = driver.pool(Region::anonymous(8 * 4096).unwrap(), 4096).unwrap();
+        let (near, mut far) = traffic::tcp("127.0.0.1");
+        let mut receiver = driver.socket(near).unwrap().receive(&pool).unwrap();
+        let place = Arc::new(Mutex::new(None::<handoff::SendSpan>));
+        let of_worker = Arc::clone(&place);
+        let worker = std::thread::spawn(move || {
+            let mut bytes = 0;
+            while bytes < 1_200 {
+                bytes += of_worker.lock().unwrap().take().map_or(0, |span| span.len());
+                std::thread::yield_now();
+            }
+        });
+        let mut take_turns = |count: usize, leaves: bool| {
+            for _ in 0..count {
+                far.write_all(&[1]).unwrap();
+                let span = loop {
+                    driver.turn(Wait::Event).unwrap();
+                    if let Some(span) = receiver.try_next_span() {
+                        break span.unwrap().unwrap();
+                    }
+                };
+                if !leaves {
+                    continue;
+                }
+                let sent = span.into_send().unwrap();
+                while place.lock().unwrap().is_some() {
+                    std::thread::yield_now();
+                }
+                *place.lock().unwrap() = Some(sent);
+            }
+        };
+        take_turns(200, true);
+        let before = allocations();
+        take_turns(1000, false);
+        // Without a ring each wait for the socket allocates.
+        let to_receive = allocations() - before;
+        take_turns(1000, true);
+        let ring = driver.ring_unavailable().is_none();
+        assert!(!ring || to_receive == 0);
+        assert_eq!(allocations() - before, 2 * to_receive, "with a ring: {ring}");
+        worker.join().unwrap();
+    }
+}

@@ -27,7 +27,9 @@ use crate::error::Result;
 use crate::file::File;
 #[cfg(feature = "getbuf")]
 use crate::getbuf::GetBuf;
-use crate::lease::{DmaBuf, DmaBufQueue, ExportedRxQueue, Pool, RxBinding, RxQueue, Window};
+use crate::lease::{
+    DmaBuf, DmaBufQueue, ExportedRxQueue, Pool, RxBinding, RxQueue, Window, send_span,
+};
 use crate::memory::{Memory, Pinning, Region};
 use crate::op::loan::Payload;
 use crate::reactor::Reactor;
@@ -395,6 +397,7 @@ impl AsFd for Driver {
         };
         // SAFETY: the descriptor is open as long as the driver, which is borrowed.
         unsafe { BorrowedFd::borrow_raw(raw) }
+                    || send_span::any_away(&self.core().pending)
     }
 }
 

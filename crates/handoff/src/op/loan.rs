@@ -9,7 +9,7 @@ use std::task::Waker;
 
 use crate::error::Error;
 use crate::lease::kernel::{Bytes, Lease, LeaseMut};
-use crate::lease::{MappedSpan, Span, Ticket};
+use crate::lease::{MappedSpan, SendSpan, Span, Ticket};
 use crate::memory::{AddressRange, Append, Buffer, Frozen, IoBuf, IoBufMut, Piece, SharedBuffer};
 use crate::receipt::Receipt;
 
@@ -275,6 +275,20 @@ pub struct Refused<B> {
     /// Why the operation was not started.
     #[source]
     pub error: Error,
+}
+
+impl Span {
+    /// Takes the bytes to other threads, without a copy. Their chunk is missed here until a thread drops them, and goes back
+    /// with the driver's next turn; that also starts receivers that wait for a chunk.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SpansAway`] if other threads have as many spans as the driver was built for
+    /// ([`DriverBuilder::send_spans`](crate::DriverBuilder::send_spans)); [`Error::Invalid`] while another part of the
+    /// span is there, since parts share the chunk: split the `Bytes` instead; [`Error::DriverGone`]. The span comes back.
+    pub fn into_send(self) -> Result<SendSpan, Refused<Self>> {
+        SendSpan::of(self).map_err(|(buffer, error)| Refused { buffer, error })
+    }
 }
 
 impl<B> fmt::Debug for Refused<B> {

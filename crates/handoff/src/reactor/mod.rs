@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::core::{Core, Then};
 use crate::engine::{accepting, get_buf, lane, order, receiving, requests, transfer};
 use crate::error::{Error, Result};
-use crate::lease::Mark;
+use crate::lease::{Mark, send_span};
 use crate::op::Kind;
 use crate::ring::token::{ALARM, DETACHED, Stage, WAKE};
 use crate::ring::{
@@ -88,6 +88,14 @@ impl Reactor {
 
     #[inline(always)]
     fn turn_and_tell(&self, until: Until, parks: bool) -> Result<usize> {
+        let until = match (self.core.pending.returns.any(), until) {
+            (false, until) => until,
+            (true, until) => {
+                send_span::bring_back(&self.core.pending);
+                // Whoever waits for that need not wait for more.
+                if until == Until::Soon { until } else { Until::Now }
+            }
+        };
         let (until, mut expired) =
             if self.core.pending.take_to_start() { self.start_pending(until) } else { (until, 0) };
         lane::pump_marked(&self.core);
@@ -399,6 +407,7 @@ impl Reactor {
         self.core.pending.leave();
         let ending = self.core.records.borrow_mut().end_all();
         lane::give_up(&self.core);
+        send_span::leave_away(&self.core.pending);
         self.end(ending);
         // What was only marked so far ends before it begins.
         let _ = self.turn(Until::Now);
@@ -479,6 +488,7 @@ impl Drop for Reactor {
         self.core.pending.close();
         let ending = self.core.records.borrow_mut().end_all();
         // Meanwhile wakers that were left behind are dropped; that must not keep memory from the kernel.
+        send_span::leave_away(&self.core.pending);
         let ended = panic::catch_unwind(AssertUnwindSafe(|| {
             lane::give_up(&self.core);
             self.end(ending);

@@ -38,6 +38,8 @@ mod segments;
 mod send;
 mod stages;
 mod time_outs;
+#[cfg(feature = "bytes")]
+mod send_spans;
 #[cfg(feature = "tokio")]
 mod tokio_runtime;
 mod veth;
