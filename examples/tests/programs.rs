@@ -323,3 +323,19 @@ fn spans_go_to_threads_and_their_memory_comes_back() {
     let sum: u64 = content().iter().map(|byte| u64::from(*byte)).sum();
     assert_eq!(receiver.end(), format!("{BYTES} bytes received, and their sum is {sum}\n"));
 }
+
+#[test]
+fn a_connection_has_its_options_and_its_address() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+    let target = listener.local_addr().expect("has one").to_string();
+    let reader = thread::spawn(move || {
+        let (mut stream, peer) = listener.accept().expect("accepts");
+        let mut got = String::new();
+        stream.read_to_string(&mut got).expect("reads");
+        (got, peer.ip().to_string())
+    });
+    let said =
+        said(Command::new(env!("CARGO_BIN_EXE_socket-options")).args([&target, "127.0.0.7"]));
+    assert_eq!(reader.join().expect("ends"), ("hello\n".to_owned(), "127.0.0.7".to_owned()));
+    assert!(said.contains("from 127.0.0.7:") && said.contains("user_timeout: Some(20s)"), "{said}");
+}

@@ -36,6 +36,7 @@
 //! | have buffers that come back by themselves | [`BufferPool`] |
 //! | lend memory of your own kind, such as an arena | [`IoBuf`], [`IoBufMut`] |
 //! | give up in time | [`Driver::timeout`], [`Driver::cancel_after`] |
+//! | make a request that is not here | [`Driver::raw_request`], [`Driver::ring_fd`] |
 //! | know what was copied | [`Receipt`], [`Tally`], [`Receiver::tally`], [`Carried`] |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -56,6 +57,7 @@ mod mechanism;
 mod memory;
 mod op;
 mod outcome;
+mod raw;
 mod reactor;
 mod receipt;
 #[cfg(feature = "ublk")]
@@ -96,6 +98,7 @@ pub use op::chooser::Choice;
 pub use op::layout::MAX_HEADER;
 pub use op::loan::{Lendable, Payload, PayloadMut, Refused, Returned};
 pub use outcome::{Outcome, Tally};
+pub use raw::{RawCompletion, RawRequest};
 pub use receipt::Receipt;
 #[cfg(feature = "ublk")]
 pub use requests::RequestQueue;
@@ -106,6 +109,7 @@ pub use socket::connect::Connecting;
 pub use socket::group::{Group, GroupOnLoan};
 pub use socket::lane::Lane;
 pub use socket::listen::{Accepting, Listener};
+pub use socket::options::SocketOptions;
 pub use socket::receive::{NextSpan, Receiver, SpansThere};
 pub use socket::receive_dma_buf::{DmaBufReceiver, NextDmaBufSpan};
 pub use socket::receive_mapped::{MappedReceiver, NextMappedSpan};

@@ -19,6 +19,7 @@ pub use append::Append;
 pub use backing::Memory;
 pub(crate) use backing::{Backed, Backing, SLOT_SPAN};
 pub use frozen::Frozen;
+pub(crate) use io_buf::LentOwner;
 pub use io_buf::{IoBuf, IoBufMut};
 pub(crate) use piece::{AddressRange, Piece};
 pub use pool::{BufferPool, GetBuffer};

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, Then};
-use crate::engine::{accepting, get_buf, lane, order, receiving, requests, transfer};
+use crate::engine::{accepting, get_buf, lane, order, raw, receiving, requests, transfer};
 use crate::error::{Error, Result};
 use crate::lease::{Mark, send_span};
 use crate::op::Kind;
@@ -344,6 +344,7 @@ impl Reactor {
             Stage::Ready | Stage::Return | Stage::LaneReady => self.ready(token),
             Stage::Transfer => transfer::completed(&self.core, token.key, result),
             Stage::Accept => accepting::completed(&self.core, token.key, result, flags),
+            Stage::Raw => raw::completed(&self.core, token.key, result, flags),
             Stage::Get => get_buf::completed(&self.core, token.key, result),
             Stage::Clear => get_buf::cleared(&self.core, token.slot(), result),
             Stage::Look => self.core.looked(token, result),
@@ -375,6 +376,7 @@ impl Reactor {
             Some(Kind::Transfer) => transfer::cancel_again(&self.core, key, lost),
             Some(Kind::Accept) => accepting::cancel_again(&self.core, key),
             Some(Kind::Get) => get_buf::cancel_again(&self.core, key),
+            Some(Kind::Raw) => raw::cancel(&self.core, key),
             None => {}
         }
     }
@@ -390,7 +392,7 @@ impl Reactor {
             (Some(Kind::Receive), _) => receiving::ready(&self.core, token.key),
             (Some(Kind::Transfer), _) => transfer::ready(&self.core, token.key),
             (Some(Kind::Accept), _) => accepting::ready(&self.core, token.key),
-            (Some(Kind::Get) | None, _) => {
+            (Some(Kind::Get | Kind::Raw) | None, _) => {
                 unreachable!("what waits for readiness keeps its record")
             }
         }
@@ -405,9 +407,9 @@ impl Reactor {
             return;
         }
         self.core.pending.leave();
+        send_span::leave_away(&self.core.pending);
         let ending = self.core.records.borrow_mut().end_all();
         lane::give_up(&self.core);
-        send_span::leave_away(&self.core.pending);
         self.end(ending);
         // What was only marked so far ends before it begins.
         let _ = self.turn(Until::Now);
@@ -486,9 +488,9 @@ impl Drop for Reactor {
         }
         // The ring gives back what is dropped from here on.
         self.core.pending.close();
+        send_span::leave_away(&self.core.pending);
         let ending = self.core.records.borrow_mut().end_all();
         // Meanwhile wakers that were left behind are dropped; that must not keep memory from the kernel.
-        send_span::leave_away(&self.core.pending);
         let ended = panic::catch_unwind(AssertUnwindSafe(|| {
             lane::give_up(&self.core);
             self.end(ending);

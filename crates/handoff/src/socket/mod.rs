@@ -4,6 +4,7 @@ pub(crate) mod connect;
 pub(crate) mod group;
 pub(crate) mod lane;
 pub(crate) mod listen;
+pub(crate) mod options;
 pub(crate) mod receive;
 pub(crate) mod receive_dma_buf;
 mod receive_into;

@@ -23,11 +23,13 @@ mod kernel_buffers;
 mod lent_bytes;
 mod memlock;
 mod no_ring;
+mod options;
 mod order;
 mod other_programs;
 mod overflow;
 mod own_loop;
 mod peers;
+mod raw;
 mod receive;
 mod receive_into;
 mod registration;
@@ -36,10 +38,10 @@ mod routes;
 mod rx_queue;
 mod segments;
 mod send;
-mod stages;
-mod time_outs;
 #[cfg(feature = "bytes")]
 mod send_spans;
+mod stages;
+mod time_outs;
 #[cfg(feature = "tokio")]
 mod tokio_runtime;
 mod veth;
