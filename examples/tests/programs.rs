@@ -58,7 +58,7 @@ fn memory_goes_to_a_socket_and_spans_to_a_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let [source, target] = ["source", "target"].map(|name| directory.path().join(name));
     fs::write(&source, content()).expect("written");
-    let mut programs = vec![env!("CARGO_BIN_EXE_send-memory")];
+    let mut programs = vec![env!("CARGO_BIN_EXE_send-memory"), env!("CARGO_BIN_EXE_lend-arena")];
     // A lane needs io_uring.
     let ring = handoff::Driver::new().expect("a driver").ring_unavailable().is_none();
     programs.extend(ring.then_some(env!("CARGO_BIN_EXE_send-bulk")));
@@ -349,4 +349,29 @@ fn an_open_file_is_passed_to_another_process() {
         assert!(got.ends_with(" bytes\nwhat is in it"), "{got}");
     }
     assert!(!socket.exists());
+}
+
+#[test]
+fn spans_go_to_threads_and_their_memory_comes_back() {
+    let program = env!("CARGO_BIN_EXE_spans-to-threads");
+    let receiver = Listening::start(Command::new(program).arg("127.0.0.1:0"));
+    TcpStream::connect(&receiver.address).expect("connects").write_all(&content()).expect("sends");
+    let sum: u64 = content().iter().map(|byte| u64::from(*byte)).sum();
+    assert_eq!(receiver.end(), format!("{BYTES} bytes received, and their sum is {sum}\n"));
+}
+
+#[test]
+fn a_connection_has_its_options_and_its_address() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+    let target = listener.local_addr().expect("has one").to_string();
+    let reader = thread::spawn(move || {
+        let (mut stream, peer) = listener.accept().expect("accepts");
+        let mut got = String::new();
+        stream.read_to_string(&mut got).expect("reads");
+        (got, peer.ip().to_string())
+    });
+    let said =
+        said(Command::new(env!("CARGO_BIN_EXE_socket-options")).args([&target, "127.0.0.7"]));
+    assert_eq!(reader.join().expect("ends"), ("hello\n".to_owned(), "127.0.0.7".to_owned()));
+    assert!(said.contains("from 127.0.0.7:") && said.contains("user_timeout: Some(20s)"), "{said}");
 }

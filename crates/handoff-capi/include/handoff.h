@@ -573,6 +573,15 @@ int handoff_driver_new(const struct handoff_driver_options *options, handoff_dri
 int handoff_driver_fd(handoff_driver driver);
 
 /*
+ The descriptor of a driver's ring, for what io_uring can do and this library does not, such as registering things of your
+ own. The library submits and takes completions by it, on the driver's thread: do neither, and leave alone what it has
+ registered (tables of buffers and files, an eventfd, groups of provided buffers from 0 on). Don't close it.
+
+ Returns the descriptor, or a negative error number: `-EOPNOTSUPP` where the driver has no ring.
+ */
+int handoff_driver_ring_fd(handoff_driver driver);
+
+/*
  Operations under way: buffers on loan included.
 
  Returns the number, or a negative error number.

@@ -49,7 +49,7 @@ impl From<Error> for Failure {
         let errno = match &error {
             Error::Io { .. } => error.raw_os_error().unwrap_or(libc::EIO),
             Error::Memlock { .. } => libc::ENOMEM,
-            Error::Busy { .. } | Error::LaneFull { .. } => libc::EAGAIN,
+            Error::Busy { .. } | Error::LaneFull { .. } | Error::SpansAway { .. } => libc::EAGAIN,
             Error::MessageTooLong { .. } => libc::EMSGSIZE,
             Error::DescriptorsCut { .. } => libc::EMSGSIZE,
             Error::NameInUse { .. } => libc::EADDRINUSE,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::{FuturesUnordered, Stream};
-use handoff::{Driver, LoanStats, RingUse, Span, Wait};
+use handoff::{Driver, Error, LoanStats, RingUse, Span, Wait};
 use handoff_sys::process::Process;
 
 use crate::boundary::{Failure, c_string, done, enter};
@@ -391,6 +391,23 @@ pub extern "C" fn handoff_driver_fd(driver: handoff_driver) -> c_int {
         let state = handles::get::<Rc<State>>(driver)?;
         state.watched.set(true);
         Ok(state.driver.as_fd().as_raw_fd())
+    })
+}
+
+/// The descriptor of a driver's ring, for what io_uring can do and this library does not, such as registering things of your
+/// own. The library submits and takes completions by it, on the driver's thread: do neither, and leave alone what it has
+/// registered (tables of buffers and files, an eventfd, groups of provided buffers from 0 on). Don't close it.
+///
+/// Returns the descriptor, or a negative error number: `-EOPNOTSUPP` where the driver has no ring.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_driver_ring_fd(driver: handoff_driver) -> c_int {
+    enter(|| {
+        let state = handles::get::<Rc<State>>(driver)?;
+        let ring = state.driver.ring_fd();
+        ring.map(|ring| ring.as_raw_fd()).ok_or_else(|| {
+            let reason = state.driver.ring_unavailable().unwrap_or_default().to_owned();
+            Failure::from(Error::NoRing { action: "the descriptor of a ring", reason })
+        })
     })
 }
 

@@ -33,7 +33,7 @@ pub use boundary::{handoff_error_text, handoff_version};
 pub use driver::{
     HANDOFF_RING_AVOID, HANDOFF_RING_PREFER, HANDOFF_RING_REQUIRE, handoff_driver_fd,
     handoff_driver_in_flight, handoff_driver_loans, handoff_driver_new, handoff_driver_options,
-    handoff_loan_stats, handoff_turn,
+    handoff_driver_ring_fd, handoff_loan_stats, handoff_turn,
 };
 pub use event::{
     HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_GET_BUF, HANDOFF_ENGINE_KERNEL_TLS,

@@ -121,3 +121,13 @@ pub fn set_told_of_acknowledgements(socket: BorrowedFd<'_>, told: bool) -> io::R
     let what = if told { all as libc::c_int } else { 0 };
     sockopt::set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, what)
 }
+
+/// A bind to an address without a port chooses none: connect(2) does, when it knows the peer (`IP_BIND_ADDRESS_NO_PORT`,
+/// Linux 4.2). For both families.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn bind_address_no_port(socket: BorrowedFd<'_>) -> io::Result<()> {
+    sockopt::set(socket, libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}

@@ -54,6 +54,15 @@ pub enum Error {
         /// The most operations under way at once.
         limit: usize,
     },
+    /// Other threads have as many spans of the driver as it was built for.
+    #[error(
+        "{limit} spans are with other threads, the most this driver was built for: have them dropped, or build it with \
+         more (DriverBuilder::send_spans)"
+    )]
+    SpansAway {
+        /// The most at once.
+        limit: usize,
+    },
     /// A lane has as many buffers as it was made for.
     #[error(
         "the lane has {capacity} buffers, as many as it was made for: take back those that returned"
@@ -235,7 +244,9 @@ impl From<Error> for io::Error {
             Error::Io { source, .. } => source.kind(),
             Error::TimedOut { .. } => io::ErrorKind::TimedOut,
             Error::NoDescriptor { .. } | Error::Memlock { .. } => io::ErrorKind::OutOfMemory,
-            Error::Busy { .. } | Error::LaneFull { .. } => io::ErrorKind::WouldBlock,
+            Error::Busy { .. } | Error::LaneFull { .. } | Error::SpansAway { .. } => {
+                io::ErrorKind::WouldBlock
+            }
             Error::PoolEmpty { .. } => io::ErrorKind::TimedOut,
             Error::StreamBroken { .. } => io::ErrorKind::BrokenPipe,
             Error::StreamEnded { .. } => io::ErrorKind::UnexpectedEof,

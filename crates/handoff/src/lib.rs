@@ -27,6 +27,7 @@
 //! |---|---|
 //! | send | [`Socket::send`], [`Socket::message`]; in bulk [`Lane`]; the same bytes to many sockets [`Frozen`] |
 //! | receive into memory that the kernel or a NIC chooses | [`Socket::receive`] from a [`Pool`] or [`RxQueue`], [`Socket::receive_mapped`] by a [`Window`] |
+//! | take received bytes to other threads | [`Span::into_send`] |
 //! | receive into memory of a device or of another process | [`Driver::dma_buf_queue`] |
 //! | receive into a buffer of yours | [`Socket::receive_exact`], [`Socket::receive_into`] |
 //! | read and write files | [`File`] |
@@ -34,7 +35,9 @@
 //! | connect and listen | [`Driver::connect`], [`Driver::listen`] |
 //! | use Unix sockets, pass descriptors | [`Driver::connect_unix`], [`Driver::listen_unix`], [`Message::descriptors`], [`Socket::receive_message`] |
 //! | have buffers that come back by themselves | [`BufferPool`] |
+//! | lend memory of your own kind, such as an arena | [`IoBuf`], [`IoBufMut`] |
 //! | give up in time | [`Driver::timeout`], [`Driver::cancel_after`] |
+//! | make a request that is not here | [`Driver::raw_request`], [`Driver::ring_fd`] |
 //! | know what was copied | [`Receipt`], [`Tally`], [`Receiver::tally`], [`Carried`] |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -55,6 +58,7 @@ mod mechanism;
 mod memory;
 mod op;
 mod outcome;
+mod raw;
 mod reactor;
 mod receipt;
 #[cfg(feature = "ublk")]
@@ -81,8 +85,8 @@ pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;
 pub use lease::{
     DATAGRAM_HEAD, Datagram, DmaBuf, DmaBufQueue, DmaBufSpan, ExportedRxQueue, Intake,
-    MappedIntake, MappedSpan, Pool, RxBinding, RxGrowth, RxQueue, RxShortage, RxStats, Span,
-    SpanRef, Window,
+    MappedIntake, MappedSpan, Pool, RxBinding, RxGrowth, RxQueue, RxShortage, RxStats, SendSpan,
+    Span, SpanRef, Window,
 };
 #[cfg(any(feature = "getbuf", feature = "ublk"))]
 pub use lease::{Lease, LeaseMut};
@@ -90,14 +94,15 @@ pub use lease::{Lease, LeaseMut};
 pub use lease::{Request, RequestKind};
 pub use mechanism::{Engine, ReceiveEngine};
 pub use memory::{
-    Append, Buffer, BufferPool, Frozen, GetBuffer, Memory, Pages, Pinning, Region, SharedBuffer,
-    SharedRegion, View, ViewMut,
+    Append, Buffer, BufferPool, Frozen, GetBuffer, IoBuf, IoBufMut, Memory, Pages, Pinning, Region,
+    SharedBuffer, SharedRegion, View, ViewMut,
 };
 pub use op::SendStats;
 pub use op::chooser::Choice;
 pub use op::layout::MAX_HEADER;
 pub use op::loan::{Lendable, Payload, PayloadMut, Refused, Returned};
 pub use outcome::{Outcome, Tally};
+pub use raw::{RawCompletion, RawRequest};
 pub use receipt::Receipt;
 #[cfg(feature = "ublk")]
 pub use requests::RequestQueue;
@@ -110,6 +115,7 @@ pub use socket::lane::Lane;
 pub use socket::listen::{Accepting, Listener};
 pub use socket::listeners::{Client, Listeners};
 pub use socket::message::{ReceivedMessage, ReceivingMessage};
+pub use socket::options::SocketOptions;
 pub use socket::receive::{NextSpan, Receiver, SpansThere};
 pub use socket::receive_dma_buf::{DmaBufReceiver, NextDmaBufSpan};
 pub use socket::receive_mapped::{MappedReceiver, NextMappedSpan};

@@ -200,17 +200,15 @@ fn buffers_of_a_pool_come_and_go_without_an_allocation() {
     }
 }
 
-#[cfg(feature = "bytes")]
-#[test]
-fn bytes_are_lent_without_an_allocation() {
+/// Lends clones of a handle, and the handle itself.
+fn lent_without_an_allocation<B: Payload + Clone>(mut lent: B) {
     for (driver, engine, socket) in datagrams() {
-        let mut bytes = bytes::Bytes::from(vec![7; 3000]);
-        // The first clone of bytes makes them shareable.
-        drop(bytes.clone());
+        let mut kept = Some(lent);
         let mut take_turns = |count: usize| {
             for _ in 0..count {
-                bytes = one_by_one(&driver, &socket, std::mem::take(&mut bytes), 1);
-                drop(socket.send(bytes.clone()).unwrap());
+                let bytes = kept.take().unwrap();
+                kept = Some(one_by_one(&driver, &socket, bytes.clone(), 1));
+                drop(socket.send(bytes).unwrap());
                 while driver.in_flight() > 0 {
                     driver.turn(Wait::Event).unwrap();
                 }
@@ -220,6 +218,70 @@ fn bytes_are_lent_without_an_allocation() {
         let before = allocations();
         take_turns(500);
         assert_eq!(allocations() - before, 0, "{engine}");
+        lent = kept.unwrap();
+    }
+}
+
+#[test]
+fn memory_of_others_is_lent_without_an_allocation() {
+    lent_without_an_allocation(std::sync::Arc::<[u8]>::from(vec![7; 3000]));
+    #[cfg(feature = "bytes")]
+    {
+        let bytes = bytes::Bytes::from(vec![7; 3000]);
+        // The first clone of bytes makes them shareable.
+        drop(bytes.clone());
+        lent_without_an_allocation(bytes);
+    }
+}
+
+/// The driver's thread allocates nothing for spans that go to another thread and come back from there.
+#[test]
+fn spans_leave_the_thread_without_an_allocation() {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    for driver in traffic::drivers() {
+        let pool = driver.pool(Region::anonymous(8 * 4096).unwrap(), 4096).unwrap();
+        let (near, mut far) = traffic::tcp("127.0.0.1");
+        let mut receiver = driver.socket(near).unwrap().receive(&pool).unwrap();
+        let place = Arc::new(Mutex::new(None::<handoff::SendSpan>));
+        let of_worker = Arc::clone(&place);
+        let worker = std::thread::spawn(move || {
+            let mut bytes = 0;
+            while bytes < 1_200 {
+                bytes += of_worker.lock().unwrap().take().map_or(0, |span| span.len());
+                std::thread::yield_now();
+            }
+        });
+        let mut take_turns = |count: usize, leaves: bool| {
+            for _ in 0..count {
+                far.write_all(&[1]).unwrap();
+                let span = loop {
+                    driver.turn(Wait::Event).unwrap();
+                    if let Some(span) = receiver.try_next_span() {
+                        break span.unwrap().unwrap();
+                    }
+                };
+                if !leaves {
+                    continue;
+                }
+                let sent = span.into_send().unwrap();
+                while place.lock().unwrap().is_some() {
+                    std::thread::yield_now();
+                }
+                *place.lock().unwrap() = Some(sent);
+            }
+        };
+        take_turns(200, true);
+        let before = allocations();
+        take_turns(1000, false);
+        // Without a ring each wait for the socket allocates.
+        let to_receive = allocations() - before;
+        take_turns(1000, true);
+        let ring = driver.ring_unavailable().is_none();
+        assert!(!ring || to_receive == 0);
+        assert_eq!(allocations() - before, 2 * to_receive, "with a ring: {ring}");
+        worker.join().unwrap();
     }
 }
 

@@ -160,6 +160,8 @@ void misuse_cases(void)
 
 	CHECK(handoff_driver_new(NULL, &driver) == 0);
 	CHECK(handoff_driver_fd(driver) >= 0);
+	CHECK(handoff_driver_ring_fd(region) == -EBADF);
+	CHECK(handoff_driver_ring_fd(driver) >= 0 || handoff_driver_ring_fd(driver) == -EOPNOTSUPP);
 	CHECK(handoff_driver_in_flight(driver) == 0);
 	CHECK(handoff_turn(driver, -1, NULL, 0) == 0);
 	CHECK(handoff_turn(driver, 0, NULL, 1) == -EINVAL);

@@ -76,11 +76,15 @@ impl Core {
     /// Starts empty, with room for so many operations.
     pub(crate) fn new(io: Io, in_flight: usize) -> Result<Self> {
         let unpark = Unpark::new()?;
-        let ends_wait = Arc::clone(&unpark);
-        let departed = Departed::new(let_go_of_kept, Box::new(move || ends_wait.signal()));
+        let end_wait = || {
+            let unpark = Arc::clone(&unpark);
+            Box::new(move || unpark.signal())
+        };
+        let departed = Departed::new(let_go_of_kept, end_wait());
+        let pending = Rc::new(Pending::new(end_wait()));
         Ok(Self {
             io: Rc::new(io),
-            pending: Rc::default(),
+            pending,
             records: RefCell::new(Records::new(in_flight)),
             lanes: Lanes::default(),
             groups: RefCell::default(),

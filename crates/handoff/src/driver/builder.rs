@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Driver;
 use crate::core::UNCLAIMED_LOANS;
 use crate::error::{Error, Result};
+use crate::lease::pending::SEND_SPANS;
 use crate::reactor::Reactor;
 use crate::ring::{Epoll, Io, Ring, Shape};
 
@@ -50,6 +51,7 @@ pub struct DriverBuilder {
     linger: Option<Duration>,
     unclaimed_loans: usize,
     pipes: usize,
+    send_spans: usize,
 }
 
 impl Driver {
@@ -82,6 +84,7 @@ impl Default for DriverBuilder {
             linger: None,
             unclaimed_loans: UNCLAIMED_LOANS,
             pipes: usize::MAX,
+            send_spans: SEND_SPANS,
         }
     }
 }
@@ -179,6 +182,14 @@ impl DriverBuilder {
         self
     }
 
+    /// The most received spans that other threads may have at once ([`Span::into_send`](crate::Span::into_send)). Default
+    /// 1024. Their chunks are missed by the receivers here, so threads that are slow make a driver wait that may give out
+    /// all of its chunks.
+    pub fn send_spans(mut self, most: usize) -> Self {
+        self.send_spans = most;
+        self
+    }
+
     /// Builds the driver for the calling thread.
     ///
     /// # Errors
@@ -216,6 +227,7 @@ impl DriverBuilder {
         }
         reactor.core.unclaimed.set_most(self.unclaimed_loans);
         reactor.core.pipes.most.set(self.pipes);
+        reactor.core.pending.most_away.set(self.send_spans);
         Ok(Driver::of(reactor))
     }
 }

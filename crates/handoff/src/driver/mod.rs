@@ -27,9 +27,12 @@ use crate::error::Result;
 use crate::file::File;
 #[cfg(feature = "getbuf")]
 use crate::getbuf::GetBuf;
-use crate::lease::{DmaBuf, DmaBufQueue, ExportedRxQueue, Pool, RxBinding, RxQueue, Window};
+use crate::lease::{
+    DmaBuf, DmaBufQueue, ExportedRxQueue, Pool, RxBinding, RxQueue, Window, send_span,
+};
 use crate::memory::{Memory, Pinning, Region};
-use crate::op::loan::Payload;
+use crate::op::loan::{Payload, Refused};
+use crate::raw::RawRequest;
 use crate::reactor::Reactor;
 #[cfg(feature = "ublk")]
 use crate::requests::RequestQueue;
@@ -38,6 +41,7 @@ use crate::socket::Socket;
 use crate::socket::connect::Connecting;
 use crate::socket::group::Group;
 use crate::socket::listen::Listener;
+use crate::socket::options::SocketOptions;
 use crate::socket::unix::UnixListener;
 use crate::unix::{UnixAddress, UnixKind};
 
@@ -148,6 +152,29 @@ impl Driver {
     pub fn connect(&self, address: SocketAddr) -> Result<Connecting> {
         self.core().check_here()?;
         Socket::tcp(&self.reactor, address)?.connect(address)
+    }
+
+    /// As [`connect`](Self::connect), with options that are set before the first packet.
+    ///
+    /// # Errors
+    ///
+    /// As `connect`. [`Error::Io`](crate::Error::Io) names the option that the kernel refuses, or the address to connect
+    /// from; [`Error::Invalid`](crate::Error::Invalid) says which option has no meaning here.
+    pub fn connect_with(&self, address: SocketAddr, options: &SocketOptions) -> Result<Connecting> {
+        self.core().check_here()?;
+        Socket::connect_with(&self.reactor, address, options)
+    }
+
+    /// Listens for TCP connections, with options that are set before. The connections have them, too, except the
+    /// priority. As for [`listen`](Self::listen), you then take them. A listener of an earlier program may still have connections
+    /// (`SO_REUSEADDR`).
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_with`](Self::connect_with); when too many operations are under way.
+    pub fn listen_at(&self, address: SocketAddr, options: &SocketOptions) -> Result<Listener> {
+        self.core().check_here()?;
+        Listener::open_at(&self.reactor, address, options)
     }
 
     /// Takes the connections of a listener. From now on `O_NONBLOCK` of the listener belongs to the driver.
@@ -364,6 +391,58 @@ impl Driver {
         RequestQueue::open(&self.reactor, device.into(), queue, depth)
     }
 
+    /// The ring's descriptor; `None` without a ring. Only the driver's thread may submit and take completions, and the
+    /// library does both. What you register must leave alone what the library has registered: tables of buffers and files,
+    /// an eventfd, groups of provided buffers from 0 on.
+    pub fn ring_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.core().io.ring()?;
+        // SAFETY: the ring is open as long as the driver, which is borrowed.
+        Some(unsafe { BorrowedFd::borrow_raw(self.core().io.ring_raw()) })
+    }
+
+    /// Queues a request that the library does not have, for the next turn: an entry of the crate `io-uring` (0.7). `owner` is what its memory belongs to: the
+    /// driver keeps it, and does not touch it, until the request's last completion, and gives it back then. If you drop the
+    /// [`RawRequest`], the request is cancelled, and the owner is dropped behind its last completion. `owner` is moved:
+    /// memory that the entry names must be on the heap or elsewhere.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use io_uring::{opcode, types};
+    ///
+    /// let driver = handoff::Driver::new()?;
+    /// # if driver.ring_unavailable().is_some() { return Ok(()) }
+    /// let path = c"/proc/self/status".to_owned();
+    /// let entry = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr()).build();
+    /// // SAFETY: the path is on the heap, and the owner of that.
+    /// let request = unsafe { driver.raw_request(entry, path) }.map_err(|refused| refused.error)?;
+    /// let completion = driver.block_on(request)??;
+    /// assert!(completion.result >= 0, "error {}", -completion.result);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// As long as `owner` is there, and nothing but a move touches it: everything that the entry names is valid for the
+    /// request and, where the request says so, accessed by nobody else. Descriptors by number stay open until the request
+    /// is submitted. The request names no slot and no group of buffers of the library's, and it is not multishot.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRing`](crate::Error::NoRing) without a ring; [`Error::Invalid`](crate::Error::Invalid) for an entry with a
+    /// link or without a completion; when too many operations are under way. The owner comes back. The entry's user data
+    /// are the library's.
+    pub unsafe fn raw_request<T: 'static>(
+        &self,
+        entry: io_uring::squeue::Entry,
+        owner: T,
+    ) -> Result<RawRequest<T>, Refused<T>> {
+        if let Err(error) = self.core().check_here() {
+            return Err(Refused { buffer: owner, error });
+        }
+        // SAFETY: the caller vouches for it.
+        unsafe { RawRequest::begin(&self.reactor, entry, owner) }
+    }
+
     /// Opens a group of sends that share one return.
     pub fn group<B: Payload>(&self) -> Group<B> {
         Group::open(Rc::clone(&self.reactor))
@@ -382,6 +461,7 @@ impl Driver {
             let to_come = || {
                 self.core().kernel_holds_any()
                     || self.core().has_deadlines()
+                    || send_span::any_away(&self.core().pending)
                     || self.core().request_queues.borrow().iter().any(|it| it.queue.is_awaited())
             };
             !self.core().news.get() && to_come()

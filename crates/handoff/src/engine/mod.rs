@@ -3,7 +3,7 @@
 //! A send passes [`order`] (when it may start), which asks one of [`uring_zc`], [`msg_zerocopy`], [`copy`] to send,
 //! and takes its outcome to [`sending`] (how it ends); a [`lane`] has its own way. A receive passes [`receiving`], then [`zcrx`],
 //! [`mapped`] or [`multishot`], depending on its intake; a receive into a chosen buffer is a [`transfer`], like
-//! reads and writes of files.
+//! reads and writes of files. Requests that the program makes itself are [`raw`].
 
 pub(crate) mod accepting;
 pub(crate) mod copy;
@@ -17,6 +17,7 @@ pub(crate) mod mapped;
 pub(crate) mod msg_zerocopy;
 pub(crate) mod multishot;
 pub(crate) mod order;
+pub(crate) mod raw;
 pub(crate) mod receiving;
 #[cfg_attr(
     not(feature = "ublk"),

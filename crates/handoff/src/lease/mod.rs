@@ -33,11 +33,13 @@ pub(crate) mod request;
     allow(dead_code, unreachable_pub, reason = "what only handles use, which are not there")
 )]
 pub(crate) mod request_queue;
+pub(crate) mod returns;
 pub(crate) mod rx_binding;
 pub(crate) mod rx_memory;
 pub(crate) mod rx_queue;
 pub(crate) mod rx_shared;
 pub(crate) mod rx_stats;
+pub(crate) mod send_span;
 pub(crate) mod span_ref;
 pub(crate) mod wakes;
 pub(crate) mod window;
@@ -61,6 +63,7 @@ pub use rx_binding::RxBinding;
 pub use rx_memory::{RxGrowth, RxShortage};
 pub use rx_queue::{ExportedRxQueue, RxQueue};
 pub use rx_stats::RxStats;
+pub use send_span::SendSpan;
 pub use span_ref::SpanRef;
 pub(crate) use wakes::Wakes;
 pub use window::Window;

@@ -1,4 +1,4 @@
-//! Models of an rx queue that rings share.
+//! Models of an rx queue that rings share, and of the way home from other threads.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use loom::thread;
 use rustix::mm::MapFlags;
 
 use super::pending::Pending;
+use super::returns::Returns;
 use super::rx_memory::{RxMemory, RxShortage};
 use super::rx_shared::RxShared;
 use crate::memory::map;
 use crate::op::Flow;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Word, model};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Parker, Word, model, reads, writes};
 
 const PAGE: usize = 4096;
 
@@ -133,5 +134,65 @@ fn a_receive_is_not_told_of_copies_for_others() {
         let other = thread::spawn(move || receive(of_other, other, 1));
         receive(memory, one, 2);
         other.join().unwrap();
+    });
+}
+
+/// The driver sleeps until places were left, and uses their memory behind all that the threads did with it.
+#[test]
+fn what_other_threads_leave_wakes_the_driver_and_comes_before_it() {
+    model(|| {
+        let driver = Arc::<Parker>::default();
+        let wakes = Arc::clone(&driver);
+        let returns = Arc::new(Returns::new(Box::new(move || wakes.end_wait())));
+        let memory = Arc::new([0_u8; 2]);
+        let threads = [0, 1].map(|place| {
+            let (returns, memory) = (Arc::clone(&returns), Arc::clone(&memory));
+            thread::spawn(move || {
+                reads(&raw const memory[place]);
+                returns.leave(place as u32);
+            })
+        });
+        let (mut left, mut all) = (Vec::new(), 0);
+        while all < 2 {
+            if !returns.any() {
+                driver.wait();
+                continue;
+            }
+            returns.take(&mut left);
+            for place in left.drain(..) {
+                writes((&raw const memory[place as usize]).cast_mut(), 1);
+                all += 1;
+            }
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(!returns.any());
+    });
+}
+
+/// Counts its end.
+struct Kept(Arc<AtomicUsize>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// A place that is left while the driver goes gives up what it keeps once, and another place keeps it.
+#[test]
+fn what_a_place_keeps_goes_once_when_the_driver_goes() {
+    model(|| {
+        let returns = Arc::new(Returns::new(Box::new(|| {})));
+        let ends = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let leaves = Arc::clone(&returns);
+        let other = thread::spawn(move || leaves.leave(0));
+        returns
+            .close(ends.iter().map(|ends| Some(Box::new(Kept(Arc::clone(ends))) as _)).collect());
+        other.join().unwrap();
+        assert_eq!(ends.each_ref().map(|ends| ends.load(Relaxed)), [1, 0]);
+        returns.leave(1);
+        assert_eq!(ends[1].load(Relaxed), 1);
     });
 }

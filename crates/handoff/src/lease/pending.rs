@@ -2,12 +2,15 @@
 //!
 //! A drop, anywhere, gives back what was lent to us; it only makes a note here then.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use handoff_sys::process::Process;
 
 use super::getbuf_device::GetBufShared;
+use super::returns::Returns;
 use super::wakes::Wakes;
 use crate::ring::Key;
 
@@ -28,7 +31,9 @@ pub(crate) struct TagResult {
     pub(crate) result: i32,
 }
 
-#[derive(Default)]
+/// The most spans that other threads have at once, unless the program says otherwise.
+pub(crate) const SEND_SPANS: usize = 1024;
+
 pub(crate) struct Pending {
     /// Whose driver it is.
     made_by: Process,
@@ -41,13 +46,44 @@ pub(crate) struct Pending {
     /// Results of block requests whose memory nobody uses any more.
     pub(crate) answers: RefCell<Vec<TagResult>>,
     pub(crate) wakes: Wakes,
+    /// Where other threads leave the spans that they have.
+    pub(crate) returns: Arc<Returns>,
+    /// What such spans have left here ([`send_span`](super::send_span)).
+    pub(super) away: RefCell<Option<Box<dyn Any>>>,
+    /// The most of them.
+    pub(crate) most_away: Cell<usize>,
     /// The last [`Driver`](crate::Driver) is gone.
     gone: Cell<bool>,
     /// No handle is left either, and the ring gives everything back.
     closed: Cell<bool>,
 }
 
+impl Default for Pending {
+    /// Nobody waits.
+    fn default() -> Self {
+        Self::new(Box::new(|| {}))
+    }
+}
+
 impl Pending {
+    /// Nothing is pending. `end_wait` ends a wait of the driver's thread, on any thread.
+    pub(crate) fn new(end_wait: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self {
+            made_by: Process::default(),
+            to_start: Cell::new(false),
+            marks: RefCell::default(),
+            spare_marks: RefCell::default(),
+            to_clear: RefCell::default(),
+            answers: RefCell::default(),
+            wakes: Wakes::default(),
+            returns: Arc::new(Returns::new(end_wait)),
+            away: RefCell::default(),
+            most_away: Cell::new(SEND_SPANS),
+            gone: Cell::new(false),
+            closed: Cell::new(false),
+        }
+    }
+
     /// Whether something waits to start.
     pub(crate) fn has_marks(&self) -> bool {
         !self.marks.borrow().is_empty()

@@ -181,6 +181,10 @@ impl PoolShared {
         std::ptr::eq(self.pending.as_ptr(), Rc::as_ptr(pending))
     }
 
+    pub(super) fn pending(&self) -> Option<Rc<Pending>> {
+        self.pending.upgrade()
+    }
+
     /// The group that requests name, with a ring.
     pub(crate) fn group(&self) -> Option<u16> {
         match &self.supply {

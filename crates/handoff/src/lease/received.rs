@@ -11,7 +11,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::datagram::{self, DATAGRAM_HEAD, Datagram};
+use super::pending::Pending;
 use super::pool::PoolShared;
+use super::returns::Keep;
 use super::rx_shared::RxShared;
 use crate::memory::{Backing, Piece};
 
@@ -85,6 +87,62 @@ impl Ticket {
             Origin::Datagram(pool, chunk) => datagram::parse(unsafe { pool.head(*chunk as u16) }),
             Origin::Shared(whole) => whole.datagram(),
             Origin::Nowhere | Origin::Pool(..) | Origin::Queue(..) => None,
+        }
+    }
+
+    /// What goes with the driver whose chunk it is; `None` once that is gone, and for no chunk.
+    pub(super) fn pending(&self) -> Option<Rc<Pending>> {
+        match &*self.0 {
+            Origin::Nowhere => None,
+            Origin::Pool(pool, _) | Origin::Datagram(pool, _) => pool.pending(),
+            Origin::Queue(queue, _) => queue.pending(),
+            Origin::Shared(whole) => whole.pending(),
+        }
+    }
+
+    pub(super) fn is_of_nowhere(&self) -> bool {
+        match &*self.0 {
+            Origin::Nowhere => true,
+            Origin::Shared(whole) => whole.is_of_nowhere(),
+            Origin::Pool(..) | Origin::Datagram(..) | Origin::Queue(..) => false,
+        }
+    }
+
+    /// The head of its datagram.
+    pub(super) fn head(&self) -> Option<NonNull<u8>> {
+        match &*self.0 {
+            Origin::Datagram(pool, chunk) => Some(pool.start(*chunk as u16)),
+            Origin::Shared(whole) => whole.head(),
+            Origin::Nowhere | Origin::Pool(..) | Origin::Queue(..) => None,
+        }
+    }
+
+    fn into_origin(mut self) -> Origin {
+        // SAFETY: the ticket is forgotten, and nothing else takes it.
+        let origin = unsafe { ManuallyDrop::take(&mut self.0) };
+        std::mem::forget(self);
+        origin
+    }
+
+    /// The ticket of the whole chunk, if no other part shares it.
+    pub(super) fn unshare(self) -> Result<Self, Self> {
+        match self.into_origin() {
+            Origin::Shared(whole) => {
+                Rc::try_unwrap(whole).map_err(|whole| Self::new(Origin::Shared(whole)))
+            }
+            sole => Ok(Self::new(sole)),
+        }
+    }
+
+    /// The driver goes, and another thread has the bytes: what keeps them, and gives them back if that is still possible.
+    /// A pool's chunk is not given back any more: requests under way would receive into it.
+    pub(super) fn into_keep(self) -> Keep {
+        match self.into_origin() {
+            Origin::Pool(pool, _) | Origin::Datagram(pool, _) => {
+                Box::new(Arc::clone(pool.memory()))
+            }
+            Origin::Queue(queue, place) => Box::new(queue.leave_behind(place)),
+            Origin::Nowhere | Origin::Shared(_) => unreachable!("it has a chunk of its own"),
         }
     }
 
@@ -226,6 +284,20 @@ impl Span {
         self.start = unsafe { self.start.add(at) };
         self.len -= at;
         head
+    }
+
+    pub(super) fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+
+    pub(super) fn take_apart(self) -> (NonNull<u8>, usize, Ticket) {
+        let Self { start, len, ticket } = self;
+        (start, len, ticket)
+    }
+
+    /// What [`take_apart`](Self::take_apart) took apart.
+    pub(super) fn put_together(start: NonNull<u8>, len: usize, ticket: Ticket) -> Self {
+        Self { start, len, ticket }
     }
 
     pub(crate) fn into_parts(self) -> (Piece, Ticket) {

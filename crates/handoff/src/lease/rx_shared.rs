@@ -34,7 +34,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// A queue as one ring sees it.
 pub(crate) struct RxShared {
     /// Keeps the ring open for the spans that outlive the driver; before the memory, which goes later.
-    pub(crate) ring: Cell<Option<OwnedFd>>,
+    pub(crate) ring: Cell<Option<Arc<OwnedFd>>>,
     pending: Weak<Pending>,
     /// Of the driver.
     number: u32,
@@ -90,7 +90,7 @@ impl RxShared {
         memory: Arc<RxMemory>,
     ) -> Rc<Self> {
         Rc::new(Self {
-            ring: Cell::new(ring),
+            ring: Cell::new(ring.map(Arc::new)),
             pending: Rc::downgrade(pending),
             number,
             id,
@@ -124,10 +124,25 @@ impl RxShared {
         std::ptr::eq(self.pending.as_ptr(), Rc::as_ptr(pending))
     }
 
+    pub(super) fn pending(&self) -> Option<Rc<Pending>> {
+        self.pending.upgrade()
+    }
+
+    /// The driver goes, and another thread has the span that began at `place`.
+    pub(super) fn leave_behind(&self, place: u64) -> LeftSpan {
+        // The memory still counts it, and this ring does not.
+        self.held.set(self.held.get() - 1);
+        self.counted.set(self.counted.get().wrapping_sub(1));
+        let ring = self.ring.take();
+        let kept = ring.clone();
+        self.ring.set(ring);
+        LeftSpan { place, _ring: kept, memory: Arc::clone(&self.memory) }
+    }
+
     /// The ring, as long as it is kept open.
     pub(super) fn ring(&self) -> Option<RawFd> {
         let ring = self.ring.take();
-        let raw = ring.as_ref().map(AsRawFd::as_raw_fd);
+        let raw = ring.as_ref().map(|ring| ring.as_raw_fd());
         self.ring.set(ring);
         raw
     }
@@ -328,6 +343,21 @@ impl RxShared {
     /// Bytes that the kernel has copied, by its own count.
     pub(crate) fn copied(&self) -> Option<u64> {
         self.memory.copied()
+    }
+}
+
+/// A span that another thread has while its driver is gone. Dropping it gives the chunk back, for the other rings.
+pub(super) struct LeftSpan {
+    place: u64,
+    /// Before the memory, which goes later.
+    _ring: Option<Arc<OwnedFd>>,
+    memory: Arc<RxMemory>,
+}
+
+impl Drop for LeftSpan {
+    fn drop(&mut self) {
+        self.memory.refill.put_now(self.place);
+        self.memory.held.fetch_sub(1, Release);
     }
 }
 

@@ -4,8 +4,7 @@ mod append;
 pub(crate) mod backing;
 mod chunk;
 mod frozen;
-#[cfg(feature = "bytes")]
-mod lent_bytes;
+mod io_buf;
 #[cfg(all(test, handoff_loom))]
 mod models;
 mod piece;
@@ -20,6 +19,8 @@ pub use append::Append;
 pub use backing::Memory;
 pub(crate) use backing::{Backed, Backing, SLOT_SPAN};
 pub use frozen::Frozen;
+pub(crate) use io_buf::LentOwner;
+pub use io_buf::{IoBuf, IoBufMut};
 pub(crate) use piece::{AddressRange, Piece};
 pub use pool::{BufferPool, GetBuffer};
 pub(crate) use range::within;

@@ -15,8 +15,7 @@ use std::task::Waker;
 
 use super::backing::{Backing, SLOT_SPAN};
 use super::chunk::Chunk;
-#[cfg(feature = "bytes")]
-use super::lent_bytes::LentBytes;
+use super::io_buf::{IoBuf, LentOwner};
 
 /// What keeps the bytes of a piece in place.
 #[derive(Clone)]
@@ -31,9 +30,8 @@ enum Hold {
     Pooled(Chunk),
     /// A vector; only the room behind its bytes is lent.
     Vector(Arc<Vec<u8>>),
-    /// Bytes of the heap, or of another owner.
-    #[cfg(feature = "bytes")]
-    Bytes(Arc<LentBytes>),
+    /// An owner of any kind.
+    Owner(Arc<LentOwner>),
 }
 
 impl Hold {
@@ -60,7 +58,8 @@ pub(crate) struct Piece {
 const _: () = assert!(size_of::<Hold>() == 16);
 const _: () = assert!(size_of::<Piece>() == 40);
 
-// SAFETY: a piece owns its range alone, or its range is only read, and all that holds it is `Send` and `Sync`.
+// SAFETY: a piece owns its range alone, or its range is only read, and all that holds it is `Send` and `Sync`, except an
+// owner, whose piece stays with the loan and on its thread.
 unsafe impl Send for Piece {}
 // SAFETY: shared access to a piece only reads.
 unsafe impl Sync for Piece {}
@@ -149,9 +148,7 @@ impl Piece {
             Hold::Memory(memory) => Some(memory),
             Hold::Pooled(chunk) => Some(chunk.memory()),
             Hold::Frozen(frozen) => frozen.memory(),
-            Hold::Nothing | Hold::Vector(_) => None,
-            #[cfg(feature = "bytes")]
-            Hold::Bytes(_) => None,
+            Hold::Nothing | Hold::Vector(_) | Hold::Owner(_) => None,
         }
     }
 
@@ -175,20 +172,18 @@ impl Piece {
         }
     }
 
-    /// The piece of which bytes are lent.
-    #[cfg(feature = "bytes")]
-    pub(crate) fn of_bytes(bytes: bytes::Bytes) -> Self {
-        // The bytes stay at their address, and nobody writes them, as long as they are owned here.
-        let (start, len) = (NonNull::from(&bytes[..]).cast(), bytes.len());
-        Self { start, len, capacity: len, hold: Hold::Bytes(LentBytes::lend(bytes)) }
+    /// The bytes of an owner that is lent.
+    pub(crate) fn of_owner<B: IoBuf>(owner: B) -> Self {
+        // They stay at their address, and nobody else writes them, as long as the owner is here.
+        let (lent, start, len) = LentOwner::lend(owner);
+        Self { start, len, capacity: len, hold: Hold::Owner(lent) }
     }
 
-    /// The bytes whose piece it is.
-    #[cfg(feature = "bytes")]
-    pub(crate) fn into_bytes(self) -> bytes::Bytes {
+    /// The owner whose bytes they are.
+    pub(crate) fn into_owner<B: IoBuf>(self) -> B {
         match self.hold {
-            Hold::Bytes(lent) => LentBytes::give_back(lent).expect("it has one piece"),
-            _ => unreachable!("lent bytes come back as bytes"),
+            Hold::Owner(lent) => LentOwner::give_back(lent).expect("it has one piece"),
+            _ => unreachable!("the bytes of an owner come back to it"),
         }
     }
 
@@ -246,8 +241,7 @@ impl Piece {
                 }
             }
             Hold::Pooled(chunk) => chunk.give_back().into_iter().for_each(later),
-            #[cfg(feature = "bytes")]
-            Hold::Bytes(lent) => later(Waker::from(lent)),
+            Hold::Owner(lent) => later(Waker::from(lent)),
         }
     }
 

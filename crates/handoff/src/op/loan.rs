@@ -9,8 +9,8 @@ use std::task::Waker;
 
 use crate::error::Error;
 use crate::lease::kernel::{Bytes, Lease, LeaseMut};
-use crate::lease::{MappedSpan, Span, Ticket};
-use crate::memory::{AddressRange, Append, Buffer, Frozen, Piece, SharedBuffer};
+use crate::lease::{MappedSpan, SendSpan, Span, Ticket};
+use crate::memory::{AddressRange, Append, Buffer, Frozen, IoBuf, IoBufMut, Piece, SharedBuffer};
 use crate::receipt::Receipt;
 
 /// A lent buffer while an operation holds it. Each kind of buffer has its own variant, so that it comes
@@ -27,9 +27,8 @@ pub(crate) enum Loan {
     ManyFrozen(Vec<Piece>),
     /// The room of a vector, and how many of its bytes are filled.
     Append(Piece, usize),
-    /// Bytes shared with their owner.
-    #[cfg(feature = "bytes")]
-    Bytes(Piece),
+    /// The bytes of an owner of any kind.
+    Owned(Piece),
     /// One piece of memory that other processes may write.
     Shared(Piece),
     /// Several such, used one after another.
@@ -48,11 +47,10 @@ impl Loan {
     /// Its pieces of user memory.
     pub(crate) fn pieces(&self) -> &[Piece] {
         match self {
-            #[cfg(feature = "bytes")]
-            Self::Bytes(piece) => std::slice::from_ref(piece),
             Self::One(piece)
             | Self::Frozen(piece)
             | Self::Append(piece, _)
+            | Self::Owned(piece)
             | Self::Shared(piece)
             | Self::Span(piece, _) => std::slice::from_ref(piece),
             Self::Many(pieces)
@@ -133,11 +131,10 @@ impl Loan {
     /// Drops a buffer that nobody wants. If that runs foreign code, `later` gets what calls it.
     pub(crate) fn let_go(self, mut later: impl FnMut(Waker)) {
         match self {
-            Self::One(piece) | Self::Frozen(piece) | Self::Append(piece, _) => {
-                piece.let_go(&mut later);
-            }
-            #[cfg(feature = "bytes")]
-            Self::Bytes(piece) => piece.let_go(&mut later),
+            Self::One(piece)
+            | Self::Frozen(piece)
+            | Self::Append(piece, _)
+            | Self::Owned(piece) => piece.let_go(&mut later),
             Self::Many(pieces) | Self::ManyFrozen(pieces) => {
                 pieces.into_iter().for_each(|piece| piece.let_go(&mut later));
             }
@@ -216,7 +213,8 @@ pub trait Lendable: AsLoan {}
 ///
 /// Implemented for [`Buffer`](crate::Buffer), [`SharedBuffer`](crate::SharedBuffer), [`Span`](crate::Span),
 /// [`Frozen`](crate::Frozen), and vectors of these, whose pieces are used in order; for
-/// [`MappedSpan`](crate::MappedSpan) and [`Lease`](crate::Lease); with the feature `bytes` also for `bytes::Bytes`.
+/// [`MappedSpan`](crate::MappedSpan) and [`Lease`](crate::Lease); and for all that is [`IoBuf`](crate::IoBuf), by which
+/// you lend memory of your own kind.
 ///
 /// ```no_run
 /// async fn send<B: handoff::Payload>(socket: &handoff::Socket, buffer: B) -> handoff::Result<usize> {
@@ -228,7 +226,8 @@ pub trait Payload: Lendable {}
 /// A buffer that an operation may write into.
 ///
 /// Implemented for [`Buffer`](crate::Buffer), vectors of it, whose pieces are filled in order,
-/// [`Append`](crate::Append), [`SharedBuffer`](crate::SharedBuffer), and [`LeaseMut`](crate::LeaseMut).
+/// [`Append`](crate::Append), [`SharedBuffer`](crate::SharedBuffer), and [`LeaseMut`](crate::LeaseMut); and for all that
+/// is [`IoBufMut`](crate::IoBufMut).
 ///
 /// ```no_run
 /// async fn fill<B: handoff::PayloadMut>(socket: &handoff::Socket, buffer: B) -> handoff::Result<B> {
@@ -276,6 +275,20 @@ pub struct Refused<B> {
     /// Why the operation was not started.
     #[source]
     pub error: Error,
+}
+
+impl Span {
+    /// Takes the bytes to other threads, without a copy. Their chunk is missed here until a thread drops them, and goes back
+    /// with the driver's next turn; that also starts receivers that wait for a chunk.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SpansAway`] if other threads have as many spans as the driver was built for
+    /// ([`DriverBuilder::send_spans`](crate::DriverBuilder::send_spans)); [`Error::Invalid`] while another part of the
+    /// span is there, since parts share the chunk: split the `Bytes` instead; [`Error::DriverGone`]. The span comes back.
+    pub fn into_send(self) -> Result<SendSpan, Refused<Self>> {
+        SendSpan::of(self).map_err(|(buffer, error)| Refused { buffer, error })
+    }
 }
 
 impl<B> fmt::Debug for Refused<B> {
@@ -371,16 +384,24 @@ lent! {
     |Loan::ManyFrozen(pieces)| pieces.into_iter().map(Frozen).collect()
 }
 
-#[cfg(feature = "bytes")]
-impl Lendable for bytes::Bytes {}
-#[cfg(feature = "bytes")]
-impl Payload for bytes::Bytes {}
-#[cfg(feature = "bytes")]
-lent! {
-    bytes::Bytes,
-    |bytes| Extent { pieces: 1, bytes: bytes.len(), home: None },
-    |bytes| Loan::Bytes(Piece::of_bytes(bytes)),
-    |Loan::Bytes(piece)| piece.into_bytes()
+impl<B: IoBuf> Lendable for B {}
+impl<B: IoBuf> Payload for B {}
+impl<B: IoBufMut> PayloadMut for B {}
+impl<B: IoBuf> AsLoan for B {
+    fn extent(&self) -> Extent {
+        Extent { pieces: 1, bytes: self.stable_len(), home: None }
+    }
+
+    fn into_loan(self) -> Loan {
+        Loan::Owned(Piece::of_owner(self))
+    }
+
+    fn from_loan(loan: Loan) -> Self {
+        match loan {
+            Loan::Owned(piece) => piece.into_owner(),
+            other => unreachable!("an owner's bytes were lent and {other:?} came back"),
+        }
+    }
 }
 
 impl Lendable for SharedBuffer {}

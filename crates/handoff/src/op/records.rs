@@ -21,6 +21,7 @@ use super::get::GetOp;
 use super::layout::Layout;
 use super::lender::Lender;
 use super::loan::Loan;
+use super::raw::RawOp;
 use super::receive::{ReceiveOp, ReceiveState};
 use super::send::SendOp;
 use super::socket_state::SocketShared;
@@ -51,6 +52,8 @@ pub(crate) enum Op {
         allow(dead_code, reason = "what only handles use, which are not there")
     )]
     Get(GetOp),
+    /// A request that the program made.
+    Raw(RawOp),
 }
 
 /// The kind of an operation, for whoever reports an event to it.
@@ -61,6 +64,7 @@ pub(crate) enum Kind {
     Receive,
     Accept,
     Get,
+    Raw,
 }
 
 /// In this order, so that fields needed at every event lie together.
@@ -212,6 +216,7 @@ impl Records {
             Op::Receive(_) => Some(Kind::Receive),
             Op::Accept(_) => Some(Kind::Accept),
             Op::Get(_) => Some(Kind::Get),
+            Op::Raw(_) => Some(Kind::Raw),
             Op::Vacant => None,
         }
     }
@@ -275,6 +280,13 @@ impl Records {
         }
     }
 
+    pub(crate) fn raw(&mut self, key: Key) -> &mut RawOp {
+        match self.get(key) {
+            Op::Raw(op) => op,
+            _ => unreachable!("the key of a raw request names one"),
+        }
+    }
+
     /// Records in use.
     pub(crate) fn len(&self) -> usize {
         self.records.len() - self.free.len()
@@ -289,7 +301,7 @@ impl Records {
                     op.lent.loan.iter().for_each(|loan| tell(fd, loan));
                 }
                 Op::Transfer(op) => op.loan.iter().for_each(|loan| tell(Some(op.file.raw()), loan)),
-                Op::Receive(_) | Op::Get(_) | Op::Accept(_) | Op::Vacant => {}
+                Op::Receive(_) | Op::Get(_) | Op::Accept(_) | Op::Raw(_) | Op::Vacant => {}
             }
         }
     }
@@ -323,7 +335,7 @@ impl Records {
                 Op::Send(op) => drop(op.ask_to_end()),
                 Op::Transfer(op) => op.make_last(),
                 Op::Receive(op) => op.end_without_driver(),
-                Op::Accept(_) | Op::Get(_) => {}
+                Op::Accept(_) | Op::Get(_) | Op::Raw(_) => {}
                 Op::Vacant => continue,
             }
             keys.push(Key { index: index as u32, generation: record.uses });
@@ -349,6 +361,7 @@ impl Records {
                 Op::Receive(op) => wakers.extend(op.holder.take_waker()),
                 Op::Accept(op) => wakers.extend(op.holder.take_waker()),
                 Op::Get(op) => wakers.extend(op.holder.take_waker()),
+                Op::Raw(op) => wakers.extend(op.holder.take_waker()),
                 Op::Vacant => {}
             }
         }
@@ -362,7 +375,7 @@ impl Records {
             Op::Receive(op) => op.state = ReceiveState::Idle,
             Op::Transfer(op) => op.state = TransferState::Idle,
             Op::Accept(op) => op.state = AcceptState::Idle,
-            Op::Get(_) | Op::Vacant => {
+            Op::Get(_) | Op::Raw(_) | Op::Vacant => {
                 unreachable!("what waits for readiness keeps its record")
             }
         }
@@ -411,6 +424,7 @@ impl Op {
             Self::Receive(op) => op.kernel_holds(),
             Self::Accept(op) => op.kernel_holds(),
             Self::Get(op) => op.kernel_holds(),
+            Self::Raw(op) => op.kernel_holds(),
         }
     }
 
@@ -422,8 +436,8 @@ impl Op {
             // Pages of a mapping outlive it; a request that never completed may still read the record
             // itself.
             Self::Send(op) => op.only_pages_held(),
-            // The kernel may still write into the buffer, or into a chunk of the pool.
-            Self::Transfer(_) | Self::Receive(_) => false,
+            // The kernel may still write into the buffer, or into a chunk of the pool, or who knows what it does.
+            Self::Transfer(_) | Self::Receive(_) | Self::Raw(_) => false,
         }
     }
 }

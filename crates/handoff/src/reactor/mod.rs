@@ -18,9 +18,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, Then};
-use crate::engine::{accepting, get_buf, lane, order, receiving, requests, transfer};
+use crate::engine::{accepting, get_buf, lane, order, raw, receiving, requests, transfer};
 use crate::error::{Error, Result};
-use crate::lease::Mark;
+use crate::lease::{Mark, send_span};
 use crate::op::Kind;
 use crate::ring::token::{ALARM, DETACHED, Stage, WAKE};
 use crate::ring::{
@@ -88,6 +88,14 @@ impl Reactor {
 
     #[inline(always)]
     fn turn_and_tell(&self, until: Until, parks: bool) -> Result<usize> {
+        let until = match (self.core.pending.returns.any(), until) {
+            (false, until) => until,
+            (true, until) => {
+                send_span::bring_back(&self.core.pending);
+                // Whoever waits for that need not wait for more.
+                if until == Until::Soon { until } else { Until::Now }
+            }
+        };
         let (until, mut expired) =
             if self.core.pending.take_to_start() { self.start_pending(until) } else { (until, 0) };
         lane::pump_marked(&self.core);
@@ -336,6 +344,7 @@ impl Reactor {
             Stage::Ready | Stage::Return | Stage::LaneReady => self.ready(token),
             Stage::Transfer => transfer::completed(&self.core, token.key, result),
             Stage::Accept => accepting::completed(&self.core, token.key, result, flags),
+            Stage::Raw => raw::completed(&self.core, token.key, result, flags),
             Stage::Get => get_buf::completed(&self.core, token.key, result),
             Stage::Clear => get_buf::cleared(&self.core, token.slot(), result),
             Stage::Look => self.core.looked(token, result),
@@ -367,6 +376,7 @@ impl Reactor {
             Some(Kind::Transfer) => transfer::cancel_again(&self.core, key, lost),
             Some(Kind::Accept) => accepting::cancel_again(&self.core, key),
             Some(Kind::Get) => get_buf::cancel_again(&self.core, key),
+            Some(Kind::Raw) => raw::cancel(&self.core, key),
             None => {}
         }
     }
@@ -382,7 +392,7 @@ impl Reactor {
             (Some(Kind::Receive), _) => receiving::ready(&self.core, token.key),
             (Some(Kind::Transfer), _) => transfer::ready(&self.core, token.key),
             (Some(Kind::Accept), _) => accepting::ready(&self.core, token.key),
-            (Some(Kind::Get) | None, _) => {
+            (Some(Kind::Get | Kind::Raw) | None, _) => {
                 unreachable!("what waits for readiness keeps its record")
             }
         }
@@ -397,6 +407,7 @@ impl Reactor {
             return;
         }
         self.core.pending.leave();
+        send_span::leave_away(&self.core.pending);
         let ending = self.core.records.borrow_mut().end_all();
         lane::give_up(&self.core);
         self.end(ending);
@@ -477,6 +488,7 @@ impl Drop for Reactor {
         }
         // The ring gives back what is dropped from here on.
         self.core.pending.close();
+        send_span::leave_away(&self.core.pending);
         let ending = self.core.records.borrow_mut().end_all();
         // Meanwhile wakers that were left behind are dropped; that must not keep memory from the kernel.
         let ended = panic::catch_unwind(AssertUnwindSafe(|| {

@@ -43,7 +43,7 @@ fn a_span_that_outlives_the_driver_keeps_the_ring_open() {
         let path = PathBuf::from(format!("/proc/self/fd/{}", ring.as_raw_fd()));
         let opened = std::fs::read_link(&path).unwrap();
         let is_open = || std::fs::read_link(&path).is_ok_and(|now| now == opened);
-        queue.ring.set(Some(ring));
+        queue.ring.set(Some(ring.into()));
         let mut spans = received(&queue, 50);
         drop(spans.split_off(45));
         let kept = handle_kept.then(|| Rc::clone(&queue));
@@ -82,7 +82,7 @@ fn a_driver_without_spans_takes_the_ring_along() {
     let reactor = reactor();
     let (queue, _) = RxShared::without_kernel(&reactor.core.pending, 64, PAGE as usize);
     reactor.core.rx_queues.borrow_mut().push(Rc::clone(&queue));
-    queue.ring.set(Some(memfd_create("taken along", MemfdFlags::CLOEXEC).unwrap()));
+    queue.ring.set(Some(memfd_create("taken along", MemfdFlags::CLOEXEC).unwrap().into()));
     drop(reactor);
     assert!(queue.ring.take().is_none());
 }
@@ -97,7 +97,7 @@ fn a_span_that_the_kernel_still_sends_never_goes_back_when_its_driver_has_gone()
         let (queue, given_back) =
             RxShared::without_kernel(&reactor.core.pending, 64, PAGE as usize);
         reactor.core.rx_queues.borrow_mut().push(Rc::clone(&queue));
-        queue.ring.set(Some(memfd_create("sends", MemfdFlags::CLOEXEC).unwrap()));
+        queue.ring.set(Some(memfd_create("sends", MemfdFlags::CLOEXEC).unwrap().into()));
         let mut spans = received(&queue, 3);
         let (rest, kept) = (spans.split_off(1), spans[0].split_to(3));
         let lent = lend(spans);

@@ -56,6 +56,8 @@ macro_rules! stages {
 }
 
 stages! {
+    /// A request that the program made.
+    Raw = 0xf0,
     /// A look at a parked connection.
     Look = 0xf1,
     /// The answer to a lane's cancellation.

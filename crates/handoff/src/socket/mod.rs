@@ -6,6 +6,7 @@ pub(crate) mod lane;
 pub(crate) mod listen;
 pub(crate) mod listeners;
 pub(crate) mod message;
+pub(crate) mod options;
 pub(crate) mod receive;
 pub(crate) mod receive_dma_buf;
 mod receive_into;

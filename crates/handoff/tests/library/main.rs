@@ -15,17 +15,21 @@ mod dummy;
 mod early_return;
 mod files;
 mod fork;
+#[cfg(feature = "bytes")]
+mod io_buf;
 #[cfg(feature = "getbuf")]
 mod kernel_buffers;
 #[cfg(feature = "bytes")]
 mod lent_bytes;
 mod memlock;
 mod no_ring;
+mod options;
 mod order;
 mod other_programs;
 mod overflow;
 mod own_loop;
 mod peers;
+mod raw;
 mod receive;
 mod receive_into;
 mod registration;
@@ -34,6 +38,8 @@ mod routes;
 mod rx_queue;
 mod segments;
 mod send;
+#[cfg(feature = "bytes")]
+mod send_spans;
 mod stages;
 mod time_outs;
 #[cfg(feature = "tls")]

@@ -30,7 +30,7 @@ mod world;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use handoff::{Driver, Engine, RingUse};
+use handoff::{Driver, Engine, RingUse, Wait};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -83,6 +83,17 @@ fn check(setting: impl Fn(u32, usize) -> Setting) {
     run_all(setting);
 }
 
+/// As many owners as a case may lend at once: the thread keeps their places.
+fn lend_many() {
+    let driver = Driver::builder().ring(RingUse::Avoid).build().expect("a driver");
+    let socket = driver.socket(traffic::udp_pair().0).expect("attaches");
+    let sends: Vec<_> = (0..100).map(|_| socket.send(vec![0; 1]).expect("sends")).collect();
+    drop(sends);
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::Event).expect("turns");
+    }
+}
+
 /// Runs the wanted number of cases, and finds the fewest steps that fail.
 fn run_all(setting: impl Fn(u32, usize) -> Setting) {
     alarm::silence();
@@ -91,6 +102,7 @@ fn run_all(setting: impl Fn(u32, usize) -> Setting) {
         let region = handoff::Region::anonymous(1).expect("a region");
         Driver::new().expect("a driver").register(&region).expect("there is a ring");
     }
+    lend_many();
     run(&setting(8, 64), &[]);
     let config = ProptestConfig {
         cases: cases(),

@@ -59,6 +59,7 @@ impl Out {
 #[derive(Debug)]
 pub(crate) enum Back {
     Buffers(Vec<Buffer>),
+    Owned(Box<[u8]>),
     Shared(SharedBuffer),
     AddressRange(Span),
     /// Of the kernel: nobody can look at it.
@@ -75,6 +76,12 @@ impl From<Buffer> for Back {
 impl From<Vec<Buffer>> for Back {
     fn from(buffers: Vec<Buffer>) -> Self {
         Self::Buffers(buffers)
+    }
+}
+
+impl From<Box<[u8]>> for Back {
+    fn from(bytes: Box<[u8]>) -> Self {
+        Self::Owned(bytes)
     }
 }
 
@@ -105,6 +112,7 @@ impl Back {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Buffers(buffers) => buffers.iter().flat_map(|it| it.iter().copied()).collect(),
+            Self::Owned(bytes) => bytes.to_vec(),
             Self::Shared(buffer) => {
                 let mut bytes = vec![0; buffer.len()];
                 buffer.view().read(0, &mut bytes);
@@ -120,6 +128,7 @@ impl Back {
     pub(crate) fn places(&self) -> Vec<Place> {
         match self {
             Self::Buffers(buffers) => buffers.iter().map(|it| place(it)).collect(),
+            Self::Owned(bytes) => vec![place(bytes)],
             Self::Shared(_) => Vec::new(),
             Self::AddressRange(span) => vec![place(span)],
             #[cfg(feature = "getbuf")]

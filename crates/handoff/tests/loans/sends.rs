@@ -35,6 +35,11 @@ impl World {
                 buffer.set_len(len);
                 self.accept(to, buffer, bytes, header, Vec::new(), kept);
             }
+            (0, Memory::Owned) => {
+                let owned = payload.into_boxed_slice();
+                let places = vec![place(&owned)];
+                self.accept(to, owned, bytes, header, places, kept);
+            }
             (0, _) => {
                 let buffer = self.buffer(&payload, memory);
                 let places = vec![place(&buffer)];

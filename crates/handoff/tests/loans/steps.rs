@@ -10,6 +10,8 @@ use crate::transfers::Way;
 pub(crate) enum Memory {
     Region,
     Heap,
+    /// Of an owner of another kind.
+    Owned,
     Shared,
 }
 
@@ -136,7 +138,12 @@ pub(crate) enum Step {
 }
 
 fn memory() -> impl Strategy<Value = Memory> {
-    prop_oneof![4 => Just(Memory::Region), 3 => Just(Memory::Heap), 1 => Just(Memory::Shared)]
+    prop_oneof![
+        4 => Just(Memory::Region),
+        2 => Just(Memory::Heap),
+        2 => Just(Memory::Owned),
+        1 => Just(Memory::Shared)
+    ]
 }
 
 fn whim() -> impl Strategy<Value = Whim> {

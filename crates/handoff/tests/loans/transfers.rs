@@ -3,7 +3,7 @@
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 
-use handoff::{Driver, Error, File};
+use handoff::{Driver, Error, File, Payload, PayloadMut};
 
 use crate::handles::Handle;
 use crate::model::{Back, Place, content, place};
@@ -165,11 +165,24 @@ impl World {
             way => way,
         };
         let bytes = content(self.jobs.len() + 7, len.max(1));
-        let buffer = self.buffer(&bytes, memory);
-        let job = Job { way, bytes, places: vec![place(&buffer)] };
+        if memory == Memory::Owned {
+            let owned = bytes.clone().into_boxed_slice();
+            let places = vec![place(&owned)];
+            self.start(Job { way, bytes, places }, owned);
+        } else {
+            let buffer = self.buffer(&bytes, memory);
+            let places = vec![place(&buffer)];
+            self.start(Job { way, bytes, places }, buffer);
+        }
+    }
+
+    fn start<B>(&mut self, job: Job, buffer: B)
+    where
+        B: Payload + PayloadMut + Into<Back> + 'static,
+    {
         let Some(files) = &self.files else { return };
-        let offset = Files::offset(way);
-        let started = match way {
+        let offset = Files::offset(job.way);
+        let started = match job.way {
             Way::ReadAt(_) => files.file.read_at(buffer, offset),
             Way::WriteAt(_) => files.file.write_at(buffer, offset),
             Way::ReadPipe => files.reading.read(buffer),
@@ -183,8 +196,9 @@ impl World {
             }
             Err(refused) => {
                 assert!(matches!(refused.error, Error::Busy { .. } | Error::DriverGone));
-                assert_eq!(place(&refused.buffer), job.places[0], "another buffer came back");
-                self.bring_home(refused.buffer.into());
+                let back = refused.buffer.into();
+                assert_eq!(back.places(), job.places, "another buffer came back");
+                self.bring_home(back);
             }
         }
     }

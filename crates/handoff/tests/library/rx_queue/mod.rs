@@ -11,6 +11,7 @@ mod guest {
     mod endings;
     mod fixture;
     mod refused;
+    mod send_spans;
     mod sharing;
     mod spans;
 }

@@ -1,0 +1,5 @@
+fn send(socket: &handoff::Socket, text: String) {
+    let _ = socket.send(text);
+}
+
+fn main() {}
