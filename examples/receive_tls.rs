@@ -1,7 +1,6 @@
 //! A TLS connection to user memory, and from there to a file: `receive-tls ADDRESS:PORT CERTIFICATE.pem KEY.pem FILE`
 
 use std::error::Error;
-use std::fs::File;
 use std::io::Write as _;
 use std::net::{Shutdown, TcpListener};
 
@@ -16,12 +15,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [address, certificate, key, path] = arguments.try_into().map_err(|_| "see the source")?;
     let certificate = CertificateDer::from_pem_file(certificate)?;
     let key = PrivateKeyDer::from_pem_file(key)?;
-    let config = ServerConfig::builder().with_no_client_auth();
-    let config = config.with_single_cert(vec![certificate], key)?;
+    let config =
+        ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key)?;
     let driver = Driver::new()?;
     let mut listener = driver.listen(TcpListener::bind(address)?)?;
     println!("listening on {}", listener.local_addr()?);
-    let mut file = File::create(path)?;
+    let mut file = std::fs::File::create(path)?;
     let mut buffer = Region::anonymous(1 << 20)?.take(1 << 20).ok_or("no room")?;
     driver.block_on(async {
         let (socket, _) = listener.accept().await?;
@@ -35,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         socket.shutdown(Shutdown::Write)?;
-        Ok(println!("received, and deciphered by {}", session.engine))
+        println!("received, and deciphered by {}", session.engine);
+        Ok(())
     })?
 }

@@ -38,7 +38,7 @@ pub(super) struct Testbed {
 enum Made {
     Nothing,
     Files { _directory: tempfile::TempDir },
-    Disks { _disks: [NullDisk; 2], _legs: [[Joined<NullDisk, NullDisk>; 2]; 2] },
+    Disks { _disks: [NullDisk; 2], _legs: Box<[[Joined<NullDisk, NullDisk>; 2]; 2]> },
 }
 
 impl Testbed {
@@ -64,7 +64,7 @@ impl Testbed {
             Joined::new(disk(LEG)?, end).map_err(of_testbed)
         };
         let disks = [disk(DISK)?, disk(DISK)?];
-        let legs = [[leg()?, leg()?], [leg()?, leg()?]];
+        let legs = Box::new([[leg()?, leg()?], [leg()?, leg()?]]);
         Ok(Self {
             paths: disks.each_ref().map(|disk| disk.path().to_owned()),
             legs: Some(legs.each_ref().map(|two| two.each_ref().map(|leg| leg.path().to_owned()))),

@@ -205,7 +205,7 @@ pub fn receive_record(
     let received =
         unsafe { libc::recvmsg(connection.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    let told = message.msg_controllen as usize >= CONTROL_LEN
+    let told = message.msg_controllen >= CONTROL_LEN
         && (control.head.cmsg_level, control.head.cmsg_type) == (SOL_TLS, TLS_GET_RECORD_TYPE);
     Ok((received, if told { RecordKind(control.kind) } else { RecordKind::DATA }))
 }

@@ -115,7 +115,7 @@ impl Room {
         unsafe {
             let mut header = libc::CMSG_FIRSTHDR(message);
             while let Some(told) = header.as_ref() {
-                let bytes = (told.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let bytes = told.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
                 let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
                 // These descriptors are new, and told of once.
                 let made = (0..bytes / size_of::<RawFd>())

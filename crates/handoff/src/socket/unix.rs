@@ -207,7 +207,9 @@ impl UnixListener {
 
     /// Leaves the file when the listener goes, such as for a successor that has the same open socket.
     pub fn keep_file(&mut self) {
-        self.file.take().map(SocketFile::keep);
+        if let Some(file) = self.file.take() {
+            file.keep();
+        }
     }
 
     /// The name that it listens at.

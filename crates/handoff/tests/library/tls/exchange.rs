@@ -111,6 +111,6 @@ fn both_ends_export_the_same_secret_and_see_each_others_protocol() {
     assert!(ours.exported.is_some() && ours.exported == theirs.exported);
     assert_eq!(ours.protocol.as_deref(), Some(&b"http/1.1"[..]));
     assert_eq!(ours.protocol, theirs.protocol);
-    assert_eq!(ours.certificates, [identity.certificate.clone()]);
+    assert_eq!(ours.certificates, std::slice::from_ref(&identity.certificate));
     drop((near, far));
 }
