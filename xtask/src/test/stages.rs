@@ -4,7 +4,7 @@ use super::Tier;
 
 /// Programs, or parts of them, whose tests need nothing that a kernel may lack, but test what kernels do: sending,
 /// receiving, waiting. They run on this machine among the hermetic ones, and on the lab's kernels.
-const OF_KERNELS: [&str; 30] = [
+const OF_KERNELS: [&str; 31] = [
     "allocations",
     "frozen",
     "handoff_testbed::topology",
@@ -30,6 +30,7 @@ const OF_KERNELS: [&str; 30] = [
     "library::stages",
     "library::time_outs",
     "library::tokio_runtime",
+    "library::unix",
     "library::veth",
     "library::wakers",
     "loans",
