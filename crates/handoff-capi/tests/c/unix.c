@@ -27,7 +27,7 @@ static handoff_buffer buffer_of(handoff_region *region, const char *text)
 	CHECK(handoff_region_new(4096, HANDOFF_PAGES_BASE, region) == 0);
 	CHECK(handoff_buffer_new(*region, 64, &buffer) == 0);
 	CHECK(handoff_buffer_data(buffer, &data, NULL) == 0);
-	strcpy(data, text);
+	strcpy((char *)data, text);
 	return buffer;
 }
 
@@ -88,7 +88,7 @@ static void a_descriptor_is_passed(uint32_t ring, int type)
 		}
 	}
 	CHECK(handoff_buffer_data(got, &data, NULL) == 0);
-	CHECK(strcmp(data, "a pipe") == 0);
+	CHECK(strcmp((const char *)data, "a pipe") == 0);
 	CHECK(handoff_take_descriptors(operation, passed, 2) == 1);
 	CHECK(handoff_take_descriptors(operation, passed, 2) == 0);
 	CHECK(fcntl(passed[0], F_GETFD) & FD_CLOEXEC);
@@ -125,9 +125,11 @@ static void a_file_goes_with_its_listener(uint32_t ring)
 {
 	handoff_driver driver = driver_with(ring);
 	handoff_listener listener;
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct sockaddr_un address;
 	int left = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
+	memset(&address, 0, sizeof(address));
+	address.sun_family = AF_UNIX;
 	snprintf(address.sun_path, sizeof(address.sun_path), "/tmp/handoff-c-%d", (int)getpid());
 	CHECK(bind(left, (struct sockaddr *)&address, sizeof(address)) == 0);
 	close(left);
