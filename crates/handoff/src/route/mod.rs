@@ -237,7 +237,7 @@ impl Route {
         };
         let is_free = {
             let queue = socket.shared.queue.borrow();
-            queue.is_idle() && queue.refusal().is_none()
+            queue.is_idle() && queue.refusal().is_none() && !socket.shared.is_ciphered()
         };
         if self.engines[0] != RouteEngine::Splice
             || self.moved.get() > 0

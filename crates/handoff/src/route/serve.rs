@@ -22,6 +22,7 @@ use crate::socket::Socket;
 impl Route {
     /// Carries all bytes, by one engine after another.
     pub(super) async fn serve(&mut self) -> Result<()> {
+        self.check_plain()?;
         self.sink.check()?;
         if !self.head.is_empty() && matches!(self.sink, RouteSink::File(..)) {
             return Err(Error::Invalid("a route to a file has no head"));
@@ -53,6 +54,18 @@ impl Route {
             tracing::info!(%engine, %reason, "a route goes on by the next engine");
             self.engines = &self.engines[1..];
             self.passed_over.push((engine, reason));
+        }
+    }
+
+    /// The engines go past what ciphers.
+    fn check_plain(&self) -> Result<()> {
+        const REFUSAL: &str = "a route carries nothing from or to a TLS connection: receive, read and send the pieces";
+        if let RouteSource::Stream(socket, _) = &self.source {
+            socket.shared.check_plain(REFUSAL)?;
+        }
+        match &self.sink {
+            RouteSink::Socket(socket) => socket.shared.check_plain(REFUSAL),
+            RouteSink::File(..) => Ok(()),
         }
     }
 

@@ -59,6 +59,11 @@ fn check(socket: &Socket) -> Result<()> {
     shared.check_plain("this is a TLS connection already")?;
     shared.reception.check_whole()?;
     shared.reception.check_free()?;
+    if shared.handles.get() > 1 {
+        return Err(Error::Invalid(
+            "somebody else has a handle on the socket, and would go on in the clear: drop it before TLS begins",
+        ));
+    }
     let queue = shared.queue.borrow();
     if !shared.stream {
         return Err(Error::Invalid("TLS goes over a stream"));

@@ -103,8 +103,8 @@ impl TlsConnector {
 
     common_options!();
 
-    /// Makes a TLS connection of a connected socket, also of one in use already (STARTTLS): sends must have ended, and no
-    /// receive may be under way. The handshake reads no byte past its last record.
+    /// Makes a TLS connection of a connected socket, also of one in use already (STARTTLS): sends must have ended, no
+    /// receive may be under way, and nobody else may have a handle on it. The handshake reads no byte past its last record.
     ///
     /// There is no limit of time: put it into [`Driver::timeout`](crate::Driver::timeout). If you drop it, the socket
     /// is in the midst of a handshake, and of no use.

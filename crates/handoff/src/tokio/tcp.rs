@@ -327,6 +327,10 @@ impl TryFrom<Socket> for TcpStream {
             let why = "a datagram socket is no stream: use handoff::tokio::UdpSocket";
             return Err(OtherSocket { socket, error: Error::Invalid(why) });
         }
+        let refusal = "these reads and writes go by calls of their own, past TLS: use the socket's";
+        if let Err(error) = socket.shared.check_plain(refusal) {
+            return Err(OtherSocket { socket, error });
+        }
         Ok(Self::of_stream(socket))
     }
 }

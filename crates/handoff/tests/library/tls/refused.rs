@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::thread;
 
 use handoff::tls::Ciphering;
-use handoff::{Buffer, Driver, Engine, Error, Region};
+use handoff::{Buffer, Driver, Engine, Error, Region, Route};
 
 use super::fixture::{BOTH, Echo, Identity, Side, connection, localhost};
 use crate::traffic::{drivers, tcp};
@@ -20,6 +20,23 @@ fn what_would_bypass_the_cipher_is_refused() {
     refused(socket.lane(&region, 4).expect_err("in the clear"));
     let pool = driver.pool(region, 4096).unwrap();
     refused(socket.receive(&pool).map(drop).expect_err("ciphered bytes"));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, "in the clear").unwrap();
+    let file = driver.file(std::fs::File::open(&path).unwrap()).unwrap();
+    socket.never_block().unwrap();
+    let mut to = Route::new(&driver, (&file, 0..12), &socket);
+    assert!(!to.run_at_once(), "in the clear");
+    refused(driver.block_on(to.run()).unwrap().result.expect_err("in the clear"));
+    let mut from = Route::new(&driver, &socket, (&file, 0));
+    refused(driver.block_on(from.run()).unwrap().result.expect_err("ciphered bytes"));
+    // They have the socket, too.
+    drop((to, from));
+    #[cfg(feature = "tokio")]
+    {
+        let other = handoff::tokio::TcpStream::try_from(socket.clone()).expect_err("in the clear");
+        refused(other.error);
+    }
     let again = Identity::new().connector(Ciphering::User);
     refused(
         driver.block_on(again.connect(socket, localhost())).unwrap().map(drop).expect_err("twice"),
@@ -77,4 +94,17 @@ fn tls_begins_behind_what_is_under_way() {
     let error = made.map(drop).expect_err("a receive would take the handshake").to_string();
     assert!(error.contains("receive"), "{error}");
     drop(receiving);
+}
+
+#[test]
+fn nobody_may_go_on_in_the_clear() {
+    let driver = Driver::new().expect("a driver");
+    let (near, _far) = tcp("127.0.0.1");
+    let socket = driver.socket(near).unwrap();
+    let other = socket.clone();
+    let connector = Identity::new().connector(Ciphering::User);
+    let made = driver.block_on(connector.connect(socket, localhost())).unwrap();
+    let error = made.map(drop).expect_err("another handle").to_string();
+    assert!(error.contains("handle"), "{error}");
+    drop(other);
 }
