@@ -479,43 +479,61 @@ fn cold_file(len: usize) -> File {
     file
 }
 
-#[test]
-fn a_cold_file_does_not_hold_up_the_thread() {
-    let driver = Driver::new().unwrap();
+/// Whether the kernel says of a new file that it must be read from the disk first. A look begins to read, and a disk
+/// that is quick enough has read it then.
+fn finds_a_cold_file() -> bool {
     let mut byte = [0];
-    // A look at a page begins to read it.
     let look = &mut [std::io::IoSliceMut::new(&mut byte)];
     let looked = rustix::io::preadv2(cold_file(LEN), look, 0, ReadWriteFlags::NOWAIT);
-    if driver.ring_unavailable().is_some() || looked != Err(rustix::io::Errno::AGAIN) {
+    looked == Err(rustix::io::Errno::AGAIN)
+}
+
+/// Carries a file that is not in memory; returns whether the thread's turn ended before a byte came from the disk.
+fn goes_on_before_the_disk_answers(driver: &Driver, at_once: bool) -> bool {
+    let (near, far) = tcp("127.0.0.1");
+    let received = read_all(far);
+    let file = driver.file(cold_file(LEN)).unwrap();
+    let socket = driver.socket(near).unwrap();
+    socket.never_block().unwrap();
+    let route = Route::new(driver, (&file, 0..LEN as u64), &socket);
+    let mut route = route.starting_with(RouteEngine::Splice);
+    let moved = route.progress();
+    let mut went_on = true;
+    if at_once {
+        let is_all = route.run_at_once();
+        went_on = !is_all && moved.get() == 0;
+    }
+    {
+        let mut running = pin!(route.run());
+        let first = std::future::poll_fn(|context| {
+            let polled = running.as_mut().poll(context);
+            went_on &= at_once || (polled.is_pending() && moved.get() == 0);
+            Poll::Ready(polled)
+        });
+        let carried = match driver.block_on(first).unwrap() {
+            Poll::Ready(carried) => carried,
+            Poll::Pending => driver.block_on(running).unwrap(),
+        };
+        carried.result.unwrap();
+    }
+    assert_eq!(route.engine(), RouteEngine::Splice, "{:?}", route.passed_over());
+    drop((route, socket));
+    assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+    went_on
+}
+
+#[test]
+fn a_cold_file_does_not_hold_up_the_thread() {
+    /// A disk may be quick once, but not each time.
+    const TRIES: usize = 10;
+    let driver = Driver::new().unwrap();
+    let is_cold = (0..TRIES).any(|_| finds_a_cold_file());
+    if driver.ring_unavailable().is_some() || !is_cold {
         skip!("there is no ring, or no file that is not in memory");
     }
     for at_once in [false, true] {
-        let (near, far) = tcp("127.0.0.1");
-        let received = read_all(far);
-        let file = driver.file(cold_file(LEN)).unwrap();
-        let socket = driver.socket(near).unwrap();
-        socket.never_block().unwrap();
-        let route = Route::new(&driver, (&file, 0..LEN as u64), &socket);
-        let mut route = route.starting_with(RouteEngine::Splice);
-        let moved = route.progress();
-        if at_once {
-            assert!(!route.run_at_once());
-            assert_eq!(moved.get(), 0);
-        }
-        {
-            let mut running = pin!(route.run());
-            // The thread's turn ends before a byte has come from the disk.
-            let first = std::future::poll_fn(|context| {
-                let polled = running.as_mut().poll(context);
-                assert!(at_once || (polled.is_pending() && moved.get() == 0));
-                Poll::Ready(())
-            });
-            driver.block_on(first).unwrap();
-            driver.block_on(running).unwrap().result.unwrap();
-        }
-        assert_eq!(route.engine(), RouteEngine::Splice, "{:?}", route.passed_over());
-        drop((route, socket));
-        assert!(received.join().unwrap() == pattern(1, LEN), "what arrived differs");
+        let went_on = (0..TRIES).any(|_| goes_on_before_the_disk_answers(&driver, at_once));
+        assert!(went_on, "the thread waited for the disk each time, at once: {at_once}");
     }
 }
 
