@@ -8,11 +8,13 @@
 //! Minimum kernel: see [`ktls`](handoff_sys::ktls); any for what user space ciphers. Capability: none. Return signal: none
 //! needed.
 
+use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::copy::{fail, sendmsg, took};
 use super::sending::Attempt;
 use crate::core::Core;
+use crate::memory::View;
 use crate::op::cipher::{Cipher, Stop};
 use crate::op::{Attached, TransferOp};
 use crate::ring::Key;
@@ -32,15 +34,15 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
                 .inspect(|sent| cipher.count(*sent)),
             Cipher::User(cipher) => {
                 let message = layout.message(op, true);
-                // SAFETY: the message and its pieces belong to the record, which lends their memory to nobody who
-                // writes, and outlive the call.
+                // SAFETY: the message and its pieces belong to the record, and outlive the call.
                 let pieces = unsafe {
                     let message = &*message;
                     std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen)
                 };
                 let pieces = pieces.iter().map(|piece| {
-                    // SAFETY: as above.
-                    unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
+                    let start = NonNull::new(piece.iov_base.cast()).unwrap_or(NonNull::dangling());
+                    // SAFETY: the record has the bytes, and keeps them; others may write them.
+                    unsafe { View::new(start, piece.iov_len) }
                 });
                 cipher.send(fd, pieces)
             }

@@ -1,7 +1,8 @@
 //! What ciphers the bytes of a socket: the kernel, or rustls in user space.
 //!
 //! Contracts:
-//! - a connection that ends without close-notify is cut off, which is an error and no end;
+//! - a connection that ends without close-notify is cut off, which is an error and no end; nor do we say close-notify when
+//!   a send has not gone whole;
 //! - keys are changed, or the connection ends, before they have ciphered more records than is safe;
 //! - keys are in no message and no log. rustls wipes its own, and so does what hands them to the kernel.
 //!
@@ -18,6 +19,7 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedS
 use rustls::{ConnectionTrafficSecrets, ProtocolVersion};
 
 use crate::error::Error;
+use crate::memory::View;
 
 /// Room for the largest record: head, content, and what a cipher adds.
 const RECORD: usize = 5 + ktls::MAX_RECORD + 256;
@@ -55,7 +57,7 @@ impl Stop {
 
     pub(crate) fn error(self, action: &'static str) -> Error {
         match self {
-            Self::Blocked => Error::errno(action, libc::EAGAIN),
+            Self::Blocked => Error::io(action, io::ErrorKind::WouldBlock.into()),
             Self::Errno(errno) => Error::errno(action, errno),
             Self::Failed(reason) => Error::Tls { reason },
         }
@@ -107,8 +109,10 @@ impl Cipher {
     /// Tells the peer that nothing follows.
     pub(crate) fn close(&mut self, socket: &OwnedFd) -> Result<(), Stop> {
         match self {
-            Self::Kernel(_) => {
+            Self::Kernel(cipher) if cipher.ended => Ok(()),
+            Self::Kernel(cipher) => {
                 ktls::send_record(socket.as_fd(), RecordKind::ALERT, &[1, CLOSE_NOTIFY])?;
+                cipher.ended = true;
                 Ok(())
             }
             Self::User(cipher) => cipher.close(socket),
@@ -167,6 +171,8 @@ pub(crate) struct KernelCipher {
     /// The peer has other keys, and asks us to have, too.
     update_asked: bool,
     closed: bool,
+    /// We have said that nothing follows.
+    ended: bool,
     /// The beginning of a handshake message whose rest has not come.
     begun: Vec<u8>,
     failure: Option<String>,
@@ -188,6 +194,7 @@ impl KernelCipher {
             takes_other_keys,
             update_asked: false,
             closed: false,
+            ended: false,
             begun: Vec::new(),
             failure: None,
         }
@@ -344,8 +351,10 @@ pub(crate) struct UserCipher {
     taken: usize,
     /// Payload of the send under way that they contain.
     payload: usize,
-    /// Pieces of payload that are too short for records of their own.
-    joined: Vec<u8>,
+    /// The content of the next record: it is ciphered from memory that nobody else writes.
+    content: Vec<u8>,
+    /// Our end is in a record.
+    ended: bool,
     /// Records of the peer's, of which the first bytes may be used up.
     incoming: Vec<u8>,
     /// Bytes received and not taken.
@@ -362,7 +371,8 @@ impl UserCipher {
             sealed: Vec::new(),
             taken: 0,
             payload: 0,
-            joined: Vec::new(),
+            content: Vec::new(),
+            ended: false,
             incoming: Vec::new(),
             plain: Vec::new(),
             plain_taken: 0,
@@ -380,7 +390,7 @@ impl UserCipher {
     pub(crate) fn send<'a>(
         &mut self,
         socket: &OwnedFd,
-        pieces: impl Iterator<Item = &'a [u8]>,
+        pieces: impl Iterator<Item = View<'a>>,
     ) -> Result<usize, Stop> {
         if self.payload == 0 {
             self.flush(socket)?;
@@ -418,37 +428,36 @@ impl UserCipher {
     }
 
     /// Ciphers the beginning of these pieces.
-    fn seal<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), Stop> {
-        let mut joined = std::mem::take(&mut self.joined);
-        joined.clear();
-        for mut piece in pieces {
-            while !piece.is_empty() && self.payload < AT_ONCE {
-                let whole = joined.is_empty() && piece.len() >= ktls::MAX_RECORD;
-                let room = ktls::MAX_RECORD - joined.len();
-                let (now, rest) = piece.split_at(piece.len().min(room));
-                piece = rest;
-                self.payload += now.len();
-                if whole {
-                    self.go_on(Some(Write::Data(now)))?;
-                    continue;
-                }
-                joined.extend_from_slice(now);
-                if joined.len() == ktls::MAX_RECORD {
-                    self.go_on(Some(Write::Data(&joined)))?;
-                    joined.clear();
+    fn seal<'a>(&mut self, pieces: impl Iterator<Item = View<'a>>) -> Result<(), Stop> {
+        let mut content = std::mem::take(&mut self.content);
+        content.resize(ktls::MAX_RECORD, 0);
+        let mut filled = 0;
+        for piece in pieces {
+            let mut at = 0;
+            while at < piece.len() && self.payload < AT_ONCE {
+                let now = (piece.len() - at).min(ktls::MAX_RECORD - filled);
+                piece.read(at, &mut content[filled..filled + now]);
+                (at, filled) = (at + now, filled + now);
+                self.payload += now;
+                if filled == ktls::MAX_RECORD {
+                    self.go_on(Some(Write::Data(&content)))?;
+                    filled = 0;
                 }
             }
         }
-        if !joined.is_empty() {
-            self.go_on(Some(Write::Data(&joined)))?;
+        if filled > 0 {
+            self.go_on(Some(Write::Data(&content[..filled])))?;
         }
-        self.joined = joined;
+        self.content = content;
         Ok(())
     }
 
     /// As [`Cipher::close`].
     fn close(&mut self, socket: &OwnedFd) -> Result<(), Stop> {
-        self.go_on(Some(Write::Close))?;
+        if !self.ended {
+            self.go_on(Some(Write::Close))?;
+            self.ended = true;
+        }
         self.flush(socket)
     }
 
@@ -486,6 +495,12 @@ impl UserCipher {
             self.go_on(None)?;
             if !self.plain.is_empty() || self.closed {
                 break;
+            }
+            // What the peer makes us answer, and does not take.
+            if self.sealed.len() - self.taken > 2 * AT_ONCE {
+                return Err(Stop::Failed(
+                    "the peer asks again and again, and takes no answer".to_owned(),
+                ));
             }
             self.receive_more(socket)?;
         }

@@ -174,10 +174,16 @@ impl SocketShared {
         false
     }
 
-    /// Tells the peer of a ciphered connection that nothing follows.
+    /// Tells the peer of a ciphered connection that nothing follows; not if a send has not gone whole, since the peer would
+    /// take that for all.
     #[cfg(feature = "tls")]
     pub(crate) fn close_cipher(&self) -> Result<()> {
         let Some(cipher) = self.cipher.get() else { return Ok(()) };
+        let queue = self.queue.borrow();
+        if !queue.is_idle() || queue.broken.is_some() {
+            return Ok(());
+        }
+        drop(queue);
         cipher.borrow_mut().close(&self.endpoint.fd).map_err(|stop| stop.error("ending TLS"))
     }
 

@@ -111,11 +111,13 @@ impl Socket {
     }
 
     /// Ends a direction, or both, for every handle on the connection. The peer sees the end behind the
-    /// bytes that the kernel has taken. Sends that the kernel has not taken whole by now fail.
+    /// bytes that the kernel has taken. Sends that the kernel has not taken whole by now fail. The peer of a TLS connection
+    /// takes this for an end (close-notify) only if all sends went whole.
     ///
     /// # Errors
     ///
-    /// When the socket is not connected.
+    /// When the socket is not connected. `WouldBlock` if a TLS connection has no room to say its end: wait until it is
+    /// [writable](Self::writable), and shut it down again.
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
         self.driver.core.check_here()?;
         #[cfg(feature = "tls")]

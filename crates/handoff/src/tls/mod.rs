@@ -69,7 +69,7 @@ impl Options {
 }
 
 macro_rules! common_options {
-    () => {
+    ($config:ty) => {
         /// Chooses who ciphers.
         pub fn ciphering(mut self, ciphering: Ciphering) -> Self {
             self.options.ciphering = ciphering;
@@ -81,6 +81,17 @@ macro_rules! common_options {
         pub fn exporting(mut self, label: &[u8]) -> Self {
             self.options.exporting = Some(label.to_vec());
             self
+        }
+
+        /// The configuration of the next connection, and where its secret comes out.
+        fn tapped(&self) -> (Arc<$config>, Option<Arc<Tap>>) {
+            let (mut config, mut tap) = (Arc::clone(&self.config), None);
+            if self.options.exporting.is_some() {
+                let made = Tap::before(Arc::clone(&config.key_log));
+                Arc::make_mut(&mut config).key_log = Arc::clone(&made) as _;
+                tap = Some(made);
+            }
+            (config, tap)
         }
     };
 }
@@ -101,7 +112,7 @@ impl TlsConnector {
         Self { config, options }
     }
 
-    common_options!();
+    common_options!(ClientConfig);
 
     /// Makes a TLS connection of a connected socket, also of one in use already (STARTTLS): sends must have ended, no
     /// receive may be under way, and nobody else may have a handle on it. The handshake reads no byte past its last record.
@@ -117,12 +128,7 @@ impl TlsConnector {
         socket: Socket,
         name: ServerName<'static>,
     ) -> Result<(Socket, TlsSession)> {
-        let (mut config, mut tap) = (Arc::clone(&self.config), None);
-        if self.options.exporting.is_some() {
-            let made = Tap::before(Arc::clone(&config.key_log));
-            Arc::make_mut(&mut config).key_log = Arc::clone(&made) as _;
-            tap = Some(made);
-        }
+        let (config, tap) = self.tapped();
         let keys = UnbufferedClientConnection::new(config, name).map_err(failed)?;
         self.options.run(socket, UserKeys::Client(keys), tap).await
     }
@@ -144,7 +150,7 @@ impl TlsAcceptor {
         Self { config, options }
     }
 
-    common_options!();
+    common_options!(ServerConfig);
 
     /// As [`TlsConnector::connect`].
     ///
@@ -152,12 +158,7 @@ impl TlsAcceptor {
     ///
     /// [`Error::Tls`](crate::Error::Tls), and what sends and receives may report.
     pub async fn accept(&self, socket: Socket) -> Result<(Socket, TlsSession)> {
-        let (mut config, mut tap) = (Arc::clone(&self.config), None);
-        if self.options.exporting.is_some() {
-            let made = Tap::before(Arc::clone(&config.key_log));
-            Arc::make_mut(&mut config).key_log = Arc::clone(&made) as _;
-            tap = Some(made);
-        }
+        let (config, tap) = self.tapped();
         let keys = UnbufferedServerConnection::new(config).map_err(failed)?;
         self.options.run(socket, UserKeys::Server(keys), tap).await
     }

@@ -1,6 +1,7 @@
 //! Messages there and back, in both versions and both roles.
 
 use std::future::IntoFuture as _;
+use std::io::ErrorKind;
 use std::net::Shutdown;
 
 use handoff::tls::Ciphering;
@@ -74,6 +75,48 @@ pub(super) fn keys_change_and_cuts_are_told(driver: &Driver, ciphering: Cipherin
         );
         drop(socket);
         peer.join().expect("the peer is content");
+    }
+}
+
+/// A peer that reads nothing has a send end midway: what it then reads is no whole stream.
+pub(super) fn a_cut_send_is_no_end(driver: &Driver, ciphering: Ciphering) {
+    let identity = Identity::new();
+    let (near, far) = tcp("127.0.0.1");
+    let (go_on, read) = std::sync::mpsc::channel::<()>();
+    let config = std::sync::Arc::new(identity.server(BOTH));
+    let peer = std::thread::spawn(move || {
+        let keys = rustls::ServerConnection::new(config).expect("one");
+        let mut stream = rustls::StreamOwned::new(keys, far);
+        stream.conn.complete_io(&mut stream.sock).expect("a handshake");
+        read.recv().expect("told");
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut stream, &mut bytes).map_err(|error| error.kind())
+    });
+    let socket = driver.socket(near).expect("attached");
+    let ended = driver.block_on(async {
+        let (socket, _) = identity.connector(ciphering).connect(socket, localhost()).await?;
+        let mut sending =
+            Box::pin(socket.send(Buffer::from(vec![7; 64 << 20])).expect("accepted").into_future());
+        // It fills what the kernel takes, and waits.
+        assert!(futures_lite::future::poll_once(&mut sending).await.is_none());
+        driver.sleep(std::time::Duration::from_millis(50)).await?;
+        assert!(futures_lite::future::poll_once(&mut sending).await.is_none());
+        socket.shutdown(Shutdown::Write)?;
+        go_on.send(()).expect("it waits");
+        let cut = sending.await?;
+        assert!(cut.sent.is_err(), "it ended midway");
+        drop(socket);
+        Ok::<_, Error>(())
+    });
+    ended.expect("driven").expect("a handshake");
+    let seen = peer.join().expect("the peer is content").expect_err("no whole stream");
+    assert!(matches!(seen, ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset), "{seen}");
+}
+
+#[test]
+fn in_user_space_a_cut_send_is_no_end() {
+    for driver in drivers() {
+        a_cut_send_is_no_end(&driver, Ciphering::User);
     }
 }
 

@@ -3,7 +3,9 @@
 use handoff::tls::Ciphering;
 use handoff::{Engine, Outcome};
 
-use crate::tls::exchange::{everything_arrives, keys_change_and_cuts_are_told};
+use crate::tls::exchange::{
+    a_cut_send_is_no_end, everything_arrives, keys_change_and_cuts_are_told,
+};
 use crate::tls::openssl::openssl_understands_us;
 use crate::traffic::drivers;
 
@@ -24,4 +26,11 @@ fn in_the_kernel_keys_change_and_cuts_are_told() {
 #[test]
 fn openssl_understands_what_the_kernel_ciphers() {
     openssl_understands_us(Ciphering::Kernel, Engine::KernelTls);
+}
+
+#[test]
+fn in_the_kernel_a_cut_send_is_no_end() {
+    for driver in drivers() {
+        a_cut_send_is_no_end(&driver, Ciphering::Kernel);
+    }
 }
