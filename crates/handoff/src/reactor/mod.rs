@@ -176,7 +176,9 @@ impl Reactor {
                         Ready::Alarm => self.core.deadlines.clear_alarm(),
                     }
                 }
-                Ok(ready.len())
+                let count = ready.len();
+                epoll.borrow_mut().give_back(ready);
+                Ok(count)
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Waiting for sockets by epoll, where the kernel or a policy gives no io_uring.
 //!
 //! Minimum kernel: 2.6. Each wait is for one event; two waits may share a descriptor, one for each
-//! direction.
+//! direction. Waits in steady state allocate nothing.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use smallvec::SmallVec;
 
 use super::token::Token;
 
@@ -18,11 +19,15 @@ const BATCH: usize = 64;
 pub(crate) struct Epoll {
     fd: OwnedFd,
     /// The events that each descriptor is waited on for (poll(2)), with the waiting operation.
-    waits: HashMap<RawFd, Vec<(i16, Token)>>,
+    waits: HashMap<RawFd, SmallVec<[(i16, Token); 2]>>,
     /// The descriptor that each waiting operation waits for.
     descriptors: HashMap<Token, RawFd>,
     /// Ready descriptors that nobody has been told of.
     ready: Vec<Ready>,
+    /// The storage of the list that was told last.
+    told: Vec<Ready>,
+    /// Where the kernel writes its events.
+    events: Vec<Event>,
 }
 
 /// A readiness event of an operation, of the wake-up descriptor, or of the alarm for deadlines.
@@ -46,6 +51,8 @@ impl Epoll {
             waits: HashMap::new(),
             descriptors: HashMap::new(),
             ready: Vec::new(),
+            told: Vec::new(),
+            events: Vec::with_capacity(BATCH),
         })
     }
 
@@ -119,29 +126,34 @@ impl Epoll {
             tv_sec: time.as_secs() as i64,
             tv_nsec: i64::from(time.subsec_nanos()),
         });
-        let mut events = Vec::with_capacity(BATCH);
         loop {
-            events.clear();
-            let room = rustix::buffer::spare_capacity(&mut events);
+            self.events.clear();
+            let room = rustix::buffer::spare_capacity(&mut self.events);
             match epoll::wait(&self.fd, room, time.as_ref()) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
-            for event in &events {
-                self.note(*event);
+            for at in 0..self.events.len() {
+                self.note(self.events[at]);
             }
             // A foreign loop is told of this descriptor once for all that is there.
-            if events.len() < BATCH {
+            if self.events.len() < BATCH {
                 return Ok(());
             }
             time = Some(rustix::time::Timespec::default());
         }
     }
 
-    /// Ready descriptors, to be told.
+    /// Ready descriptors, to be told; the list comes back by [`Epoll::give_back`].
     pub(crate) fn take_ready(&mut self) -> Vec<Ready> {
-        std::mem::take(&mut self.ready)
+        std::mem::replace(&mut self.ready, std::mem::take(&mut self.told))
+    }
+
+    /// Keeps the storage of a list that was told.
+    pub(crate) fn give_back(&mut self, mut told: Vec<Ready>) {
+        told.clear();
+        self.told = told;
     }
 
     /// Removes the waits that an event ends.
@@ -155,7 +167,7 @@ impl Epoll {
         let (fd, got) = (data.u64() as RawFd, flags.bits() as i16);
         let Some(waits) = self.waits.get_mut(&fd) else { return };
         waits.retain(|(events, token)| {
-            let due = got & (events | ALWAYS) != 0;
+            let due = got & (*events | ALWAYS) != 0;
             if due {
                 descriptors.remove(token);
                 ready.push(Ready::Operation(*token));
