@@ -89,9 +89,13 @@ async fn send_all(program: &Program, socket: &Socket, packet: &mut [u8]) -> Resu
     Ok(())
 }
 
-async fn receive_all(program: &Program, socket: &Socket) -> Result<()> {
+async fn receive_all(engine: &Engine, program: &Program, socket: &Socket) -> Result<()> {
+    let missed = engine.statistics().missed;
     loop {
         let received = socket.receive().await;
+        if engine.statistics().missed > missed {
+            return Err(Error::other(format!("messages did not come: {:?}", engine.statistics())));
+        }
         program.send(&[&encode(received.from)?[..], &received.payload].concat()).await?;
     }
 }
@@ -114,7 +118,7 @@ async fn serve(engine: Engine, program: Program) -> Result<()> {
     program.send(&encode(socket.local_addr())?).await?;
     or(
         send_all(&program, &socket, &mut packet),
-        or(receive_all(&program, &socket), take_back(&socket)),
+        or(receive_all(&engine, &program, &socket), take_back(&socket)),
     )
     .await
 }

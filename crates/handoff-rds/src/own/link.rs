@@ -181,9 +181,14 @@ impl Link {
         self.stirred.tell();
     }
 
-    /// Ends once everything that has arrived is read.
+    /// Ends once everything that has arrived is read. A peer counts as delivered what TCP has acknowledged, and may
+    /// write until it sees the end, so TCP takes nothing more from here on: what comes is answered by a reset.
     pub(super) fn end(&self) {
-        self.ending.set(true);
+        if !self.ending.replace(true)
+            && let Err(error) = rustix::net::shutdown(&self.file, rustix::net::Shutdown::Both)
+        {
+            tracing::debug!(%error, "a connection has ended by itself");
+        }
         self.stirred.tell();
     }
 

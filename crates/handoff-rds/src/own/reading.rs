@@ -121,7 +121,8 @@ pub(super) async fn run(shared: Rc<Shared>, link: Rc<Link>) {
         shared.tell();
         match pause {
             Pause::End => break,
-            Pause::Empty if link.ending.get() => break,
+            // It ends since that look: what came until then is read before the end.
+            Pause::Empty if link.ending.get() => {}
             Pause::Full => {
                 reader.put_down(&shared);
                 link.stirred.after(stirred).await;

@@ -176,6 +176,10 @@ impl<B, R> Host<B, R> {
                 Reading::Payload(*header)
             }
         };
+        if !connection.former && !matches!(kind, Kind::Map) && *next_rx > 0 {
+            let before = header.sequence.saturating_sub(*next_rx);
+            self.statistics.missed = self.statistics.missed.saturating_add(before);
+        }
         if !connection.former && !matches!(reading, Reading::Map | Reading::Payload(_)) {
             *next_rx = header.sequence.wrapping_add(1);
         }

@@ -23,6 +23,8 @@ pub struct Statistics {
     pub received: u64,
     /// Messages received again, and dropped.
     pub duplicates: u64,
+    /// Numbers of messages and pings that did not come: their senders gave them up, or lost them.
+    pub missed: u64,
     /// Messages received for a port that nobody has bound, and dropped.
     pub unbound: u64,
     /// Pings received.

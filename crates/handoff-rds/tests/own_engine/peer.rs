@@ -2,10 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use handoff_rds::wire::{
-    FLAG_CONGESTION_MAP, HEADER_LEN, Header, MAP_LEN, MAX_LANES, PORT, PROBE_PORT,
+    FLAG_CONGESTION_MAP, FLAG_RETRANSMITTED, HEADER_LEN, Header, MAP_LEN, MAX_LANES, PORT,
+    PROBE_PORT,
 };
 use handoff_testbed::Pair;
 use socket2::{Domain, Type};
@@ -19,6 +20,8 @@ pub(crate) const SOCKET: u16 = 4000;
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     pub(crate) sequence: u64,
+    /// What TCP had acknowledged at the beginning.
+    base: u64,
 }
 
 impl Peer {
@@ -38,12 +41,12 @@ impl Peer {
             });
             free.expect("connects")
         });
-        Self { stream: stream.expect("enters"), sequence }
+        Self { stream: stream.expect("enters"), sequence, base: 0 }
     }
 
     /// Is connected to by an engine.
     pub(crate) fn accept(listener: &TcpListener, sequence: u64) -> Self {
-        Self { stream: listener.accept().expect("is connected to").0, sequence }
+        Self { stream: listener.accept().expect("is connected to").0, sequence, base: 0 }
     }
 
     /// Waits until TCP has acknowledged everything, which is then counted as delivered.
@@ -58,10 +61,33 @@ impl Peer {
         });
     }
 
+    /// Sends the map that a connection begins with, and waits until it is acknowledged.
+    pub(crate) fn begin(&mut self) {
+        self.send_map();
+        self.await_acknowledgements();
+        self.base = handoff_sys::tcp::bytes_acked(self.stream.as_fd()).expect("is TCP");
+    }
+
+    /// Bytes behind [`Peer::begin`] that TCP has acknowledged, also after the connection's end.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        handoff_sys::tcp::bytes_acked(self.stream.as_fd()).expect("is TCP") - self.base
+    }
+
+    /// Sends a message: one with a number up to `again` was sent before.
+    pub(crate) fn try_send(&mut self, payload: &[u8], again: u64) -> std::io::Result<()> {
+        let header = self.next();
+        let flags = if header.sequence <= again { FLAG_RETRANSMITTED } else { 0 };
+        self.try_write(Header { flags, ..header }, payload)
+    }
+
     fn write(&mut self, header: Header, payload: &[u8]) {
+        self.try_write(header, payload).expect("is taken");
+    }
+
+    fn try_write(&mut self, header: Header, payload: &[u8]) -> std::io::Result<()> {
         let len = payload.len() as u32;
         let frame = [&Header { len, ..header }.to_bytes()[..], payload].concat();
-        self.stream.write_all(&frame).expect("is taken");
+        self.stream.write_all(&frame)
     }
 
     pub(crate) fn send_map(&mut self) {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use futures_lite::future::yield_now;
 use handoff::Engine as Sending;
-use handoff_rds::wire::PORT;
+use handoff_rds::wire::{HEADER_LEN, PORT};
 use handoff_testbed::{Pair, PairEnd};
 
 use crate::hosts::{Buffers, host, pair, pattern, receive_all, until};
@@ -53,6 +53,63 @@ fn what_came_with_an_acknowledgement_is_read_before_the_connection_ends() {
     second.send_map();
     second.send(&pattern(1, LEN));
     engine.join().expect("receives in order");
+}
+
+/// Connections that follow one another while a peer writes.
+const SUCCESSORS: usize = 40;
+/// Messages on a connection before its successor is made.
+const BEFORE: usize = 200;
+
+/// A peer goes on writing until its connection ends, and sends again by the next what TCP did not acknowledge.
+#[test]
+fn what_comes_while_a_connection_is_ended_is_read_or_not_acknowledged() {
+    let pair = pair();
+    let (ready, is_ready) = mpsc::channel();
+    let engine = host(&pair.right, pair.right.v4().into(), Sending::Auto, move |own| async move {
+        let socket = own.engine.bind(SOCKET).expect("is free");
+        ready.send(()).expect("is waited for");
+        for number in 0.. {
+            let received = socket.receive().await;
+            if received.payload.is_empty() {
+                break;
+            }
+            assert!(received.payload == pattern(number, LEN), "message {number}");
+        }
+    });
+    is_ready.recv().expect("begins");
+    let mut peer = Peer::connect(&pair, 0);
+    let mut acknowledged = 0;
+    for _ in 0..SUCCESSORS {
+        peer.begin();
+        let again = peer.sequence;
+        peer.sequence = acknowledged;
+        let successor = std::thread::scope(|scope| {
+            let mut successor = None;
+            for count in 0.. {
+                if count == BEFORE {
+                    successor = Some(scope.spawn(|| Peer::connect(&pair, 0)));
+                }
+                let number = u32::try_from(peer.sequence).expect("is small");
+                if peer.try_send(&pattern(number, LEN), again).is_err() {
+                    break;
+                }
+            }
+            successor.expect("is made before this one ends").join().expect("connects")
+        });
+        acknowledged += peer.acknowledged() / (HEADER_LEN + LEN) as u64;
+        let sent = again.max(peer.sequence);
+        peer = successor;
+        peer.sequence = sent;
+    }
+    peer.begin();
+    let again = peer.sequence;
+    peer.sequence = acknowledged;
+    while peer.sequence < again {
+        let number = u32::try_from(peer.sequence).expect("is small");
+        peer.try_send(&pattern(number, LEN), again).expect("is taken");
+    }
+    peer.send(&[]);
+    engine.join().expect("receives all, in order");
 }
 
 /// Resets all connections of an engine.
