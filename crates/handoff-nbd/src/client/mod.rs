@@ -1,0 +1,17 @@
+//! The client's side of a connection.
+//!
+//! A connection begins with [`Negotiation`], which ends in [`Agreed`]. Then [`Replies`] numbers requests, makes their
+//! headers, and reads what comes back.
+
+mod chunk;
+mod coverage;
+mod haggling;
+mod negotiation;
+mod replies;
+mod table;
+
+pub use chunk::ReplyViolation;
+pub use haggling::{Agreed, Goal, Listed, Wish};
+pub use negotiation::{Limits, Negotiation, NegotiationError, Step, abort};
+pub use replies::{Event, Expect, IssueError, Replies};
+pub use table::{Cookie, Failure};
