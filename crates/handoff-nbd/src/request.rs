@@ -116,7 +116,8 @@ impl Request {
         RequestHeader { flags, command: self.command(), cookie, offset, length }.encode(framing)
     }
 
-    /// The request of a header, if its target allows it.
+    /// The request of a header, if its target allows it. An extended write has payload also without the flag for it, which
+    /// QEMU 10.0 does not set.
     ///
     /// # Errors
     ///
@@ -147,9 +148,8 @@ impl Request {
         if !(allowed | CommandFlags::FUA).contains(flags) {
             return refuse(ErrorCode::Inval, "a flag is not known, or not for this command");
         }
-        let extended = target.framing == Framing::Extended;
-        if header.command == Command::Write && has(CommandFlags::PAYLOAD_LEN) != extended {
-            return refuse(ErrorCode::Inval, "the flag for payload does not fit the headers");
+        if target.framing != Framing::Extended && has(CommandFlags::PAYLOAD_LEN) {
+            return refuse(ErrorCode::Inval, "the flag for payload needs extended headers");
         }
         let request = Self {
             operation,

@@ -150,10 +150,9 @@ impl Requests {
             self.state = State::Over;
             return Ok(Event::Disconnect);
         }
-        let has_payload = match self.target.framing {
-            Framing::Simple | Framing::Structured => header.command == Command::Write,
-            Framing::Extended => header.flags.contains(CommandFlags::PAYLOAD_LEN),
-        };
+        let has_payload = header.command == Command::Write
+            || (self.target.framing == Framing::Extended
+                && header.flags.contains(CommandFlags::PAYLOAD_LEN));
         let payload = if has_payload { header.length } else { 0 };
         let answer = |request| Answer::new(&self.target, &header, request);
         match Request::parse(&header, &self.target) {

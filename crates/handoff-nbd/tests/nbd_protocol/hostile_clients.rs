@@ -113,6 +113,17 @@ fn a_refused_payload_is_skipped() {
     }
 }
 
+/// As QEMU 10.0 sends them.
+#[test]
+fn an_extended_write_has_payload_without_the_flag() {
+    let mut requests = Requests::new(target(Framing::Extended));
+    let write = header(CommandFlags::empty(), Command::Write, 512);
+    let (_, event) =
+        requests.next(&write.encode(Framing::Extended).expect("fits")).expect("is read");
+    assert!(matches!(event, Some(Event::Request(..))), "{event:?}");
+    assert_eq!(requests.expect(), Expect::Payload(512));
+}
+
 #[test]
 fn requests_that_are_none_end_the_connection() {
     let broken =

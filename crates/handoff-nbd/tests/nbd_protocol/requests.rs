@@ -105,6 +105,6 @@ fn flags_belong_to_their_commands() {
     assert!(
         parse(&structured, Command::Write, none) && !parse(&structured, Command::Write, payload)
     );
-    assert!(!parse(&extended, Command::Write, none) && parse(&extended, Command::Write, payload));
+    assert!(parse(&extended, Command::Write, none) && parse(&extended, Command::Write, payload));
     assert!(!parse(&extended, Command::Read, payload));
 }
