@@ -3,83 +3,15 @@
 //! TLS comes first, then the session, extended headers, structured replies where there are no extended ones, the
 //! metadata context, and last the export: by `GO`, or by `EXPORT_NAME` where the server does not know that.
 
-use super::negotiation::{NegotiationError, Step};
+use super::terms::{Agreed, Goal, Listed, NegotiationError, Step, Wish};
 use crate::target::{BlockSizes, Target};
 use crate::wire::{
     ALLOCATION, ClientFlags, Framing, HandshakeFlags, InfoRequest, InfoType, MetaRequest,
-    OptionCode, OptionHeader, OptionReply, Printable, Reader, Session, TransmissionFlags,
-    check_name,
+    OptionCode, OptionHeader, OptionReply, Printable, Reader, TransmissionFlags, check_name,
 };
 
 /// The most metadata contexts that a server may choose for one that was asked for.
 const CONTEXTS: usize = 8;
-
-/// What a negotiation is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
-    /// To use an export.
-    Use,
-    /// To learn about an export.
-    Describe,
-    /// To learn the names of all exports.
-    List,
-}
-
-/// What a client wants.
-#[derive(Clone, Debug)]
-pub struct Wish {
-    /// The export's name; empty for the default one.
-    pub export: String,
-    /// What for.
-    pub goal: Goal,
-    /// Headers of 64 bits, if the server has them.
-    pub extended: bool,
-    /// Replies in chunks, if the server has them and no extended headers.
-    pub structured: bool,
-    /// Which extents are allocated, if the server tells.
-    pub allocation: bool,
-    /// Who the client is. Servers that do not know what that is go on without.
-    pub session: Option<Session>,
-    /// The connection must be ciphered.
-    pub tls: bool,
-}
-
-impl Wish {
-    /// To use an export, with all that the server has.
-    pub fn export(name: impl Into<String>) -> Self {
-        let (export, goal, session) = (name.into(), Goal::Use, None);
-        let (extended, structured, allocation) = (true, true, true);
-        Self { export, goal, extended, structured, allocation, session, tls: false }
-    }
-}
-
-/// An export in a server's list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// Its name.
-    pub name: String,
-    /// A text for people.
-    pub description: Printable,
-}
-
-/// What the server has agreed to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agreed {
-    /// What requests must keep to.
-    pub target: Target,
-    /// Whether the server told its block sizes; otherwise they are the protocol's default.
-    pub told_block_sizes: bool,
-    /// The number of the context [`ALLOCATION`], if it was chosen.
-    pub allocation: Option<u32>,
-    /// Numbers of all contexts that the server chose.
-    pub contexts: Vec<u32>,
-    /// The name that the server has for the export, if it told.
-    pub name: Option<String>,
-    /// A text for people.
-    pub description: Printable,
-    /// The server's instance, if it knows sessions. As long as it stays the same, nothing that was answered is lost.
-    pub instance: Option<u128>,
-}
 
 /// An option under way, or the next one to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

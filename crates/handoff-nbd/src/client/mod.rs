@@ -9,9 +9,10 @@ mod haggling;
 mod negotiation;
 mod replies;
 mod table;
+mod terms;
 
 pub use chunk::ReplyViolation;
-pub use haggling::{Agreed, Goal, Listed, Wish};
-pub use negotiation::{Limits, Negotiation, NegotiationError, Step, abort};
+pub use negotiation::{Limits, Negotiation, abort};
 pub use replies::{Event, Expect, IssueError, Replies};
 pub use table::{Cookie, Failure};
+pub use terms::{Agreed, Goal, Listed, NegotiationError, Step, Wish};

@@ -6,10 +6,11 @@
 //! - [`Negotiation::next`] takes no byte beyond the message that ends its step;
 //! - a text of the server is safe to print.
 
-use super::haggling::{Agreed, Haggling, Listed, Wish};
+use super::haggling::Haggling;
+use super::terms::{NegotiationError, Step, Wish};
 use crate::wire::{
-    EXPORT_REPLY_LEN, GREETING_LEN, Gather, GreetingError, OPTION_LEN, OPTION_REPLY_LEN,
-    OptionCode, OptionHeader, OptionReply, OptionReplyHeader, Printable, ZEROES, decode_greeting,
+    EXPORT_REPLY_LEN, GREETING_LEN, Gather, OPTION_LEN, OPTION_REPLY_LEN, OptionCode, OptionHeader,
+    OptionReplyHeader, ZEROES, decode_greeting,
 };
 
 /// What a server may take.
@@ -25,79 +26,6 @@ impl Default for Limits {
     fn default() -> Self {
         Self { reply: 1 << 14, gathered: 1 << 20 }
     }
-}
-
-/// What is to be done.
-#[derive(Clone, Debug)]
-pub enum Step {
-    /// All was taken, and more must come.
-    More,
-    /// Send this, and go on.
-    Send(Vec<u8>),
-    /// Start TLS with the connection's next byte; then call [`Negotiation::tls_started`].
-    StartTls,
-    /// The next byte of the connection begins a reply.
-    Ready(Box<Agreed>),
-    /// What was asked about the export. Send [`abort`], and close the connection.
-    Described(Box<Agreed>),
-    /// The exports. Send [`abort`], and close the connection.
-    Listed(Vec<Listed>),
-    /// Nothing: the step before has not been answered, or there is no next one.
-    Waiting,
-}
-
-/// Why a negotiation failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NegotiationError {
-    /// The server speaks something else, or too old a style.
-    #[error(transparent)]
-    Greeting(#[from] GreetingError),
-    /// The server has only what fixed newstyle replaced, which cannot do what was asked for.
-    #[error("the server does not speak fixed newstyle, and so has no {0}")]
-    NotFixed(&'static str),
-    /// The server refused an option; with its text, if it sent one. Send [`abort`] before you close the connection.
-    #[error("the server refused {}: {}", option_words(*.option), refused_words(*.reply, .text))]
-    Refused {
-        /// The option.
-        option: OptionCode,
-        /// Its reply.
-        reply: OptionReply,
-        /// What it says.
-        text: Printable,
-    },
-    /// The server broke the protocol.
-    #[error("the server breaks the NBD protocol: {0}")]
-    Violation(&'static str),
-    /// A reply, or all replies to one option, are longer than the limit.
-    #[error("the server sends more than {0} bytes about one option")]
-    TooLong(usize),
-}
-
-fn option_words(option: OptionCode) -> &'static str {
-    match option {
-        OptionCode::Go | OptionCode::ExportName | OptionCode::Info => "the export",
-        OptionCode::List => "to list its exports",
-        OptionCode::StartTls => "TLS",
-        OptionCode::Session => "this session",
-        _ => "an option",
-    }
-}
-
-fn refused_words(reply: OptionReply, text: &Printable) -> String {
-    let reason = match reply {
-        OptionReply::ErrUnsup => "it does not know that",
-        OptionReply::ErrPolicy => "its policy forbids that",
-        OptionReply::ErrInvalid => "it takes the request for invalid",
-        OptionReply::ErrPlatform => "its platform cannot do that",
-        OptionReply::ErrTlsReqd => "it wants TLS first",
-        OptionReply::ErrUnknown => "there is no such export",
-        OptionReply::ErrShutdown => "it is about to end",
-        OptionReply::ErrBlockSizeReqd => "it wants to be asked for block sizes",
-        OptionReply::ErrTooBig => "the request is too big for it",
-        OptionReply::ErrExtHeaderReqd => "it wants extended headers",
-        _ => "it does not say why in a way that is known",
-    };
-    if text.as_str().is_empty() { reason.to_owned() } else { format!("{reason} ({text})") }
 }
 
 /// What a client sends to end a negotiation that it will not use.

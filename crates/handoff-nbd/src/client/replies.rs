@@ -11,8 +11,8 @@
 
 use super::chunk::{self, ReplyViolation};
 use super::coverage::Wrong;
-use super::haggling::Agreed;
 use super::table::{Cookie, Failure, Open, Table};
+use super::terms::Agreed;
 use crate::request::{Extent, Operation, Refusal, Request};
 use crate::target::Target;
 use crate::wire::{

@@ -56,7 +56,7 @@ impl Refused {
     }
 }
 
-/// The table of exports.
+/// The table of exports. It may be another one once TLS runs: each call of a negotiation takes it anew.
 pub trait Exports {
     /// Those that a client may know of.
     fn list(&self) -> Vec<Listed>;

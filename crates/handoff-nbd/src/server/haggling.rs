@@ -1,8 +1,8 @@
 //! What a negotiation has agreed on so far, and the answer to each option.
 
 use super::exports::{Export, Exports};
-use super::negotiation::{Agreed, Policy, Step, Tls, Violation};
 use super::options::Replies;
+use super::terms::{Agreed, Policy, Step, Tls, Violation};
 use crate::target::Target;
 use crate::wire::{
     ALLOCATION, ClientFlags, EXPORT_REPLY_LEN, Framing, InfoRequest, InfoType, MetaRequest,

@@ -9,8 +9,10 @@ mod haggling;
 mod negotiation;
 mod options;
 mod requests;
+mod terms;
 
 pub use answer::{Answer, Misuse};
 pub use exports::{Export, Exports, Listed, Refused};
-pub use negotiation::{Agreed, Limits, Negotiation, Policy, Step, Tls, Violation};
+pub use negotiation::{Limits, Negotiation};
 pub use requests::{Event, Expect, RequestViolation, Requests};
+pub use terms::{Agreed, Policy, Step, Tls, Violation};

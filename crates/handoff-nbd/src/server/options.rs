@@ -1,6 +1,6 @@
 //! Replies to an option, as bytes.
 
-use super::negotiation::Step;
+use super::terms::Step;
 use crate::wire::{InfoType, MAX_STRING, Malformed, OptionCode, OptionReply, OptionReplyHeader};
 
 /// Replies to one option. The last of them makes the bytes.

@@ -2,9 +2,9 @@
 
 use handoff_nbd::target::BlockSizes;
 use handoff_nbd::wire::{
-    ChunkHeader, CommandFlags, Framing, GreetingError, HandshakeFlags, InfoRequest, InfoType,
-    Malformed, MetaRequest, NameError, OptionHeader, OptionReplyHeader, Printable, ReplyFlags,
-    RequestHeader, Session, SimpleReply, check_name, decode_greeting, encode_greeting,
+    ChunkHeader, CommandFlags, ErrorCode, Framing, GreetingError, HandshakeFlags, InfoRequest,
+    InfoType, Malformed, MetaRequest, NameError, OptionHeader, OptionReplyHeader, Printable,
+    ReplyFlags, RequestHeader, Session, SimpleReply, check_name, decode_greeting, encode_greeting,
 };
 use proptest::prelude::*;
 
@@ -78,7 +78,7 @@ proptest! {
 
     #[test]
     fn numbers_keep_what_they_do_not_know(number in any::<u32>()) {
-        use handoff_nbd::wire::{ChunkType, Command, ErrorCode, OptionCode, OptionReply};
+        use handoff_nbd::wire::{ChunkType, Command, OptionCode, OptionReply};
         let short = number as u16;
         prop_assert_eq!(u32::from(OptionCode::from(number)), number);
         prop_assert_eq!(u32::from(OptionReply::from(number)), number);
@@ -138,4 +138,20 @@ fn other_greetings_are_told_apart() {
     greeting[8..16].copy_from_slice(&0x0000_4202_8186_1253_u64.to_be_bytes());
     assert_eq!(decode_greeting(&greeting), Err(GreetingError::OldStyle));
     assert_eq!(decode_greeting(b"SSH-2.0-OpenSSH_9."), Err(GreetingError::NotNbd));
+}
+
+#[test]
+fn errors_are_those_of_the_protocol() {
+    let known = [1, 5, 12, 22, 28, 75, 95, 108];
+    for errno in 1..134 {
+        let error = ErrorCode::from_errno(errno);
+        assert!(known.contains(&error.errno()), "{errno}");
+        if known.contains(&errno) {
+            assert_eq!((error.errno(), u32::from(error)), (errno, errno as u32));
+        }
+    }
+    let alike = [(122, 28), (27, 28), (30, 1), (13, 1), (4, 5)];
+    for (errno, told) in alike {
+        assert_eq!(ErrorCode::from_errno(errno).errno(), told);
+    }
 }

@@ -90,99 +90,65 @@ fn a_reply_covers_its_request_exactly() {
             _ => (BlockStatus, BlockStatusExt),
         };
         let extents = |context, list: &[(u64, u64)]| extents(framing, context, list);
-        let is_length = |violation| matches!(violation, V::Length(_));
-        let is = |expected: V| move |violation| violation == expected;
         type Chunks = Vec<(bool, ChunkType, Vec<u8>)>;
-        let table: Vec<(Operation, Chunks, Box<dyn Fn(V) -> bool>)> = vec![
+        let table: Vec<(Operation, Chunks, V)> = vec![
             (
                 READ,
                 vec![(false, OffsetData, data(0, 100)), (true, OffsetData, data(99, 3997))],
-                Box::new(is(V::Overlap)),
+                V::Overlap,
             ),
             (
                 READ,
                 vec![(false, OffsetData, data(0, 4096)), (true, OffsetHole, hole(0, 4096))],
-                Box::new(is(V::Overlap)),
+                V::Overlap,
             ),
-            (READ, vec![(true, OffsetData, data(0, 4095))], Box::new(is(V::Gap))),
-            (
-                READ,
-                vec![(false, OffsetHole, hole(1, 4095)), (true, End, vec![])],
-                Box::new(is(V::Gap)),
-            ),
-            (READ, vec![(true, End, vec![])], Box::new(is(V::Gap))),
-            (READ, vec![(false, OffsetData, data(4000, 97))], Box::new(is(V::Outside))),
-            (READ, vec![(false, OffsetHole, hole(4096, 1))], Box::new(is(V::Outside))),
-            (READ, vec![(false, OffsetHole, hole(0, 0))], Box::new(is(V::Outside))),
-            (
-                READ,
-                vec![(false, OffsetData, [&[0; 8][..], b"x"].concat())],
-                Box::new(is(V::Outside)),
-            ),
-            (
-                READ,
-                vec![(false, OffsetHole, [&[0xff; 8][..], &[0xff; 4]].concat())],
-                Box::new(is(V::Outside)),
-            ),
-            (READ, vec![(false, OffsetData, data(0, 0))], Box::new(is_length)),
-            (READ, vec![(false, OffsetHole, data(0, 5))], Box::new(is_length)),
-            (READ, vec![(true, End, vec![0])], Box::new(is_length)),
-            (READ, vec![(false, End, vec![])], Box::new(is(V::NotLast))),
-            (
-                READ,
-                vec![(true, status, extents(1, &[(4096, 0)]))],
-                Box::new(is(V::Kind(status.into()))),
-            ),
-            (READ, vec![(false, unknown, vec![])], Box::new(is(V::Kind(9)))),
-            (READ, vec![(false, Error, vec![0; 5])], Box::new(is_length)),
-            (READ, vec![(false, Error, vec![1; 5000])], Box::new(is_length)),
-            (READ, vec![(false, Error, error(0, "", None))], Box::new(is(V::Error))),
-            (READ, vec![(false, Error, error(5, "", Some(8192)))], Box::new(is(V::Error))),
-            (READ, vec![(false, ErrorOffset, error(5, "x", None))], Box::new(is(V::Error))),
-            (READ, vec![(false, ErrorOffset, error(5, "x", Some(8191)))], Box::new(is(V::Outside))),
-            (
-                READ,
-                vec![(false, Error, [&[0, 0, 0, 5, 0xff, 0xff][..], b"x"].concat())],
-                Box::new(is(V::Error)),
-            ),
+            (READ, vec![(true, OffsetData, data(0, 4095))], V::Gap),
+            (READ, vec![(false, OffsetHole, hole(1, 4095)), (true, End, vec![])], V::Gap),
+            (READ, vec![(true, End, vec![])], V::Gap),
+            (READ, vec![(false, OffsetData, data(4000, 97))], V::Outside),
+            (READ, vec![(false, OffsetHole, hole(4096, 1))], V::Outside),
+            (READ, vec![(false, OffsetHole, hole(0, 0))], V::Outside),
+            (READ, vec![(false, OffsetData, [&[0; 8][..], b"x"].concat())], V::Outside),
+            (READ, vec![(false, OffsetHole, [&[0xff; 8][..], &[0xff; 4]].concat())], V::Outside),
+            (READ, vec![(false, OffsetData, data(0, 0))], V::Length(0)),
+            (READ, vec![(false, OffsetHole, data(0, 5))], V::Length(0)),
+            (READ, vec![(true, End, vec![0])], V::Length(0)),
+            (READ, vec![(false, End, vec![])], V::NotLast),
+            (READ, vec![(true, status, extents(1, &[(4096, 0)]))], V::Kind(status.into())),
+            (READ, vec![(false, unknown, vec![])], V::Kind(9)),
+            (READ, vec![(false, Error, vec![0; 5])], V::Length(0)),
+            (READ, vec![(false, Error, vec![1; 5000])], V::Length(0)),
+            (READ, vec![(false, Error, error(0, "", None))], V::Error),
+            (READ, vec![(false, Error, error(5, "", Some(8192)))], V::Error),
+            (READ, vec![(false, ErrorOffset, error(5, "x", None))], V::Error),
+            (READ, vec![(false, ErrorOffset, error(5, "x", Some(8191)))], V::Outside),
+            (READ, vec![(false, Error, [&[0, 0, 0, 5, 0xff, 0xff][..], b"x"].concat())], V::Error),
             (
                 WHOLE,
                 vec![(false, OffsetData, data(0, 4000)), (true, OffsetData, data(4000, 96))],
-                Box::new(is(V::Fragmented)),
+                V::Fragmented,
             ),
-            (Operation::Write, vec![(true, OffsetData, data(0, 4096))], Box::new(is(V::Kind(1)))),
-            (Operation::Trim, vec![(true, OffsetHole, hole(0, 4096))], Box::new(is(V::Kind(2)))),
-            (STATUS, vec![(true, End, vec![])], Box::new(is(V::Contexts))),
-            (STATUS, vec![(true, status, extents(2, &[(4096, 0)]))], Box::new(is(V::Contexts))),
+            (Operation::Write, vec![(true, OffsetData, data(0, 4096))], V::Kind(1)),
+            (Operation::Trim, vec![(true, OffsetHole, hole(0, 4096))], V::Kind(2)),
+            (STATUS, vec![(true, End, vec![])], V::Contexts),
+            (STATUS, vec![(true, status, extents(2, &[(4096, 0)]))], V::Contexts),
             (
                 STATUS,
                 vec![
                     (false, status, extents(1, &[(4096, 0)])),
                     (true, status, extents(1, &[(4096, 0)])),
                 ],
-                Box::new(is(V::Contexts)),
+                V::Contexts,
             ),
-            (STATUS, vec![(true, status, extents(1, &[(0, 0)]))], Box::new(is(V::Extents))),
-            (
-                STATUS,
-                vec![(true, status, extents(1, &[(4096, 0), (1, 0)]))],
-                Box::new(is(V::Extents)),
-            ),
-            (STATUS, vec![(true, status, extents(1, &[]))], Box::new(is_length)),
-            (STATUS, vec![(true, status, vec![0; 19])], Box::new(is_length)),
-            (
-                STATUS,
-                vec![(true, other, extents(1, &[(4096, 0)]))],
-                Box::new(is(V::Kind(other.into()))),
-            ),
-            (
-                ONE,
-                vec![(true, status, extents(1, &[(2048, 0), (2048, 0)]))],
-                Box::new(is(V::Extents)),
-            ),
-            (ONE, vec![(true, status, extents(1, &[(4097, 0)]))], Box::new(is(V::Extents))),
+            (STATUS, vec![(true, status, extents(1, &[(0, 0)]))], V::Extents),
+            (STATUS, vec![(true, status, extents(1, &[(4096, 0), (1, 0)]))], V::Extents),
+            (STATUS, vec![(true, status, extents(1, &[]))], V::Length(0)),
+            (STATUS, vec![(true, status, vec![0; 19])], V::Length(0)),
+            (STATUS, vec![(true, other, extents(1, &[(4096, 0)]))], V::Kind(other.into())),
+            (ONE, vec![(true, status, extents(1, &[(2048, 0), (2048, 0)]))], V::Extents),
+            (ONE, vec![(true, status, extents(1, &[(4097, 0)]))], V::Extents),
         ];
-        for (operation, chunks, expects) in table {
+        for (operation, chunks, expected) in table {
             let (mut replies, cookie) = asked(framing, operation);
             let bytes =
                 chunks.iter().map(|(last, kind, body)| chunk(framing, cookie, *last, *kind, body));
@@ -190,7 +156,12 @@ fn a_reply_covers_its_request_exactly() {
             let (events, violation) = run(&mut replies, &bytes);
             let violation =
                 violation.unwrap_or_else(|| panic!("{framing:?} {chunks:?}: {events:?}"));
-            assert!(expects(violation), "{framing:?} {operation:?}: {violation:?} of {chunks:?}");
+            // The length differs from case to case, and is no matter here.
+            let is_same = match (violation, expected) {
+                (V::Length(_), V::Length(_)) => true,
+                (violation, expected) => violation == expected,
+            };
+            assert!(is_same, "{framing:?} {operation:?}: {violation:?} of {chunks:?}");
             let succeeds = |event: &Event| matches!(event, Event::Done { result: Ok(()), .. });
             assert!(!events.iter().any(succeeds), "{events:?}");
         }

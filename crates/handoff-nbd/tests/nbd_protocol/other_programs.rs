@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use handoff_nbd::client::Wish;
-use handoff_nbd::wire::Framing;
+use handoff_nbd::wire::{Framing, Session};
 use handoff_testbed::skip;
 
 #[allow(dead_code, reason = "its main is for the command line")]
@@ -148,8 +148,10 @@ impl Drop for Server {
 
 /// What our client reads, by which headers, and how much was told as zeroes.
 fn read(mut stream: UnixStream, export: &str) -> (Vec<u8>, Framing, u64) {
-    let wish = Wish::export(export);
+    let session = Some(Session { token: 1, turn: 1 });
+    let wish = Wish { session, ..Wish::export(export) };
     let agreed = read_export::negotiate(&mut stream, wish).expect("is agreed");
+    assert_eq!(agreed.instance, None, "others do not know what a session is");
     let mut bytes = vec![0; agreed.target.size as usize];
     let write = |part: &[u8], at: u64| {
         bytes[at as usize..][..part.len()].copy_from_slice(part);

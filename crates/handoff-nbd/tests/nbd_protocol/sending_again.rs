@@ -100,6 +100,18 @@ fn a_flush_that_covers_less_does_not_settle_the_loss() {
 }
 
 #[test]
+fn a_flush_does_not_settle_what_was_answered_meanwhile() {
+    let mut resend = Resend::new();
+    let old = resend.connected(A).expect("the first");
+    let flush = resend.submit(Kind::Flush);
+    assert_eq!(resend.next(old), Some(flush));
+    done(&mut resend, old, Kind::Write);
+    assert_eq!(resend.answered(old, flush, true), Verdict::Over);
+    let new = renew(&mut resend, B);
+    assert_eq!(done(&mut resend, new, Kind::Flush), Verdict::Lost);
+}
+
+#[test]
 fn a_turn_has_one_instance() {
     let mut resend = Resend::new();
     let first = resend.connected(A).expect("the first");
@@ -181,7 +193,7 @@ impl World {
             }
             2 | 3 => self.send(which),
             4 => self.carry_out(which),
-            5 => self.hear(),
+            5 => self.hear(which),
             6 if which < 60 => self.fail(which < 30),
             7 => {
                 if let Some(connection) = self.aborting.pop() {
@@ -229,8 +241,10 @@ impl World {
         self.answers.push_back((connection, ticket));
     }
 
-    fn hear(&mut self) {
-        let Some((connection, ticket)) = self.answers.pop_front() else { return };
+    /// Answers of several connections come in any order.
+    fn hear(&mut self, which: u8) {
+        let at = usize::from(which) % self.answers.len().max(1);
+        let Some((connection, ticket)) = self.answers.remove(at) else { return };
         match (self.resend.answered(connection, ticket, true), self.jobs.get(&ticket)) {
             (Verdict::Ignored, _) => return,
             (Verdict::Over, Some(Job::Write { cell, value, .. })) => {
@@ -298,7 +312,7 @@ proptest! {
         while !world.jobs.is_empty() {
             world.send(0);
             world.carry_out(0);
-            world.hear();
+            world.hear(0);
         }
     }
 }
