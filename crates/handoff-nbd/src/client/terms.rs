@@ -58,7 +58,7 @@ pub struct Agreed {
     pub target: Target,
     /// Whether the server told its block sizes; otherwise they are the protocol's default.
     pub told_block_sizes: bool,
-    /// The number of the context [`ALLOCATION`], if it was chosen.
+    /// The number of the context [`ALLOCATION`](crate::wire::ALLOCATION), if it was chosen.
     pub allocation: Option<u32>,
     /// Numbers of all contexts that the server chose.
     pub contexts: Vec<u32>,

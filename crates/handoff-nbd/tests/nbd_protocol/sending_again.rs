@@ -112,6 +112,22 @@ fn a_flush_does_not_settle_what_was_answered_meanwhile() {
 }
 
 #[test]
+fn failed_writes_are_told_already_and_failed_flushes_settle_nothing() {
+    for (kind, expected) in [(Kind::Write, Verdict::Over), (Kind::Flush, Verdict::Lost)] {
+        let mut resend = Resend::new();
+        let old = resend.connected(A).expect("the first");
+        if kind == Kind::Flush {
+            done(&mut resend, old, Kind::Write);
+        }
+        let failed = resend.submit(kind);
+        assert_eq!(resend.next(old), Some(failed));
+        assert_eq!(resend.answered(old, failed, false), Verdict::Over);
+        let new = renew(&mut resend, B);
+        assert_eq!(done(&mut resend, new, Kind::Flush), expected);
+    }
+}
+
+#[test]
 fn a_turn_has_one_instance() {
     let mut resend = Resend::new();
     let first = resend.connected(A).expect("the first");
