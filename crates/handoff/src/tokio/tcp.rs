@@ -199,6 +199,11 @@ impl TcpStream {
         (self.read, self.write.ending(true))
     }
 
+    /// Both halves, for one task: they are lent, and dropping them ends nothing.
+    pub fn split(&mut self) -> (&mut OwnedReadHalf, &mut OwnedWriteHalf) {
+        (&mut self.read, &mut self.write)
+    }
+
     /// Makes a connection. Dropping the future abandons it.
     ///
     /// # Errors

@@ -165,6 +165,11 @@ impl UnixStream {
         (self.read, self.write.ending(true))
     }
 
+    /// Both halves, for one task: they are lent, and dropping them ends nothing.
+    pub fn split(&mut self) -> (&mut OwnedReadHalf, &mut OwnedWriteHalf) {
+        (&mut self.read, &mut self.write)
+    }
+
     /// The stream of two halves.
     ///
     /// # Errors
