@@ -16,8 +16,8 @@ const LEN: usize = 4 << 20;
 const RECORDS: u64 = (LEN as u64).div_ceil(16 << 10);
 /// Bytes of a record that the kernel copies: its head.
 const HEAD: u64 = 5;
-/// Of records that are shorter than they could be, and for what others copy meanwhile.
-const SLACK: u64 = LEN as u64 / 100;
+/// Of heads that are looked at again, before all of their record has come, and for what others copy meanwhile.
+const SLACK: u64 = LEN as u64 / 500;
 
 /// Kernel threads copy for others too, and the meter cannot tell for whom. That only adds, and ends.
 const QUIET_WITHIN: Duration = Duration::from_secs(10);
