@@ -38,6 +38,9 @@ pub(crate) struct Common {
     spare: usize,
     /// Answers under way.
     pub(crate) answering: Cell<u64>,
+    /// Begins TLS on each connection.
+    #[cfg(feature = "tls")]
+    pub(crate) acceptor: OnceCell<handoff::tls::TlsAcceptor>,
 }
 
 impl Common {
@@ -63,6 +66,8 @@ impl Common {
             #[cfg(not(feature = "getbuf"))]
             unlent: Some("it was built without (feature getbuf)".to_owned()),
             answering: Cell::new(0),
+            #[cfg(feature = "tls")]
+            acceptor: OnceCell::new(),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fmt::Display;
 use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::Rc;
@@ -284,10 +285,23 @@ impl Connection<'_> {
         let answering = Answering::new(self.common);
         self.output.finish().await?;
         drop(answering);
-        if self.socket.shutdown(Shutdown::Write).is_ok() && still_sends {
+        if self.end_writing().await.is_ok() && still_sends {
             self.linger().await;
         }
         self.output.give_back().await
+    }
+
+    /// Ends our direction. A TLS connection may have to wait for room to say so, as for room for an answer.
+    async fn end_writing(&self) -> handoff::Result<()> {
+        loop {
+            match self.socket.shutdown(Shutdown::Write) {
+                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
+                    let stall = self.common.limits.stall;
+                    self.common.driver.timeout(stall, self.socket.writable()?).await??;
+                }
+                ended => return ended,
+            }
+        }
     }
 
     /// Waits for the next request.

@@ -28,6 +28,8 @@ mod exchange;
 mod field_name;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
+#[cfg(feature = "tls")]
+mod https;
 mod idle;
 mod input;
 mod lent_body;

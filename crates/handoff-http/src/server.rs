@@ -23,6 +23,8 @@ use crate::answered::{Answered, Observer};
 use crate::common::Common;
 use crate::connection;
 use crate::exchange::caught;
+#[cfg(feature = "tls")]
+use crate::https;
 use crate::limits::Limits;
 use crate::request_body::RequestBody;
 use crate::served::Served;
@@ -86,6 +88,19 @@ impl Server {
     pub fn observing(self, observer: impl Fn(&Answered<'_>) + 'static) -> Self {
         // Nobody has asked a server that serves nobody yet.
         let _ = self.common.observer.set(Observer(Rc::new(observer)));
+        self
+    }
+
+    /// Serves HTTPS only: TLS begins on each connection, and its handshake must be over in [`Limits::head_time`]. The first
+    /// acceptor counts. Let its configuration have `http/1.1` among its `alpn_protocols`; a client that agrees on another
+    /// protocol is not served.
+    ///
+    /// Where the kernel ciphers, ranges of files are spliced to it; elsewhere they are read and ciphered in this process.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn over_tls(self, acceptor: handoff::tls::TlsAcceptor) -> Self {
+        // Nobody is served yet.
+        let _ = self.common.acceptor.set(acceptor);
         self
     }
 
@@ -247,6 +262,8 @@ impl Server {
         let common = Rc::clone(&self.common);
         async move {
             let counters = Rc::clone(&common.counters);
+            #[cfg(feature = "tls")]
+            let Some(socket) = https::begin(&common, socket, peer).await else { return };
             let served = connection::serve(common, socket, peer, service, stop);
             if caught(served).await.is_err() {
                 tracing::error!(%peer, "an answer's body panicked");

@@ -4,6 +4,8 @@ mod answers;
 mod bodies;
 mod curl;
 mod guest;
+#[cfg(feature = "tls")]
+mod https;
 mod hyper;
 mod lifecycle;
 mod pages;

@@ -1,7 +1,8 @@
 //! Receive into the chunks of a pool: multishot receive with provided buffers, or `recv` where there is
 //! no ring; by messages, where the pool keeps the senders of datagrams.
 //!
-//! Minimum kernel: 6.0 with a ring, any without. The kernel copies.
+//! Minimum kernel: 6.0 with a ring, any without. The kernel copies. On a TLS connection that the kernel ciphers, it
+//! deciphers into the chunks instead; where this process does, receives are calls, also with a ring.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -10,11 +11,13 @@ use std::rc::Rc;
 
 use io_uring::{cqueue, opcode, squeue};
 
+#[cfg(feature = "tls")]
+use super::tls;
 use crate::error::Error;
 use crate::lease::pool::PoolShared;
 use crate::lease::{DATAGRAM_HEAD, Span, datagram};
 use crate::mechanism::ReceiveEngine;
-use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom};
+use crate::op::{Flow, ReceiveOp, ReceiveState, ReceivesFrom, SocketShared};
 use crate::ring::endpoint::with_target;
 use crate::ring::{Completion, Key};
 
@@ -49,12 +52,13 @@ fn span(op: &ReceiveOp, pool: &Rc<PoolShared>, chunk: u16, len: usize) -> Span {
 /// Takes a completion; returns whether the receive must start again, if it ended.
 pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -> bool {
     let Completion { result, flags, .. } = *completion;
+    let result = meant(op, result);
     let pool = pool(op);
     if let Some(chunk) = cqueue::buffer_select(flags) {
         // One that failed has filled nothing, and its chunk goes back.
         let span = span(op, &pool, chunk, result.max(0) as usize);
         if result > 0 || (result == 0 && !op.socket.has_end()) {
-            op.copied += span.len() as u64;
+            op.count(span.len(), pool.chunk());
             op.arrivals.push(span);
         }
     } else if result == 0 && !op.socket.has_end() {
@@ -79,7 +83,7 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
             again = true;
         }
         _ if -result == libc::EFAULT => op.end(Err(unreadable())),
-        _ => op.end(Err(Error::errno("receiving", -result))),
+        _ => op.end(Err(op.socket.error("receiving", -result))),
     }
     if !cqueue::more(flags) {
         op.state = match result {
@@ -95,6 +99,54 @@ pub(super) fn completed(key: Key, op: &mut ReceiveOp, completion: &Completion) -
 /// Without a ring: the socket is readable. Returns whether to wait for more.
 pub(super) fn ready(key: Key, op: &mut ReceiveOp) -> bool {
     !matches!(read(key, op, &pool(op), 0), Read::Starves)
+}
+
+/// Takes by calls all that can be deciphered now: some of it may have left the socket's queue long ago, so that no wait
+/// tells of it. Returns whether to wait for more.
+pub(super) fn decipher(key: Key, op: &mut ReceiveOp) -> bool {
+    let pool = pool(op);
+    loop {
+        match read(key, op, &pool, 0) {
+            Read::Some => {}
+            Read::Nothing => return !op.has_ended(),
+            Read::Starves => return false,
+        }
+    }
+}
+
+/// What a result means, by who ciphers.
+fn meant(op: &ReceiveOp, result: i32) -> i32 {
+    #[cfg(feature = "tls")]
+    return tls::received(&op.socket, result);
+    #[cfg(not(feature = "tls"))]
+    {
+        let _ = op;
+        result
+    }
+}
+
+/// Receives by a call into memory that can be written, and has `len` bytes: the number, or a negative errno.
+///
+/// # Safety
+///
+/// The memory is the caller's alone.
+unsafe fn receive(socket: &SocketShared, start: NonNull<u8>, len: usize) -> i32 {
+    #[cfg(feature = "tls")]
+    // SAFETY: as the caller says.
+    if let Some(received) = unsafe { tls::receive(socket, start.as_ptr(), len) } {
+        return received;
+    }
+    let fd = socket.endpoint.raw();
+    // SAFETY: as the caller says.
+    outcome(unsafe { libc::recv(fd, start.as_ptr().cast(), len, libc::MSG_DONTWAIT) })
+}
+
+/// The result of a call, in the form of a completion.
+fn outcome(result: isize) -> i32 {
+    match i32::try_from(result) {
+        Ok(result) if result >= 0 => result,
+        _ => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+    }
 }
 
 /// Result of a read.
@@ -113,26 +165,24 @@ pub(super) fn read(key: Key, op: &mut ReceiveOp, pool: &Rc<PoolShared>, most: us
         return Read::Starves;
     };
     let len = if most == 0 { len } else { len.min(most) };
-    let fd = op.socket.endpoint.raw();
     let read = if op.with_senders {
         // SAFETY: the chunk is ours until it is filled or put back, and was seen to have more than a head.
-        unsafe { receive_message(fd, start, len) }
+        outcome(unsafe { receive_message(op.socket.endpoint.raw(), start, len) })
     } else {
         // SAFETY: the chunk is ours until it is filled or put back.
-        unsafe { libc::recv(fd, start.as_ptr().cast(), len, libc::MSG_DONTWAIT) }
+        unsafe { receive(&op.socket, start, len) }
     };
-    let error = io::Error::last_os_error();
     if read > 0 || (read == 0 && !op.socket.has_end()) {
         let span = span(op, pool, chunk, read as usize);
-        op.copied += span.len() as u64;
+        op.count(span.len(), len);
         op.arrivals.push(span);
         return Read::Some;
     }
     pool.untake_chunk(chunk);
-    if read == 0 {
-        op.end(Ok(()));
-    } else if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
-        op.end(Err(Error::io("receiving", error)));
+    match -read {
+        0 => op.end(Ok(())),
+        libc::EAGAIN | libc::EINTR => {}
+        errno => op.end(Err(op.socket.error("receiving", errno))),
     }
     Read::Nothing
 }

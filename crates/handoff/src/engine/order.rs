@@ -97,7 +97,14 @@ pub(crate) fn completed(core: &Core, all: &[Completion]) -> usize {
             debug_assert!(cqueue::notif(completion.flags), "the last completion of a record");
             continue;
         };
-        match uring_zc::tell(core, op, attempt, completion) {
+        #[cfg(feature = "tls")]
+        let next = match op.by_slot {
+            true => tls::tell(core, op, completion.result),
+            false => uring_zc::tell(core, op, attempt, completion),
+        };
+        #[cfg(not(feature = "tls"))]
+        let next = uring_zc::tell(core, op, attempt, completion);
+        match next {
             Next::Nothing => continue,
             Next::SettleUp => sending::settle_up(core, records, key),
             Next::WaitForRoom => {
@@ -178,10 +185,11 @@ fn come_back_and_advance(core: &Core, socket: &Rc<SocketShared>, key: Key) {
         core.leave_stream(socket);
     }
     sending::advance(core, key);
-    let mut queue = socket.queue.borrow_mut();
-    if queue.take_end() {
+    let ends = socket.queue.borrow_mut().take_end();
+    if ends {
         socket.end_writing_now();
     }
+    let queue = socket.queue.borrow();
     let flushed = queue.take_flushed();
     let next = queue.waiting.front().copied().filter(|_| was_first && queue.started > 0);
     drop(queue);
@@ -247,6 +255,11 @@ pub(crate) fn pump(core: &Core, socket: &Rc<SocketShared>) {
         };
         let attempt = match (settle_if_stopped(core, socket, head), &core.io.backend) {
             (None, _) => Attempt::Settled,
+            #[cfg(feature = "tls")]
+            (Some(true), Backend::Ring(ring)) if core.records.borrow_mut().send(head).by_slot => {
+                socket.queue.borrow_mut().started = 1;
+                tls::submit(core, ring, head)
+            }
             (Some(true), Backend::Ring(ring)) => chain(core, &mut ring.borrow_mut(), socket),
             (Some(_), _) => {
                 socket.queue.borrow_mut().started = 1;

@@ -24,6 +24,17 @@ pub(crate) fn arm(core: &Core, key: Key) {
         if op.kernel_holds() || op.has_ended() || op.holder.is_gone() {
             return;
         }
+        if op.socket.is_at_its_end() {
+            // The kernel would wait for the end of the connection.
+            op.end(Ok(()));
+            drop(records);
+            return advance(core, key);
+        }
+        let by_calls = op.socket.is_ciphered() && !op.goes_by_ring(core.io.has_ring());
+        if by_calls && !multishot::decipher(key, op) {
+            drop(records);
+            return advance(core, key);
+        }
         let watches = op.state == ReceiveState::Blocked || !op.goes_by_ring(core.io.has_ring());
         if let (false, Some(ring)) = (watches, core.io.ring()) {
             let entry = match op.from {
@@ -47,6 +58,10 @@ pub(crate) fn arm(core: &Core, key: Key) {
         Rc::clone(&op.socket)
     };
     core.await_readiness(&socket.endpoint, libc::POLLIN, Token { key, stage: Stage::Ready });
+    if socket.is_ciphered() {
+        // For what came by now.
+        advance(core, key);
+    }
 }
 
 /// A completion of the request, or a run of completions of spans, which are among these places.
@@ -78,6 +93,7 @@ pub(crate) fn ready(core: &Core, key: Key) {
         if !op.holder.is_gone() {
             let again = match op.from {
                 _ if op.goes_by_ring(core.io.has_ring()) => true,
+                _ if op.socket.is_ciphered() => true,
                 ReceivesFrom::Queue => true,
                 ReceivesFrom::Window => mapped::ready(key, op),
                 ReceivesFrom::Pool => multishot::ready(key, op),

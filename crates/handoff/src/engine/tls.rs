@@ -5,19 +5,31 @@
 //!   without that a short request of the ring breaks no chain;
 //! - memory is free when its send ends: the cipher has read it.
 //!
+//! Memory that is registered with the ring goes by its slot (`SEND` with a fixed buffer, Linux 7.2), so that the kernel need
+//! not look up its pages. All else goes by calls of sendmsg(2), which start at once; `WRITE_FIXED`, which older kernels have,
+//! can raise SIGPIPE.
+//!
 //! Minimum kernel: see [`ktls`](handoff_sys::ktls); any for what user space ciphers. Capability: none. Return signal: none
 //! needed.
 
+use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use handoff_sys::sqe;
+use io_uring::opcode;
+
 use super::copy::{fail, sendmsg, took};
 use super::sending::Attempt;
+use super::uring_zc::Next;
 use crate::core::Core;
-use crate::memory::View;
+use crate::error::Error;
+use crate::mechanism::Engine;
+use crate::memory::{AddressRange, View};
 use crate::op::cipher::{Cipher, Stop};
-use crate::op::{Attached, TransferOp};
-use crate::ring::Key;
+use crate::op::{SendOp, SendState, SocketShared};
+use crate::ring::endpoint::with_target;
+use crate::ring::{Key, MAX_REQUEST, Ring, Token};
 
 /// Sends what is left, as much as the socket takes.
 pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
@@ -26,6 +38,16 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
     let socket = Rc::clone(op.socket());
     let fd = &socket.endpoint.fd;
     let mut cipher = socket.cipher.get().expect("the engine is a TLS connection's").borrow_mut();
+    if op.closes {
+        return match socket.is_whole().then(|| cipher.close(fd)) {
+            Some(Err(Stop::Blocked)) => Attempt::Blocked,
+            Some(Err(stop)) => fail(op, stop.error("ending TLS")),
+            Some(Ok(())) | None => {
+                took(op, 0);
+                Attempt::Settled
+            }
+        };
+    }
     loop {
         let sent = match &mut *cipher {
             Cipher::Kernel(cipher) => cipher
@@ -66,41 +88,98 @@ pub(crate) fn attempt(core: &Core, key: Key) -> Attempt {
     }
 }
 
-/// The cipher of a receive that user space deciphers: it is made by calls, also where there is a ring.
-pub(super) fn is_opened_here(op: &TransferOp) -> bool {
-    with_cipher(op, |cipher| matches!(cipher, Cipher::User(_))).unwrap_or(false)
-}
-
-/// Whether the peer has ended its direction properly, so that nothing comes any more.
-pub(super) fn is_closed(op: &TransferOp) -> bool {
-    with_cipher(op, |cipher| cipher.is_closed()).unwrap_or(false)
-}
-
-/// Receives by a call what user space deciphers, into the next range.
-pub(super) fn receive(op: &TransferOp, start: *mut u8, len: usize) -> i32 {
-    let fd = &op.file.fd;
-    let received = with_cipher(op, |cipher| match cipher {
-        // SAFETY: the range belongs to the record, alone and for the length of the call.
-        Cipher::User(cipher) => unsafe { cipher.receive(fd, start, len) },
-        Cipher::Kernel(_) => unreachable!("the kernel deciphers"),
-    });
-    received.expect("a TLS connection")
+/// Receives by a call, if it is a TLS connection: the number of bytes, 0 at the peer's proper end, or a negative errno.
+///
+/// # Safety
+///
+/// The memory is the caller's alone through the call, and has a byte.
+pub(super) unsafe fn receive(socket: &SocketShared, start: *mut u8, len: usize) -> Option<i32> {
+    let cipher = socket.cipher.get()?;
+    // SAFETY: as the caller says.
+    Some(unsafe { cipher.borrow_mut().receive(&socket.endpoint.fd, (start, len), false) })
 }
 
 /// What the result of a receive by the kernel means.
-pub(super) fn received(op: &TransferOp, result: i32) -> i32 {
-    let fd = &op.file.fd;
-    let meant = with_cipher(op, |cipher| match cipher {
-        Cipher::Kernel(cipher) if result <= 0 => cipher.received(fd, result),
+pub(super) fn received(socket: &SocketShared, result: i32) -> i32 {
+    match socket.cipher.get().map(|cipher| cipher.borrow_mut()).as_deref_mut() {
+        Some(Cipher::Kernel(cipher)) => cipher.received(&socket.endpoint.fd, result),
         _ => result,
-    });
-    meant.unwrap_or(result)
+    }
 }
 
-fn with_cipher<T>(op: &TransferOp, ask: impl FnOnce(&mut Cipher) -> T) -> Option<T> {
-    let Attached::Socket(socket) = &op.file else { return None };
-    if !op.direction.receives() {
-        return None;
+/// Whether the ring may send it by the slot of its memory: it is one range of that.
+pub(crate) fn goes_by_slot(core: &Core, op: &SendOp) -> bool {
+    let Some(ring) = core.io.ring() else { return false };
+    let ring = ring.borrow();
+    op.engine == Engine::KernelTls
+        && ring.sends_registered
+        && op.header_len() == 0
+        && op.total > 0
+        && op.payload_left(ring.id).is_some_and(|range| range.slot.is_some())
+}
+
+/// Has the ring send what is left, as much as the socket takes.
+pub(super) fn submit(core: &Core, ring: &RefCell<Ring>, key: Key) -> Attempt {
+    let mut records = core.records.borrow_mut();
+    let (op, _) = records.send_and_layout(key);
+    let socket = Rc::clone(op.socket());
+    let mut ring = ring.borrow_mut();
+    let Some(AddressRange { start, len, slot: Some(slot) }) = op.payload_left(ring.id) else {
+        // The memory was taken out of the table.
+        op.by_slot = false;
+        drop((ring, records));
+        return attempt(core, key);
+    };
+    match socket.prepare_cipher() {
+        Ok(true) => {}
+        Ok(false) => return Attempt::Blocked,
+        Err(error) => return fail(op, error),
     }
-    socket.cipher.get().map(|cipher| ask(&mut cipher.borrow_mut()))
+    if let Err(error) = ring.make_room(1) {
+        return fail(op, Error::io("submitting a send", error));
+    }
+    let more = if op.more { libc::MSG_MORE } else { 0 };
+    let mut entry = with_target!(socket.endpoint, |fd| {
+        opcode::Send::new(fd, start, len.min(MAX_REQUEST) as u32)
+            .flags(libc::MSG_NOSIGNAL | more)
+            .build()
+    });
+    sqe::set_fixed_buffer(&mut entry, slot);
+    entry.set_user_data(Token { key, stage: op.lent.next_attempt() }.to_user_data());
+    // SAFETY: the memory belongs to the record, which keeps it until the completion.
+    unsafe { ring.push(&entry) };
+    op.slot = Some(slot);
+    op.in_kernel += 1;
+    Attempt::Submitted
+}
+
+/// Tells a send by its slot of its completion.
+pub(super) fn tell(core: &Core, op: &mut SendOp, result: i32) -> Next {
+    op.in_kernel -= 1;
+    op.lent.attempted(None);
+    match usize::try_from(result) {
+        Ok(sent) => {
+            op.done += sent;
+            op.lent.account_ciphered(sent as u64);
+            op.socket().count_ciphered(sent, true);
+        }
+        Err(_) => match -result {
+            libc::EAGAIN if !op.is_ending() => op.state = SendState::Blocked,
+            libc::EAGAIN | libc::EINTR => {}
+            // Nobody has asked for it, so it is made again.
+            libc::ECANCELED if !op.is_ending() => {}
+            libc::EFAULT if op.lost_its_slot(core.io.ring_id()) => {}
+            errno => op.fail_with_last(errno),
+        },
+    }
+    match op.state {
+        SendState::Blocked => {
+            op.state = SendState::Going;
+            return Next::WaitForRoom;
+        }
+        SendState::Going | SendState::Ending(None) if op.done == op.total => op.succeed(),
+        SendState::Ending(_) => op.end_if_ending(),
+        _ => {}
+    }
+    Next::Progressed
 }

@@ -24,7 +24,9 @@ use super::tls;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::AddressRange;
-use crate::op::{Attached, Beside, Direction, Layout, Loan, TransferOp, TransferState};
+use crate::op::{
+    Attached, Beside, Direction, Layout, Loan, SocketShared, TransferOp, TransferState,
+};
 use crate::ring::endpoint::with_target;
 use crate::ring::token::Stage;
 use crate::ring::{Backend, Key, Ring, Token};
@@ -133,8 +135,9 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
             }
             (Direction::Write, None) => libc::write(fd, start.cast(), len),
             #[cfg(feature = "tls")]
-            (Direction::Receive | Direction::ReceiveAll, _) if tls::is_opened_here(op) => {
-                return tls::receive(op, start, len);
+            (Direction::Receive | Direction::ReceiveAll, _) if goes_by_calls(op) => {
+                let socket = receives_from(op).expect("it was just looked at");
+                return tls::receive(socket, start, len).expect("a TLS connection");
             }
             (Direction::Receive | Direction::ReceiveAll, _) => {
                 libc::recv(fd, start.cast(), len, libc::MSG_DONTWAIT)
@@ -153,33 +156,31 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
 /// What a result means, by who ciphers.
 fn meant(op: &TransferOp, result: i32) -> i32 {
     #[cfg(feature = "tls")]
-    return tls::received(op, result);
-    #[cfg(not(feature = "tls"))]
-    {
-        let _ = op;
-        result
+    if let Some(socket) = receives_from(op) {
+        return tls::received(socket, result);
     }
+    let _ = op;
+    result
 }
 
 /// Whether the peer has ended its direction, as far as we know already.
 fn is_at_its_end(op: &TransferOp) -> bool {
-    #[cfg(feature = "tls")]
-    return tls::is_closed(op);
-    #[cfg(not(feature = "tls"))]
-    {
-        let _ = op;
-        false
-    }
+    receives_from(op).is_some_and(SocketShared::is_at_its_end)
 }
 
 /// Whether it is made by calls, although there is a ring.
 fn goes_by_calls(op: &TransferOp) -> bool {
-    #[cfg(feature = "tls")]
-    return tls::is_opened_here(op);
-    #[cfg(not(feature = "tls"))]
-    {
-        let _ = op;
-        false
+    receives_from(op).is_some_and(SocketShared::is_deciphered_here)
+}
+
+fn has_deciphered(op: &TransferOp) -> bool {
+    matches!(&op.file, Attached::Socket(socket) if socket.has_deciphered())
+}
+
+fn receives_from(op: &TransferOp) -> Option<&SocketShared> {
+    match &op.file {
+        Attached::Socket(socket) if op.direction.receives() => Some(socket),
+        _ => None,
     }
 }
 
@@ -273,6 +274,8 @@ fn start(core: &Core, key: Key) {
         let ended = match check_reception(core, op) {
             // The kernel would wait for a byte.
             Ok(()) if op.direction == Direction::ReceiveAll && op.total == 0 => Some(Ok(0)),
+            // Here, and not in the socket any more.
+            Ok(()) if op.direction == Direction::AwaitRead && has_deciphered(op) => Some(Ok(0)),
             checked => checked.err().map(Err),
         };
         if ended.is_none() && is_at_its_end(op) && !op.took(0) {

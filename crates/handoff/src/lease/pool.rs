@@ -3,7 +3,7 @@
 //! Minimum kernel: 5.19 (`IORING_REGISTER_PBUF_RING`); without a ring, this module hands out the chunks.
 //! Receiving holds no more than the pool's chunks: when none is left, receivers wait.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -23,6 +23,8 @@ use crate::ring::{Backend, Io, Key};
 const MAX_CHUNKS: usize = 1 << 15;
 
 /// Chunks that receivers share.
+///
+/// TLS connections that this process deciphers share as many chunks again, in memory that is made for the first of them.
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver, socket: &handoff::Socket) -> Result<(), Box<dyn std::error::Error>> {
@@ -52,6 +54,8 @@ pub(crate) struct PoolShared {
     held: Cell<usize>,
     /// Receivers that found no chunk.
     starving: RefCell<Vec<Key>>,
+    /// As many chunks again, which this module hands out, where the kernel takes the others.
+    by_hand: OnceCell<Rc<PoolShared>>,
 }
 
 enum Supply {
@@ -152,6 +156,7 @@ impl PoolShared {
             supply,
             held: Cell::new(0),
             starving: RefCell::default(),
+            by_hand: OnceCell::new(),
         };
         for chunk in 0..chunks {
             pool.supply_chunk(chunk as u16);
@@ -171,9 +176,28 @@ impl PoolShared {
         Self::new(io, pending, backing, chunk, chunks.min(MAX_CHUNKS), supply)
     }
 
+    /// Chunks that this module hands out: those of the pool, or as many in memory beside it where the kernel takes the
+    /// pool's, since the kernel gives none back unused.
+    #[cfg(feature = "tls")]
+    pub(crate) fn by_hand(this: &Rc<Self>) -> Result<Rc<Self>> {
+        if let Supply::List(_) = this.supply {
+            return Ok(Rc::clone(this));
+        }
+        if let Some(beside) = this.by_hand.get() {
+            return Ok(Rc::clone(beside));
+        }
+        let (Some(io), Some(pending)) = (this.io.upgrade(), this.pending.upgrade()) else {
+            return Err(Error::DriverGone);
+        };
+        let memory = map(this.chunk * this.chunks, MapFlags::PRIVATE, None)
+            .map_err(|error| Error::io("mapping memory beside a pool", error))?;
+        let beside = Self::of_list(&io, &pending, memory, this.chunk, this.chunks);
+        Ok(Rc::clone(this.by_hand.get_or_init(|| Rc::new(beside))))
+    }
+
     /// Chunks that hold bytes.
     pub(crate) fn held(&self) -> usize {
-        self.held.get()
+        self.held.get() + self.by_hand.get().map_or(0, |beside| beside.held())
     }
 
     /// A ring names pools by number, so another driver's would be mistaken for its own.

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+#[cfg(feature = "tls")]
+use super::cipher::Cipher;
 use super::flow::Flow;
 use super::socket_state::SocketShared;
 use super::waiter::Waiter;
@@ -30,8 +32,10 @@ pub(crate) struct ReceiveOp {
     pub(crate) pool: Option<Rc<PoolShared>>,
     /// The pool keeps the senders of datagrams.
     pub(crate) with_senders: bool,
-    /// Bytes received into the pool.
+    /// Bytes received into the pool: copied there, deciphered there, and in a way that is not known.
     pub(crate) copied: u64,
+    pub(crate) ciphered: u64,
+    pub(crate) unknown: u64,
     /// Spans that nobody has taken.
     pub(crate) arrivals: Arrivals,
     pub(crate) state: ReceiveState,
@@ -84,6 +88,8 @@ impl ReceiveOp {
             pool: intake.pool,
             with_senders: intake.with_senders,
             copied: 0,
+            ciphered: 0,
+            unknown: 0,
             state: ReceiveState::Idle,
             end: End::Open,
             holder: Waiter::Polls,
@@ -96,6 +102,28 @@ impl ReceiveOp {
 
     pub(crate) fn has_ended(&self) -> bool {
         !matches!(self.end, End::Open)
+    }
+
+    /// Counts the bytes of a span, for which there was so much room.
+    pub(crate) fn count(&mut self, bytes: usize, room: usize) {
+        let count = match self.is_in_place(bytes, room) {
+            Some(false) => &mut self.copied,
+            Some(true) => &mut self.ciphered,
+            None => &mut self.unknown,
+        };
+        *count += bytes as u64;
+    }
+
+    /// Whether nothing but a cipher's pass brought them, if that is known.
+    fn is_in_place(&self, bytes: usize, room: usize) -> Option<bool> {
+        #[cfg(feature = "tls")]
+        if let Some(cipher) = self.socket.cipher.get()
+            && let Cipher::Kernel(cipher) = &mut *cipher.borrow_mut()
+        {
+            return cipher.came_in_place(bytes, room);
+        }
+        let _ = (bytes, room);
+        Some(false)
     }
 
     /// Nothing comes any more; the first of several reasons is told.
@@ -114,6 +142,8 @@ impl ReceiveOp {
         let mut tally = self.flow.as_ref().map(Flow::tally).unwrap_or_default();
         tally.zero_copy += self.mapped.bytes;
         tally.copied += self.copied;
+        tally.ciphered += self.ciphered;
+        tally.unknown += self.unknown;
         tally
     }
 
@@ -122,7 +152,7 @@ impl ReceiveOp {
         let engine = match (self.from, &self.flow) {
             (ReceivesFrom::Queue, Some(flow)) => flow.engine(),
             (ReceivesFrom::Window, _) => ReceiveEngine::TcpZerocopyReceive,
-            _ if has_ring => ReceiveEngine::Multishot,
+            _ if self.goes_by_ring(has_ring) => ReceiveEngine::Multishot,
             _ => ReceiveEngine::Epoll,
         };
         let reason = match (&self.flow, &self.window, &self.mapped.left) {
@@ -130,6 +160,12 @@ impl ReceiveOp {
             (_, _, Some(left)) => left.clone(),
             (_, Some(_), _) if self.from == ReceivesFrom::Window => "a window was given".to_owned(),
             (_, Some(_), _) => "only streams can be mapped".to_owned(),
+            _ if self.socket.is_deciphered_here() => {
+                "this process deciphers what comes, and copies it into the pool".to_owned()
+            }
+            _ if self.socket.is_ciphered() => {
+                "the kernel deciphers into the pool, where a chunk has room for a record".to_owned()
+            }
             _ if has_ring => {
                 "the kernel copies into the pool; the receive has no rx queue and no window"
                     .to_owned()
@@ -141,7 +177,7 @@ impl ReceiveOp {
 
     /// Whether requests of a ring receive.
     pub(crate) fn goes_by_ring(&self, has_ring: bool) -> bool {
-        has_ring && self.from != ReceivesFrom::Window
+        has_ring && self.from != ReceivesFrom::Window && !self.socket.is_deciphered_here()
     }
 
     /// What the kernel does, if anything, and can be asked to end: it receives, or reports readiness.

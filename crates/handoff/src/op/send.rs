@@ -53,6 +53,11 @@ pub(crate) struct SendOp {
     pub(crate) addressed: bool,
     /// Whether another send follows at once; the end of this one may wait for it.
     pub(crate) more: bool,
+    /// Whether the ring sends it on a TLS connection, by the slot of its memory.
+    pub(crate) by_slot: bool,
+    /// It has no bytes, and tells the peer of a TLS connection that nothing follows.
+    #[cfg(feature = "tls")]
+    pub(crate) closes: bool,
     /// Header and payload bytes.
     pub(crate) total: usize,
     /// Of these, bytes that the kernel took.
@@ -111,6 +116,9 @@ impl SendOp {
             segment: 0,
             addressed: false,
             more: false,
+            by_slot: false,
+            #[cfg(feature = "tls")]
+            closes: false,
             total,
             done: 0,
             in_kernel: 0,
@@ -302,7 +310,9 @@ impl SendOp {
 
     /// Whether the ring sends it: the ring sends whatever the kernel has in a slot, copied or not.
     pub(crate) fn goes_by_ring(&self) -> bool {
-        self.engine == Engine::UringZc || self.lent.loan.as_ref().is_some_and(Loan::is_of_kernel)
+        self.engine == Engine::UringZc
+            || self.by_slot
+            || self.lent.loan.as_ref().is_some_and(Loan::is_of_kernel)
     }
 
     /// Whether the memory has left the ring's table, or moved in it, since the last request: the kernel

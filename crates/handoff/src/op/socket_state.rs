@@ -2,6 +2,10 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
+#[cfg(all(feature = "tls", feature = "tokio"))]
+use std::io::{self, IoSlice};
+#[cfg(all(feature = "tls", feature = "tokio"))]
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -12,11 +16,13 @@ use handoff_sys::sqe;
 use io_uring::{opcode, squeue};
 use rustix::net::connect_unspec;
 use rustix::net::sockopt::set_tcp_user_timeout;
+#[cfg(all(feature = "tls", feature = "tokio"))]
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::chooser::Chooser;
 #[cfg(feature = "tls")]
-use super::cipher::Cipher;
+use super::cipher::{Cipher, Stop};
 use super::lender::Lender;
 use super::outstanding::Outstanding;
 use super::reception::Reception;
@@ -73,6 +79,8 @@ pub(crate) struct SocketShared {
     /// What ciphers its bytes.
     #[cfg(feature = "tls")]
     pub(crate) cipher: OnceCell<RefCell<Cipher>>,
+    /// A route to it ended before its source, so that its peer gets no whole stream.
+    pub(crate) is_short: Cell<bool>,
 }
 
 impl Drop for SocketShared {
@@ -132,6 +140,7 @@ impl SocketShared {
             keeps_to_slots: Cell::new(false),
             #[cfg(feature = "tls")]
             cipher: OnceCell::new(),
+            is_short: Cell::new(false),
         }
     }
 
@@ -179,12 +188,112 @@ impl SocketShared {
     #[cfg(feature = "tls")]
     pub(crate) fn close_cipher(&self) -> Result<()> {
         let Some(cipher) = self.cipher.get() else { return Ok(()) };
-        let queue = self.queue.borrow();
-        if !queue.is_idle() || queue.broken.is_some() {
+        if !self.queue.borrow().is_idle() || !self.is_whole() {
             return Ok(());
         }
-        drop(queue);
         cipher.borrow_mut().close(&self.endpoint.fd).map_err(|stop| stop.error("ending TLS"))
+    }
+
+    /// Whether all that went over it so far went whole, so that its peer may be told of a proper end.
+    #[cfg(feature = "tls")]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.queue.borrow().broken.is_none() && !self.is_short.get()
+    }
+
+    /// Whether the peer has told that nothing follows, and nothing is left to take.
+    pub(crate) fn is_at_its_end(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.cipher.get().is_some_and(|cipher| cipher.borrow().is_closed());
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    /// Whether there is something to take that no wait for the socket tells of.
+    pub(crate) fn has_deciphered(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.cipher.get().is_some_and(|cipher| cipher.borrow().has_something());
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    /// Whether this process deciphers what comes.
+    pub(crate) fn is_deciphered_here(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self
+            .cipher
+            .get()
+            .is_some_and(|cipher| matches!(&*cipher.borrow(), Cipher::User(_)));
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    /// An error of the connection: why its TLS cannot go on, if that is it.
+    pub(crate) fn error(&self, action: &'static str, errno: i32) -> Error {
+        #[cfg(feature = "tls")]
+        if let Some(cipher) = self.cipher.get()
+            && let Some(reason) = cipher.borrow().failure()
+        {
+            return Error::Tls { reason };
+        }
+        Error::errno(action, errno)
+    }
+
+    /// Makes sure that the kernel may cipher what goes to it next, beside the sends of the library; `false` if it has no
+    /// room for what the peer must be told before.
+    pub(crate) fn prepare_cipher(&self) -> Result<bool> {
+        #[cfg(feature = "tls")]
+        if let Some(cipher) = self.cipher.get()
+            && let Cipher::Kernel(cipher) = &mut *cipher.borrow_mut()
+        {
+            return match cipher.prepare(&self.endpoint.fd) {
+                Ok(()) => Ok(true),
+                Err(Stop::Blocked) => Ok(false),
+                Err(stop) => Err(stop.error("sending")),
+            };
+        }
+        Ok(true)
+    }
+
+    /// The kernel has ciphered so many bytes, beside the sends of the library; of a file, or of pages of any length.
+    pub(crate) fn count_ciphered(&self, bytes: usize, of_file: bool) {
+        #[cfg(feature = "tls")]
+        if let Some(cipher) = self.cipher.get()
+            && let Cipher::Kernel(cipher) = &mut *cipher.borrow_mut()
+        {
+            return if of_file { cipher.count(bytes) } else { cipher.count_pages(bytes) };
+        }
+        let _ = (bytes, of_file);
+    }
+
+    /// Receives by a call what was ciphered; `None` if nothing is. With `keeps` the same bytes come again. The memory has a
+    /// byte.
+    #[cfg(all(feature = "tls", feature = "tokio"))]
+    pub(crate) fn receive_deciphered(
+        &self,
+        into: &mut [MaybeUninit<u8>],
+        keeps: bool,
+    ) -> Option<Result<usize>> {
+        let mut cipher = self.cipher.get()?.borrow_mut();
+        // SAFETY: the slice is the caller's alone, and nothing uninitialised is written to it.
+        let received = unsafe {
+            cipher.receive(&self.endpoint.fd, (into.as_mut_ptr().cast(), into.len()), keeps)
+        };
+        drop(cipher);
+        Some(usize::try_from(received).map_err(|_| self.error("receiving", -received)))
+    }
+
+    /// Sends the beginning of these slices by a call, if the kernel ciphers; `None` otherwise.
+    #[cfg(all(feature = "tls", feature = "tokio"))]
+    pub(crate) fn send_ciphered(&self, slices: &[IoSlice<'_>]) -> Option<Result<usize>> {
+        let mut cipher = self.cipher.get()?.borrow_mut();
+        let Cipher::Kernel(cipher) = &mut *cipher else { return None };
+        let sent = cipher.prepare(&self.endpoint.fd).and_then(|()| {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let mut nothing_beside = SendAncillaryBuffer::default();
+            let sent = sendmsg(&self.endpoint.fd, slices, &mut nothing_beside, flags);
+            sent.inspect(|sent| cipher.count(*sent)).map_err(|errno| io::Error::from(errno).into())
+        });
+        Some(sent.map_err(|stop| stop.error("sending")))
     }
 
     /// Ends the connection's writing behind the accepted sends, but not behind a lane.

@@ -258,14 +258,10 @@ impl TransferOp {
     }
 
     fn error(&self, action: &'static str, errno: i32) -> Error {
-        #[cfg(feature = "tls")]
-        if let Attached::Socket(socket) = &self.file
-            && let Some(cipher) = socket.cipher.get()
-            && let Some(reason) = cipher.borrow().failure()
-        {
-            return Error::Tls { reason };
+        match &self.file {
+            Attached::Socket(socket) => socket.error(action, errno),
+            Attached::File(_) => Error::errno(action, errno),
         }
-        Error::errno(action, errno)
     }
 
     /// Takes the outcome of one request; returns whether another is needed.

@@ -12,6 +12,7 @@ pub(crate) struct Features {
     pub(crate) reports_usage: bool,
     pub(crate) vectored_registered: bool,
     pub(crate) receives_registered: bool,
+    pub(crate) sends_registered: bool,
     pub(crate) writes_vectors_registered: bool,
 }
 
@@ -28,11 +29,14 @@ impl Features {
         let receive = opcode::Recv::new(nowhere, std::ptr::null_mut(), 0)
             .ioprio(sqe::RECVSEND_FIXED_BUF)
             .build();
+        let mut send = opcode::Send::new(nowhere, std::ptr::null(), 0).build();
+        sqe::add_send_flags(&mut send, sqe::RECVSEND_FIXED_BUF);
         let vector = opcode::WritevFixed::new(nowhere, std::ptr::null(), 0, 0).build();
         Ok(Self {
             reports_usage: Self::knows(io, &report.build())?,
             vectored_registered: Self::knows(io, &vectored.build())?,
             receives_registered: Self::knows(io, &receive)?,
+            sends_registered: Self::knows(io, &send)?,
             writes_vectors_registered: Self::knows(io, &vector)?,
         })
     }

@@ -46,6 +46,9 @@ pub(crate) struct Ring {
     pub(crate) vectored_registered: bool,
     /// Whether RECV takes registered buffers (Linux 7.2).
     pub(crate) receives_registered: bool,
+    /// Whether SEND takes registered buffers (Linux 7.2).
+    #[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "other sends lend"))]
+    pub(crate) sends_registered: bool,
     /// Whether READV and WRITEV take registered buffers (Linux 6.15).
     pub(crate) writes_vectors_registered: bool,
     pub(crate) buffers: Slots,
@@ -97,6 +100,7 @@ impl Ring {
             reports_usage: features.reports_usage,
             vectored_registered: features.vectored_registered,
             receives_registered: features.receives_registered,
+            sends_registered: features.sends_registered,
             writes_vectors_registered: features.writes_vectors_registered,
             buffers: Slots::new(buffers),
             files: Files::new(slots, files),

@@ -93,6 +93,11 @@ impl RouteSink {
         matches!(self, Self::Socket(socket) if !socket.shared.queue.borrow().is_idle())
     }
 
+    /// Whether its bytes are ciphered.
+    pub(super) fn is_ciphered(&self) -> bool {
+        matches!(self, Self::Socket(socket) if socket.shared.is_ciphered())
+    }
+
     /// Pieces are written at their places, in any order; on a stream nothing overtakes a lane.
     pub(super) fn check(&self) -> Result<()> {
         let file = match self {

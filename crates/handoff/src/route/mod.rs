@@ -11,6 +11,9 @@
 //! - memory is bounded: at most [`PIECES`] pieces of [`PIECE`] bytes are on their way, so a slow sink slows
 //!   its source.
 //!
+//! - nothing passes what ciphers: what a TLS connection deciphers goes through memory; to one that the kernel ciphers, files
+//!   and streams are spliced; what this process ciphers goes through memory ([`whole`]).
+//!
 //! Minimum kernel, capability and return signal are those of the engine.
 
 mod carry;
@@ -26,6 +29,7 @@ mod pause;
 mod serve;
 mod splice;
 mod supply;
+mod whole;
 
 use std::cell::Cell;
 use std::fmt;
@@ -35,6 +39,7 @@ use std::rc::Rc;
 pub use ends::{RouteSink, RouteSource};
 pub use engines::RouteEngine;
 
+use self::whole::Whole;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::file::File;
@@ -197,6 +202,9 @@ impl Route {
     /// Carries all bytes. If you drop it midway, bytes on their way may arrive or not, and bytes taken from
     /// a stream are gone from there.
     ///
+    /// If it ends midway, failed or dropped, the peer of a TLS connection that it goes to is not told of a proper end later
+    /// (close-notify).
+    ///
     /// Nobody else can receive from the source meanwhile. If it has a receiver, the route fails; if a dropped receive
     /// has taken bytes of it, with [`Error::ReceivedLost`](crate::Error::ReceivedLost).
     ///
@@ -204,7 +212,12 @@ impl Route {
     /// you have not taken keep theirs. Only a stream that is received into memory ends then, with
     /// [`Error::Busy`](crate::Error::Busy), unless sends to its sink make room; what was received and not sent is lost.
     pub async fn run(&mut self) -> Carried {
+        let whole = Whole::to(&self.sink);
+        let begun = self.head.len();
         let result = self.serve().await;
+        if result.is_ok() || (self.moved.get() == 0 && self.head.len() == begun) {
+            whole.or_nothing();
+        }
         Carried {
             result,
             bytes: self.moved.get(),

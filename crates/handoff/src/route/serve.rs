@@ -22,7 +22,6 @@ use crate::socket::Socket;
 impl Route {
     /// Carries all bytes, by one engine after another.
     pub(super) async fn serve(&mut self) -> Result<()> {
-        self.check_plain()?;
         self.sink.check()?;
         if !self.head.is_empty() && matches!(self.sink, RouteSink::File(..)) {
             return Err(Error::Invalid("a route to a file has no head"));
@@ -36,14 +35,18 @@ impl Route {
             if held.is_none() {
                 held = Held::take(&self.source).await?;
             }
-            if engine != RouteEngine::Splice {
+            if engine != RouteEngine::Splice || self.sink.is_ciphered() {
                 self.send_head().await?;
             }
-            let ended = match engine {
+            let past = self.past_the_cipher(engine).map(str::to_owned);
+            let ended = match (past, engine) {
+                (Some(reason), _) => {
+                    Err(Error::EngineUnavailable { engine: engine.name(), reason })
+                }
                 #[cfg(feature = "getbuf")]
-                RouteEngine::GetBuf => self.lend().await,
-                RouteEngine::Splice => self.splice().await,
-                RouteEngine::Memory | RouteEngine::Copy => {
+                (None, RouteEngine::GetBuf) => self.lend().await,
+                (None, RouteEngine::Splice) => self.splice().await,
+                (None, RouteEngine::Memory | RouteEngine::Copy) => {
                     // Its receiver takes the place at once.
                     held = None;
                     self.through_memory(engine).await
@@ -57,15 +60,21 @@ impl Route {
         }
     }
 
-    /// The engines go past what ciphers.
-    fn check_plain(&self) -> Result<()> {
-        const REFUSAL: &str = "a route carries nothing from or to a TLS connection: receive, read and send the pieces";
-        if let RouteSource::Stream(socket, _) = &self.source {
-            socket.shared.check_plain(REFUSAL)?;
+    /// Why an engine would go past what ciphers, or past the records that are no data, if so.
+    fn past_the_cipher(&self, engine: RouteEngine) -> Option<&'static str> {
+        if matches!(engine, RouteEngine::Memory | RouteEngine::Copy) {
+            return None;
         }
-        match &self.sink {
-            RouteSink::Socket(socket) => socket.shared.check_plain(REFUSAL),
-            RouteSink::File(..) => Ok(()),
+        match (&self.source, &self.sink) {
+            (RouteSource::Stream(socket, _), _) if socket.shared.is_ciphered() => {
+                Some("what TLS deciphers is received into memory")
+            }
+            (_, RouteSink::Socket(socket)) if socket.shared.is_ciphered() => match engine {
+                RouteEngine::Splice if !socket.shared.is_deciphered_here() => None,
+                RouteEngine::Splice => Some("this process ciphers what it has in memory"),
+                _ => Some("a lease cannot be sent over TLS"),
+            },
+            _ => None,
         }
     }
 
@@ -83,6 +92,7 @@ impl Route {
             || by_queue
             || !matches!(wish, Engine::Auto | Engine::Copy)
             || !from.shared.stream
+            || from.shared.is_ciphered()
             || !self.head.is_empty()
             || self.moved.get() > 0
         {
@@ -135,7 +145,10 @@ impl Route {
     async fn through_memory(&mut self, engine: RouteEngine) -> Result<()> {
         let registered = engine == RouteEngine::Memory;
         let mut _asked_for = None;
-        if let (false, RouteSink::Socket(socket)) = (registered, &self.sink) {
+        // A TLS connection sends by the one engine that it has.
+        if let (false, false, RouteSink::Socket(socket)) =
+            (registered, self.sink.is_ciphered(), &self.sink)
+        {
             let before = socket.shared.lender.chooser.borrow().wished();
             socket.set_engine(Engine::Copy)?;
             // The socket is its owner's again afterwards, however this ends.
@@ -194,13 +207,18 @@ impl Route {
             RouteSink::File(file, _) => Some(!file.is_direct()),
             RouteSink::Socket(_) => None,
         };
+        let is_ciphered = self.sink.is_ciphered();
         let (before, moved) = (self.moved.get(), &self.moved);
         let (taken, given) = (&mut self.taken, &mut self.given);
         let len = way.head.len();
         let count = |way: &mut splice::Splicing<'_>| {
             let bytes = moved.get() - before;
             taken.unknown += bytes;
-            given.count(bytes, copied);
+            match is_ciphered {
+                // The cipher reads the pages.
+                true => given.ciphered += bytes,
+                false => given.count(bytes, copied),
+            }
             given.copied += (len - way.head.len()) as u64;
         };
         let mut way = Counting { what: way, count };

@@ -10,6 +10,7 @@
 //!   thread, as with `sendfile(2)`;
 //! - if nothing can be spliced at the start, or no pipe can be made, the engine is reported as impossible;
 //! - bytes that go at once need no future ([`at_once`]); bytes left in its pipe go first afterwards;
+//! - what goes to a TLS connection goes to one that the kernel ciphers: the cipher reads the pages, and its keys are counted;
 //! - between two pipefuls the other futures of the thread get their turn, even if neither end ever has to
 //!   wait.
 
@@ -83,6 +84,23 @@ impl End {
         match self {
             Self::File(file) => file.writable(),
             Self::Socket(socket) => socket.writable(),
+        }
+    }
+}
+
+impl End {
+    /// Whether it may take bytes now: the kernel may have to tell the peer of other keys before.
+    fn prepare(&self) -> Result<bool> {
+        match self {
+            Self::File(_) => Ok(true),
+            Self::Socket(socket) => socket.shared.prepare_cipher(),
+        }
+    }
+
+    /// It took bytes, of a file or of a stream.
+    fn took(&self, bytes: usize, of_file: bool) {
+        if let Self::Socket(socket) = self {
+            socket.shared.count_ciphered(bytes, of_file);
         }
     }
 }
@@ -161,10 +179,11 @@ impl Splicing<'_> {
             }
             self.give(&mut lent, moved).await.map_err(|error| match error {
                 // Bytes in the pipe by now are gone from a stream, but not from a file.
-                Errno::INVAL if moved.get() == before && self.range.is_some() => {
+                Failed::Kernel(Errno::INVAL) if moved.get() == before && self.range.is_some() => {
                     unavailable("the sink can't be spliced to")
                 }
-                error => Error::io("splicing to the sink", error.into()),
+                Failed::Kernel(error) => Error::io("splicing to the sink", error.into()),
+                Failed::Cipher(error) => error,
             })?;
             if self.range.as_ref().is_some_and(Range::is_empty) {
                 return Ok(());
@@ -214,21 +233,45 @@ impl Splicing<'_> {
         }
     }
 
-    async fn give(&mut self, lent: &mut Lent, moved: &Cell<u64>) -> Result<(), Errno> {
+    async fn give(&mut self, lent: &mut Lent, moved: &Cell<u64>) -> Result<(), Failed> {
         while lent.held > 0 {
+            if !self.to.prepare()? {
+                wait(self.to.writable()).await?;
+                continue;
+            }
             let drain = &lent.pipe().drain;
             match splice(drain, None, &self.to, self.offset.as_mut(), lent.held, FLAGS) {
                 Err(Errno::AGAIN) => wait(self.to.writable()).await?,
                 Err(Errno::INTR) => {}
-                Ok(0) => return Err(Errno::PIPE),
+                Ok(0) => return Err(Errno::PIPE.into()),
                 Ok(bytes) => {
                     lent.held -= bytes;
                     moved.update(|moved| moved + bytes as u64);
+                    self.to.took(bytes, self.range.is_some());
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
+    }
+}
+
+/// Why the sink takes no more.
+enum Failed {
+    Kernel(Errno),
+    /// What ciphers for it, or its driver.
+    Cipher(Error),
+}
+
+impl From<Errno> for Failed {
+    fn from(error: Errno) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Cipher(error)
     }
 }
 

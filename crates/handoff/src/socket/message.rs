@@ -53,8 +53,9 @@ impl Socket {
         } else if extent.home.is_some() {
             Err(Error::Invalid("a message is received into user memory, not into a lease"))
         } else {
-            reception
-                .check_free()
+            self.shared
+                .check_plain("TLS has no messages: receive by receive_into or receive_exact")
+                .and_then(|()| reception.check_free())
                 .and_then(|()| reception.check_whole())
                 .and_then(|()| core.check_room())
         };

@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 use super::Socket;
 use crate::engine::receiving;
 use crate::error::{Error, Result};
+#[cfg(feature = "tls")]
+use crate::lease::pool::PoolShared;
 use crate::lease::{Arrivals, Intake, Span, SpanRef};
 use crate::mechanism::ReceiveEngine;
 use crate::op::{Op, ReceiveOp};
@@ -23,16 +25,22 @@ impl Socket {
     /// Starts to receive into a [`Pool`](crate::Pool), from an [`RxQueue`](crate::RxQueue), or
     /// [either](crate::RxQueue::or), until the peer ends or you drop the receiver.
     ///
+    /// A TLS connection is received into a pool only. If its peer ends without saying so, the receiver ends with
+    /// [`Error::Tls`]. Where the kernel deciphers, bytes of a full chunk are unknown in the [`tally`](Receiver::tally): the
+    /// kernel copies the record that the chunk has no room for. Take chunks of whole records (16 KiB).
+    ///
     /// # Errors
     ///
     /// When too many operations are under way, pool or queue belong to another driver, a window is to receive
     /// datagrams, senders are wanted of a socket that is not UDP or into chunks without room, or the socket has a
     /// receiver: two would each get parts of what comes.
     pub fn receive(&self, intake: impl Into<Intake>) -> Result<Receiver> {
-        self.shared.check_plain(
-            "what TLS deciphers goes into a buffer: receive it by receive_into or receive_exact",
-        )?;
         let (driver, intake) = (Rc::clone(&self.driver), intake.into());
+        if intake.queue.is_some() || intake.window.is_some() {
+            self.shared.check_plain(
+                "an rx queue and a window have what TLS has ciphered: receive into a pool",
+            )?;
+        }
         if !intake.is_of(&driver.core.pending) {
             return Err(Error::Invalid(
                 "the pool or rx queue belongs to another driver than the socket",
@@ -42,12 +50,23 @@ impl Socket {
             return Err(Error::Invalid(why));
         }
         driver.core.check_room()?;
+        let intake = self.with_chunks(intake)?;
         self.shared.reception.take()?;
         let taken = Arrivals::new(intake.queue.clone());
         let op = ReceiveOp::new(Rc::clone(&self.shared), intake);
         let key = driver.core.records.borrow_mut().insert(|| Op::Receive(op));
         driver.core.pending.mark_receive(key);
         Ok(Receiver { driver, key, taken })
+    }
+
+    /// The intake with chunks that calls can receive into, if this process deciphers.
+    #[cfg_attr(not(feature = "tls"), allow(clippy::unused_self, clippy::unnecessary_wraps))]
+    fn with_chunks(&self, intake: Intake) -> Result<Intake> {
+        #[cfg(feature = "tls")]
+        if let (true, Some(pool)) = (self.shared.is_deciphered_here(), &intake.pool) {
+            return Ok(Intake { pool: Some(PoolShared::by_hand(pool)?), ..intake });
+        }
+        Ok(intake)
     }
 }
 

@@ -15,10 +15,14 @@ use std::task::{Context, Poll, Waker, ready};
 use super::Socket;
 use super::group::Group;
 use crate::core::Core;
+#[cfg(feature = "tls")]
+use crate::engine::tls;
 use crate::engine::{order, sending};
 use crate::error::{Error, Result};
 use crate::handle::{Awaited, Cancel, Handle};
 use crate::mechanism::Engine;
+#[cfg(all(feature = "tls", feature = "tokio"))]
+use crate::memory::Buffer;
 use crate::op::ancillary::{MAX_DESCRIPTORS, Passing};
 use crate::op::chooser::Pick;
 use crate::op::layout::{MAX_HEADER, MAX_PIECES};
@@ -41,6 +45,18 @@ impl Socket {
     /// stream that an earlier send left broken. [`Sent`] reports later errors.
     pub fn send<B: Payload>(&self, buffer: B) -> Result<Sending<B>, Refused<B>> {
         self.message(buffer).send()
+    }
+
+    /// Tells the peer of a TLS connection that nothing follows, behind the sends accepted before, when there is room for
+    /// that.
+    #[cfg(all(feature = "tls", feature = "tokio"))]
+    pub(crate) fn close_behind(&self) {
+        let nothing = self.message(Buffer::from(Vec::new()));
+        // A stream that accepts no send has no proper end.
+        if let Ok(key) = nothing.accept(|op| op.closes = true) {
+            let driver = Rc::clone(&self.driver);
+            drop((Sent::new(Rc::clone(&driver), key), OnLoan::<Buffer>(Handle::new(driver, key))));
+        }
     }
 
     /// Starts a message that needs more options than [`send`](Self::send) has.
@@ -269,7 +285,9 @@ impl<'a, B: Payload> Message<'a, B> {
     #[cold]
     fn check_descriptors(&self, extent: Extent) -> Result<()> {
         let shared = &self.socket.shared;
-        let why = if !shared.unix {
+        let why = if shared.is_ciphered() {
+            "TLS carries bytes only: pass descriptors before it begins"
+        } else if !shared.unix {
             "only a Unix socket passes descriptors"
         } else if self.borrowed.len() + self.descriptors.len() > MAX_DESCRIPTORS {
             "a message carries 253 descriptors at most"
@@ -384,6 +402,10 @@ impl<'a, B: Payload> Message<'a, B> {
         }
         op.more = self.more;
         op.passing = passing;
+        #[cfg(feature = "tls")]
+        {
+            op.by_slot = tls::goes_by_slot(&driver.core, op);
+        }
         adapt(op);
         if !self.header.is_empty() {
             layout.set_header(self.header);

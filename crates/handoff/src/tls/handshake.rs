@@ -33,7 +33,7 @@ pub(super) async fn run(
         Ciphering::User => {
             (in_user_space(keys), TlsSession { reason: "asked for".into(), ..session })
         }
-        asked => match (kernel::takes(session.version, session.suite), asked) {
+        asked => match (kernel_takes(&socket, &session), asked) {
             (Ok(can), _) => {
                 let reason = "the kernel has this cipher".to_owned();
                 let cipher = kernel::give(&socket, keys, &can)?;
@@ -47,6 +47,11 @@ pub(super) async fn run(
     let set = socket.shared.cipher.set(RefCell::new(cipher));
     debug_assert!(set.is_ok(), "it was no TLS connection");
     Ok((socket, session))
+}
+
+fn kernel_takes(socket: &Socket, session: &TlsSession) -> std::result::Result<kernel::Can, String> {
+    let can = kernel::takes(session.version, session.suite)?;
+    kernel::attach(socket).map(|()| can)
 }
 
 fn in_user_space(keys: UserKeys) -> Cipher {

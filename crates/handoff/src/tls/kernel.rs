@@ -56,7 +56,17 @@ pub(super) fn takes(
     tried.clone().map(|takes_other_keys| Can { version, takes_other_keys, limit })
 }
 
-/// Hands a connection's keys to the kernel.
+/// Has the kernel take a connection for TLS, or says why it does not.
+pub(super) fn attach(socket: &Socket) -> std::result::Result<(), String> {
+    ktls::attach(socket.shared.endpoint.fd.as_fd()).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOTCONN) => {
+            "the peer has ended its direction already, and the kernel then begins no TLS".to_owned()
+        }
+        _ => format!("the kernel takes no TLS on this connection: {error}"),
+    })
+}
+
+/// Hands the keys of an attached connection to the kernel.
 pub(super) fn give(socket: &Socket, keys: UserKeys, can: &Can) -> Result<Cipher> {
     let (secrets, keys) = match keys {
         UserKeys::Client(keys) => keys
@@ -69,14 +79,12 @@ pub(super) fn give(socket: &Socket, keys: UserKeys, can: &Can) -> Result<Cipher>
     .map_err(failed)?;
     let ExtractedSecrets { tx, rx } = secrets;
     let fd = socket.shared.endpoint.fd.as_fd();
-    let given = ktls::attach(fd)
-        .and_then(|()| set_keys(fd, Way::Transmit, can.version, &tx))
+    let given = set_keys(fd, Way::Transmit, can.version, &tx)
         .and_then(|()| set_keys(fd, Way::Receive, can.version, &rx));
     given.map_err(|error| Error::io("handing keys to the kernel", error))?;
-    if can.version == ProtocolVersion::TLSv1_3 {
-        // Without it, the kernel copies what it deciphers.
-        let _ = ktls::expect_no_padding(fd);
-    }
-    let cipher = KernelCipher::new(keys, can.version, can.limit, can.takes_other_keys);
+    let is_tls13 = can.version == ProtocolVersion::TLSv1_3;
+    // Without it, the kernel copies what it deciphers.
+    let in_place = !is_tls13 || ktls::expect_no_padding(fd).is_ok();
+    let cipher = KernelCipher::new(keys, can.version, can.limit, can.takes_other_keys, in_place);
     Ok(Cipher::Kernel(Box::new(cipher)))
 }

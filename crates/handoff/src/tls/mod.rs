@@ -10,8 +10,9 @@
 //! | the kernel ([`Engine::KernelTls`](crate::Engine::KernelTls)) | the cipher alone: `ciphered` in a [`Tally`](crate::Tally) | the cipher alone, with TLS 1.2 or without padding |
 //! | rustls ([`Engine::UserTls`](crate::Engine::UserTls)) | the cipher, then the kernel's copy: `copied` | the kernel's copy, the cipher, a copy |
 //!
-//! Memory is back when its send ends: the cipher has read it. Lanes, routes from a TLS connection, rx queues and windows,
-//! and leases are refused.
+//! Memory is back when its send ends: the cipher has read it. [`receive`](Socket::receive) puts what was deciphered into a
+//! pool, and [`Route`](crate::Route)s go both ways: files and streams are spliced to the kernel's cipher, all else goes through
+//! memory. Lanes, rx queues, windows and leases are refused.
 //!
 //! ```no_run
 //! # async fn example(driver: handoff::Driver) -> Result<(), Box<dyn std::error::Error>> {

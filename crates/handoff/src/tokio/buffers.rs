@@ -9,7 +9,7 @@ use futures_core::Stream;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketAddrAny, recvfrom};
 
-use super::call::poll_call;
+use super::call::{as_uninit, poll_call, receive};
 use crate::error::{Error, Result};
 use crate::lease::Span;
 use crate::memory::{Buffer, BufferPool, GetBuffer};
@@ -147,9 +147,15 @@ impl Filling {
         *getting = None;
         // While the socket has nothing, the buffer goes back.
         let received = ready!(poll_call(socket, waiting, Socket::readable, context, || {
-            recvfrom(&*socket, &mut buffer[..], RecvFlags::DONTWAIT)
+            if socket.shared.stream {
+                // SAFETY: bytes that are initialised are written over by such.
+                let room = unsafe { as_uninit(&mut buffer[..]) };
+                return Ok((receive(socket, room, false)?, None));
+            }
+            let (bytes, _, from) = recvfrom(&*socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
+            Ok((bytes, from))
         }));
-        let (bytes, _, from) = received.map_err(|error| Error::io("receiving", error))?;
+        let (bytes, from) = received.map_err(|error| Error::io("receiving", error))?;
         if bytes == 0 && socket.shared.stream {
             return Poll::Ready(Ok(None));
         }

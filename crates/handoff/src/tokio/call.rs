@@ -8,10 +8,12 @@
 //!   thread, nor the driver.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::task::coop::poll_proceed;
+use rustix::net::{RecvFlags, recv};
 
 use crate::error::Result;
 use crate::op::Waiting;
@@ -31,11 +33,35 @@ pub(super) fn poll_receive<T>(
     socket: &Socket,
     receiving: &mut Receiving,
     context: &mut Context<'_>,
-    call: impl FnMut() -> rustix::io::Result<T>,
+    call: impl FnMut() -> io::Result<T>,
 ) -> Poll<io::Result<T>> {
     socket.driver.core.check_driven()?;
     ready!(socket.shared.reception.poll_free(&mut receiving.before, context))?;
     poll_call(socket, &mut receiving.readiness, Socket::readable, context, call)
+}
+
+/// Receives by a call, by whoever deciphers. With `keeps` the same bytes come again. The memory has a byte.
+pub(super) fn receive(
+    socket: &Socket,
+    room: &mut [MaybeUninit<u8>],
+    keeps: bool,
+) -> io::Result<usize> {
+    #[cfg(feature = "tls")]
+    if let Some(received) = socket.shared.receive_deciphered(room, keeps) {
+        return received.map_err(io::Error::from);
+    }
+    let flags = if keeps { RecvFlags::PEEK } else { RecvFlags::empty() };
+    Ok(recv(socket, room, RecvFlags::DONTWAIT | flags).map(|((bytes, _), _)| bytes.len())?)
+}
+
+/// Memory for [`receive`].
+///
+/// # Safety
+///
+/// Nothing uninitialised is written to it.
+pub(super) unsafe fn as_uninit(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
+    // SAFETY: the layouts are the same, and the bytes stay initialised, as the caller says.
+    unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
 }
 
 /// Calls until it succeeds; waits by `wait` where it would block, and keeps the wait in `waiting`.
@@ -44,7 +70,7 @@ pub(super) fn poll_call<T>(
     waiting: &mut Option<Readiness>,
     wait: impl Fn(&Socket) -> Result<Readiness>,
     context: &mut Context<'_>,
-    mut call: impl FnMut() -> rustix::io::Result<T>,
+    mut call: impl FnMut() -> io::Result<T>,
 ) -> Poll<io::Result<T>> {
     let budget = ready!(poll_proceed(context));
     loop {
@@ -55,11 +81,13 @@ pub(super) fn poll_call<T>(
             *waiting = None;
         }
         match call() {
-            Err(rustix::io::Errno::AGAIN) => *waiting = Some(wait(socket)?),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                *waiting = Some(wait(socket)?);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             over => {
                 budget.made_progress();
-                return Poll::Ready(over.map_err(io::Error::from));
+                return Poll::Ready(over);
             }
         }
     }

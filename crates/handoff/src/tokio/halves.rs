@@ -12,10 +12,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::SockRef;
 
-use super::call::{Receiving, poll_call, poll_receive};
+#[cfg(feature = "tls")]
+use super::accepted::{self, Accepted};
+use super::call::{Receiving, as_uninit, poll_call, poll_receive, receive};
 use crate::error::Result;
 use crate::op::Waiting;
 use crate::socket::{Socket, internet_address};
@@ -67,15 +69,24 @@ pub struct OwnedWriteHalf {
     writing: Option<Readiness>,
     /// The end of the sends before a write.
     flushing: Waiting,
+    /// What this process has yet to cipher of the last write.
+    #[cfg(feature = "tls")]
+    accepted: Accepted,
     /// Dropping it ends the writing.
     ends: bool,
 }
 
 /// The whole of a stream.
 pub(super) fn halves(socket: Socket) -> (OwnedReadHalf, OwnedWriteHalf) {
-    let (reading, flushing) = Default::default();
-    let write = OwnedWriteHalf { socket: socket.clone(), writing: None, flushing, ends: false };
-    (OwnedReadHalf { socket, reading }, write)
+    let write = OwnedWriteHalf {
+        socket: socket.clone(),
+        writing: None,
+        flushing: Waiting::default(),
+        #[cfg(feature = "tls")]
+        accepted: Accepted::default(),
+        ends: false,
+    };
+    (OwnedReadHalf { socket, reading: Receiving::default() }, write)
 }
 
 impl OwnedReadHalf {
@@ -86,10 +97,13 @@ impl OwnedReadHalf {
     /// As of a read.
     pub async fn peek(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let Self { socket, reading } = self;
+        if into.is_empty() {
+            return Ok(0);
+        }
         poll_fn(|context| {
             poll_receive(socket, reading, context, || {
-                recv(&*socket, &mut *into, RecvFlags::DONTWAIT | RecvFlags::PEEK)
-                    .map(|(bytes, _)| bytes)
+                // SAFETY: bytes that are initialised are written over by such.
+                receive(socket, unsafe { as_uninit(into) }, true)
             })
         })
         .await
@@ -158,19 +172,36 @@ impl OwnedWriteHalf {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let Self { socket, writing, flushing, .. } = self;
-        ready!(socket.poll_flush(flushing, context))?;
+        ready!(self.poll_sent(context))?;
+        let Self { socket, writing, .. } = self;
         let slices = &slices[..slices.len().min(MAX_SLICES)];
+        #[cfg(feature = "tls")]
+        if socket.shared.is_deciphered_here() {
+            return self.accepted.poll_accept(socket, slices, context);
+        }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         poll_call(socket, writing, Socket::writable, context, || {
-            sendmsg(&*socket, slices, &mut SendAncillaryBuffer::default(), flags)
+            #[cfg(feature = "tls")]
+            if let Some(sent) = socket.shared.send_ciphered(slices) {
+                return sent.map_err(io::Error::from);
+            }
+            Ok(sendmsg(&*socket, slices, &mut SendAncillaryBuffer::default(), flags)?)
         })
+    }
+
+    /// Waits until the kernel has taken all that was accepted.
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        #[cfg(feature = "tls")]
+        ready!(self.accepted.poll_sent(context))?;
+        self.socket.poll_flush(&mut self.flushing, context).map_err(io::Error::from)
     }
 }
 
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.ends && self.socket.driver.core.is_here() {
+            #[cfg(feature = "tls")]
+            accepted::close(&self.socket);
             self.socket.shared.end_writing();
         }
     }
@@ -197,7 +228,7 @@ impl AsyncRead for OwnedReadHalf {
         let received = ready!(poll_receive(socket, reading, context, || {
             // SAFETY: the kernel writes bytes there, and nobody makes any of them uninitialised.
             let room = unsafe { into.unfilled_mut() };
-            recv(&*socket, room, RecvFlags::DONTWAIT).map(|((bytes, _), _)| bytes.len())
+            receive(socket, room, false)
         }))?;
         // SAFETY: the kernel has written so many.
         unsafe { into.assume_init(received) };
@@ -228,13 +259,18 @@ impl AsyncWrite for OwnedWriteHalf {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { socket, flushing, .. } = self.get_mut();
-        socket.poll_flush(flushing, context).map_err(io::Error::from)
+        self.get_mut().poll_sent(context)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.as_mut().poll_flush(context))?;
-        match self.socket.shutdown(Shutdown::Write).map_err(io::Error::from) {
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_sent(context))?;
+        let Self { socket, writing, .. } = this;
+        // A TLS connection may have no room to say its end.
+        let over = ready!(poll_call(socket, writing, Socket::writable, context, || {
+            socket.shutdown(Shutdown::Write).map_err(io::Error::from)
+        }));
+        match over {
             // The peer has ended it by now.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
             over => Poll::Ready(over),

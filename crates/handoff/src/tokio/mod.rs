@@ -18,6 +18,8 @@
 //!
 //! Minimum kernel: as the driver's. Capability: none.
 
+#[cfg(feature = "tls")]
+mod accepted;
 mod buffers;
 mod call;
 mod drive;
@@ -27,6 +29,8 @@ mod run;
 mod sink;
 mod tcp;
 mod threads;
+#[cfg(feature = "tls")]
+mod tls;
 mod udp;
 mod unix;
 

@@ -168,7 +168,7 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    fn of_stream(socket: Socket) -> Self {
+    pub(super) fn of_stream(socket: Socket) -> Self {
         let (read, write) = halves(socket);
         Self { read, write }
     }
@@ -326,15 +326,11 @@ impl OwnedWriteHalf {
 impl TryFrom<Socket> for TcpStream {
     type Error = OtherSocket;
 
-    /// Takes any connected stream, of Unix sockets too.
+    /// Takes any connected stream, of Unix sockets and of TLS too.
     fn try_from(socket: Socket) -> Result<Self, OtherSocket> {
         if !socket.shared.stream {
             let why = "a datagram socket is no stream: use handoff::tokio::UdpSocket";
             return Err(OtherSocket { socket, error: Error::Invalid(why) });
-        }
-        let refusal = "these reads and writes go by calls of their own, past TLS: use the socket's";
-        if let Err(error) = socket.shared.check_plain(refusal) {
-            return Err(OtherSocket { socket, error });
         }
         Ok(Self::of_stream(socket))
     }

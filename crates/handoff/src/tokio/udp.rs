@@ -99,7 +99,7 @@ impl UdpSocket {
     ///
     /// The kernel's error about the socket, the address or the length.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.send_by(|| send(&self.0, bytes, SendFlags::DONTWAIT)).await
+        self.send_by(|| Ok(send(&self.0, bytes, SendFlags::DONTWAIT)?)).await
     }
 
     /// As [`send`](Self::send), to an address.
@@ -108,13 +108,10 @@ impl UdpSocket {
     ///
     /// As `send`.
     pub async fn send_to(&self, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
-        self.send_by(|| sendto(&self.0, bytes, SendFlags::DONTWAIT, &address)).await
+        self.send_by(|| Ok(sendto(&self.0, bytes, SendFlags::DONTWAIT, &address)?)).await
     }
 
-    async fn send_by(
-        &self,
-        mut call: impl FnMut() -> rustix::io::Result<usize>,
-    ) -> io::Result<usize> {
+    async fn send_by(&self, mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
         let mut waiting = None;
         poll_fn(|context| poll_call(&self.0, &mut waiting, Socket::writable, context, &mut call))
             .await

@@ -410,7 +410,7 @@ impl UnixDatagram {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         poll_fn(|context| {
             poll_call(&self.0, &mut waiting, Socket::writable, context, || {
-                send(&self.0, bytes, flags)
+                Ok(send(&self.0, bytes, flags)?)
             })
         })
         .await

@@ -12,7 +12,8 @@ use super::fixture::{BOTH, Echo, HEAD, Identity, Side, connection, localhost, me
 use crate::traffic::{assert_same, drivers, tcp};
 
 /// Lengths around those of records, and some that no socket takes at once.
-const LENGTHS: [usize; 9] = [1, 64, 5_000, 16_379, 16_380, 16_381, 65_536, 300_001, 1 << 20];
+pub(super) const LENGTHS: [usize; 9] =
+    [1, 64, 5_000, 16_379, 16_380, 16_381, 65_536, 300_001, 1 << 20];
 
 const VERSIONS: [&[&SupportedProtocolVersion]; 2] =
     [&[&rustls::version::TLS12], &[&rustls::version::TLS13]];

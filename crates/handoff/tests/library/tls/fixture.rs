@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use handoff::tls::{Ciphering, TlsAcceptor, TlsConnector, TlsSession};
@@ -159,4 +160,109 @@ pub(super) fn message(number: usize, len: usize) -> Vec<u8> {
     let mut bytes = (len as u32).to_le_bytes().to_vec();
     bytes.extend(pattern(number, len));
     bytes
+}
+
+/// Two TLS connections of ours to each other.
+pub(super) fn pair(driver: &Driver, ciphering: Ciphering) -> (Socket, Socket) {
+    let identity = Identity::new();
+    let (near, far) = tcp("127.0.0.1");
+    let (near, far) =
+        (driver.socket(near).expect("attached"), driver.socket(far).expect("attached"));
+    let (connector, acceptor) = (identity.connector(ciphering), identity.acceptor(ciphering));
+    let both = driver.block_on(futures_lite::future::try_zip(
+        connector.connect(near, localhost()),
+        acceptor.accept(far),
+    ));
+    let ((near, _), (far, _)) = both.expect("driven").expect("a handshake");
+    (near, far)
+}
+
+/// A peer in a thread that reads to the end; what it read, or the kind of error that was the end.
+pub(super) fn reader(identity: &Identity, peer: TcpStream) -> JoinHandle<std::io::Result<Vec<u8>>> {
+    let mut config = identity.server(BOTH);
+    // With tickets unread, the connection would be reset at its end, and nobody would see what was said before.
+    config.send_tls13_tickets = 0;
+    thread::spawn(move || {
+        let connection = ServerConnection::new(Arc::new(config)).expect("a connection");
+        let mut bytes = Vec::new();
+        StreamOwned::new(connection, peer).read_to_end(&mut bytes).map(|_| bytes)
+    })
+}
+
+/// A peer in a thread that sends this, and ends properly or not.
+pub(super) fn writer(
+    identity: &Identity,
+    peer: TcpStream,
+    bytes: Vec<u8>,
+    cuts_off: bool,
+) -> JoinHandle<()> {
+    let config = identity.server(BOTH);
+    thread::spawn(move || {
+        let connection = ServerConnection::new(Arc::new(config)).expect("a connection");
+        let mut stream = StreamOwned::new(connection, peer);
+        stream.write_all(&bytes).expect("sent");
+        if !cuts_off {
+            stream.conn.send_close_notify();
+        }
+        stream.flush().expect("sent");
+        let _ = stream.sock.shutdown(Shutdown::Write);
+        let _ = stream.sock.read(&mut [0]);
+    })
+}
+
+/// A TLS connection of ours to a peer in a thread.
+pub(super) fn to_peer<T>(
+    driver: &Driver,
+    ciphering: Ciphering,
+    peer: impl FnOnce(&Identity, TcpStream) -> T,
+) -> (Socket, T) {
+    to_peer_over(driver, ciphering, tcp("127.0.0.1"), peer)
+}
+
+pub(super) fn to_peer_over<T>(
+    driver: &Driver,
+    ciphering: Ciphering,
+    (near, far): (TcpStream, TcpStream),
+    peer: impl FnOnce(&Identity, TcpStream) -> T,
+) -> (Socket, T) {
+    let identity = Identity::new();
+    let peer = peer(&identity, far);
+    let socket = driver.socket(near).expect("attached");
+    let made = driver.block_on(identity.connector(ciphering).connect(socket, localhost()));
+    let (socket, _) = made.expect("driven").expect("a handshake");
+    (socket, peer)
+}
+
+/// Ends our direction as soon as there is room to say so.
+pub(super) async fn end_in_time(socket: &Socket) -> handoff::Result<()> {
+    loop {
+        let ended = socket.shutdown(Shutdown::Write);
+        match &ended {
+            Err(handoff::Error::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::WouldBlock =>
+            {
+                socket.writable()?.await?;
+            }
+            _ => return ended,
+        }
+    }
+}
+
+/// What a peer read to the end, or the kind of error that was the end.
+pub(super) type Reading = JoinHandle<Result<Vec<u8>, std::io::ErrorKind>>;
+
+/// As [`reader`], but behind its handshake it reads when it is told to.
+pub(super) fn slow_reader(identity: &Identity, peer: TcpStream) -> (Sender<()>, Reading) {
+    let (go_on, wait) = channel();
+    let mut config = identity.server(BOTH);
+    config.send_tls13_tickets = 0;
+    let reading = thread::spawn(move || {
+        let connection = ServerConnection::new(Arc::new(config)).expect("a connection");
+        let mut stream = StreamOwned::new(connection, peer);
+        stream.conn.complete_io(&mut stream.sock).expect("a handshake");
+        wait.recv().expect("told");
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).map(|_| bytes).map_err(|error| error.kind())
+    });
+    (go_on, reading)
 }

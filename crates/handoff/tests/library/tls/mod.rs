@@ -3,8 +3,14 @@
 mod exchange;
 mod fixture;
 mod openssl;
+mod pools;
 mod refused;
+mod routes;
+#[cfg(feature = "tokio")]
+mod streams;
 
 mod guest {
     mod kernel;
+    mod metered;
+    mod slots;
 }

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::thread;
 
 use handoff::tls::Ciphering;
-use handoff::{Buffer, Driver, Engine, Error, Region, Route};
+use handoff::{Buffer, Driver, Engine, Error, Region, Route, RouteEngine, UnixKind};
 
 use super::fixture::{BOTH, Echo, Identity, Side, connection, localhost};
 use crate::traffic::{drivers, tcp};
@@ -18,8 +18,10 @@ fn what_would_bypass_the_cipher_is_refused() {
     let refused = |error: Error| assert!(matches!(error, Error::Invalid(_)), "{error}");
     refused(socket.set_engine(Engine::UringZc).expect_err("in the clear"));
     refused(socket.lane(&region, 4).expect_err("in the clear"));
+    let window = driver.window(4, 1 << 16).unwrap();
+    refused(socket.receive_mapped(&window).map(drop).expect_err("ciphered bytes"));
     let pool = driver.pool(region, 4096).unwrap();
-    refused(socket.receive(&pool).map(drop).expect_err("ciphered bytes"));
+    refused(socket.receive_mapped(window.or(&pool)).map(drop).expect_err("ciphered bytes"));
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     std::fs::write(&path, "in the clear").unwrap();
@@ -27,15 +29,18 @@ fn what_would_bypass_the_cipher_is_refused() {
     socket.never_block().unwrap();
     let mut to = Route::new(&driver, (&file, 0..12), &socket);
     assert!(!to.run_at_once(), "in the clear");
-    refused(driver.block_on(to.run()).unwrap().result.expect_err("in the clear"));
-    let mut from = Route::new(&driver, &socket, (&file, 0));
-    refused(driver.block_on(from.run()).unwrap().result.expect_err("ciphered bytes"));
-    // They have the socket, too.
-    drop((to, from));
-    #[cfg(feature = "tokio")]
-    {
-        let other = handoff::tokio::TcpStream::try_from(socket.clone()).expect_err("in the clear");
-        refused(other.error);
+    // It has the socket, too.
+    drop(to);
+    for engine in RouteEngine::ALL {
+        if matches!(engine, RouteEngine::Memory | RouteEngine::Copy) {
+            continue;
+        }
+        let mut to = Route::new(&driver, (&file, 0..12), &socket).only(engine);
+        let error = driver.block_on(to.run()).unwrap().result.expect_err("in the clear");
+        assert!(matches!(error, Error::EngineUnavailable { .. }), "{error}");
+        let mut from = Route::new(&driver, &socket, (&file, 0)).only(engine);
+        let error = driver.block_on(from.run()).unwrap().result.expect_err("ciphered bytes");
+        assert!(matches!(error, Error::EngineUnavailable { .. }), "{error}");
     }
     let again = Identity::new().connector(Ciphering::User);
     refused(
@@ -107,4 +112,25 @@ fn nobody_may_go_on_in_the_clear() {
     let error = made.map(drop).expect_err("another handle").to_string();
     assert!(error.contains("handle"), "{error}");
     drop(other);
+}
+
+#[test]
+fn a_unix_socket_passes_nothing_beside_tls() {
+    let driver = Driver::new().expect("a driver");
+    let identity = Identity::new();
+    let (near, far) = driver.unix_pair(UnixKind::Stream).unwrap();
+    let connector = identity.connector(Ciphering::User);
+    let acceptor = identity.acceptor(Ciphering::User);
+    let both = driver.block_on(futures_lite::future::try_zip(
+        connector.connect(near, localhost()),
+        acceptor.accept(far),
+    ));
+    let ((near, _), (far, _)) = both.expect("driven").expect("a handshake");
+    let refused = |error: Error| assert!(error.to_string().contains("TLS"), "{error}");
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let borrowed = [std::os::fd::AsFd::as_fd(&file)];
+    let message = near.message(Buffer::from(vec![1])).descriptors(&borrowed);
+    refused(message.send().map(drop).expect_err("a descriptor").error);
+    let receiving = far.receive_message(Buffer::from(vec![0; 10]), 1);
+    refused(receiving.map(drop).expect_err("ciphered bytes").error);
 }

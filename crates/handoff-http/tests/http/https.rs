@@ -1,0 +1,138 @@
+//! HTTPS: pages and files over TLS that this process ciphers.
+
+use std::convert::Infallible;
+use std::fs::{self, File};
+use std::future::{Ready, ready};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use handoff::Driver;
+use handoff::tls::{Ciphering, TlsAcceptor};
+use handoff_http::{LentBody, Limits, RequestBody, Server};
+use http::{Request, Response};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
+use tower_service::Service;
+
+use crate::serving::RINGS;
+
+const LEN: usize = 3_000_001;
+
+/// `/page` is a page, everything else a file.
+#[derive(Clone)]
+struct Site(Arc<File>);
+
+impl Service<Request<RequestBody>> for Site {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+        if request.uri().path() == "/page" {
+            return ready(Ok(Response::new("hello".to_owned())));
+        }
+        let mut response = Response::new(String::new());
+        response.extensions_mut().insert(LentBody::file(Arc::clone(&self.0), 0..LEN as u64));
+        ready(Ok(response))
+    }
+}
+
+fn content() -> Vec<u8> {
+    (0..LEN).map(|at| (at * 31 % 251) as u8).collect()
+}
+
+/// An answer's head and body.
+fn answer(stream: &mut impl Read, body: usize) -> (String, Vec<u8>) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a head");
+        head.push(byte[0]);
+    }
+    let mut bytes = vec![0; body];
+    stream.read_exact(&mut bytes).expect("a body");
+    (String::from_utf8(head).expect("text"), bytes)
+}
+
+#[test]
+fn pages_and_files_go_over_tls_and_so_does_the_end() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let mut config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .expect("they belong together");
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).expect("a certificate");
+    let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let (config, client) = (Arc::new(config), Arc::new(client));
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("file");
+    fs::write(&path, content()).expect("written");
+    for ring in RINGS {
+        let driver = Driver::builder().ring(ring).build().expect("a driver");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let stopped = driver.socket(stopped).expect("attached");
+        let config_of_client = Arc::clone(&client);
+        let asking = thread::spawn(move || {
+            // In the clear it is not served, nor is one that says nothing for longer than it may.
+            let mut silent = TcpStream::connect(address).expect("connected");
+            let mut plain = TcpStream::connect(address).expect("connected");
+            plain.write_all(b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sent");
+            let mut said = Vec::new();
+            let _ = plain.read_to_end(&mut said);
+            assert!(!said.starts_with(b"HTTP"), "{said:?}");
+            let mut config = ClientConfig::clone(&config_of_client);
+            config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            let name = "localhost".try_into().expect("a name");
+            let connection = ClientConnection::new(Arc::new(config), name).expect("one");
+            let socket = TcpStream::connect(address).expect("connected");
+            let mut stream = StreamOwned::new(connection, socket);
+            for (path, body) in
+                [("/page", &b"hello"[..]), ("/file", &content()), ("/page", b"hello")]
+            {
+                let close = if path == "/file" { "" } else { "X-Nothing: 1\r\n" };
+                let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{close}\r\n");
+                stream.write_all(request.as_bytes()).expect("sent");
+                let (head, got) = answer(&mut stream, body.len());
+                assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+                assert!(got == body, "the body of {path} differs");
+            }
+            assert_eq!(stream.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+            let last = b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            stream.write_all(last).expect("sent");
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).expect("a proper end");
+            assert!(rest.ends_with(b"hello"));
+            let begun = Instant::now();
+            let _ = silent.read(&mut [0]);
+            assert!(begun.elapsed() < Duration::from_secs(30), "it keeps its place");
+            drop(stop);
+        });
+        let limits = Limits { head_time: Duration::from_secs(2), ..Limits::default() };
+        let acceptor = TlsAcceptor::new(Arc::clone(&config)).ciphering(Ciphering::User);
+        let server = Server::new(&driver, limits).over_tls(acceptor);
+        let site = Site(Arc::new(File::open(&path).expect("opened")));
+        let served = driver.block_on(async {
+            let listener = driver.listen(listener).expect("listens");
+            let stop = pin!(async {
+                let _ = stopped.readable().expect("attached").await;
+            });
+            server.serve(listener, site, stop).await;
+        });
+        served.expect("driven");
+        asking.join().expect("the client is content");
+    }
+}
