@@ -1,4 +1,4 @@
-//! What this kernel can do for sending and receiving, found by trying.
+//! What this kernel can do for sending, receiving and files, found by trying.
 
 use std::io;
 
@@ -13,6 +13,7 @@ pub(crate) struct Features {
     pub(crate) vectored_registered: bool,
     pub(crate) receives_registered: bool,
     pub(crate) writes_vectors_registered: bool,
+    pub(crate) truncates: bool,
 }
 
 impl Features {
@@ -29,11 +30,13 @@ impl Features {
             .ioprio(sqe::RECVSEND_FIXED_BUF)
             .build();
         let vector = opcode::WritevFixed::new(nowhere, std::ptr::null(), 0, 0).build();
+        let truncate = opcode::Ftruncate::new(nowhere, 0).build();
         Ok(Self {
             reports_usage: Self::knows(io, &report.build())?,
             vectored_registered: Self::knows(io, &vectored.build())?,
             receives_registered: Self::knows(io, &receive)?,
             writes_vectors_registered: Self::knows(io, &vector)?,
+            truncates: Self::knows(io, &truncate)?,
         })
     }
 

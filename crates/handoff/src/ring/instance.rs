@@ -48,6 +48,8 @@ pub(crate) struct Ring {
     pub(crate) receives_registered: bool,
     /// Whether READV and WRITEV take registered buffers (Linux 6.15).
     pub(crate) writes_vectors_registered: bool,
+    /// Whether it has FTRUNCATE (Linux 6.9).
+    pub(crate) truncates: bool,
     pub(crate) buffers: Slots,
     pub(crate) files: Files,
     /// Requests submitted since deferred work last ran.
@@ -98,6 +100,7 @@ impl Ring {
             vectored_registered: features.vectored_registered,
             receives_registered: features.receives_registered,
             writes_vectors_registered: features.writes_vectors_registered,
+            truncates: features.truncates,
             buffers: Slots::new(buffers),
             files: Files::new(slots, files),
             since_work: 0,
