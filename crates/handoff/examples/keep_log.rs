@@ -5,6 +5,7 @@ use std::error::Error;
 
 use handoff::{Allocation, Buffer, Driver, OpenOptions, Renaming, RwFlags};
 
+/// Returns the length of the log.
 pub async fn keep(driver: &Driver, path: &str) -> Result<u64, Box<dyn Error>> {
     let working = driver.working_directory()?;
     let directory = working.open_dir(path, OpenOptions::new().read(true))?.await?;

@@ -29,12 +29,12 @@ pub enum Error {
         source: io::Error,
     },
     /// A call about a path failed.
-    #[error("{action} {name}: {source}{}{hint}", if hint.is_empty() { "" } else { "; " })]
-    Name {
+    #[error("{action} {path}: {source}{}{hint}", if hint.is_empty() { "" } else { "; " })]
+    Path {
         /// What was being done.
         action: &'static str,
         /// The path as it was given; of two paths both, in words.
-        name: String,
+        path: String,
         /// What may be the cause, in words; empty where the kernel's answer says it.
         hint: &'static str,
         /// What the kernel answered.
@@ -245,7 +245,7 @@ impl Error {
     /// The kernel's error number, if the kernel gave one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            Self::Io { source, .. } | Self::Name { source, .. } => source.raw_os_error(),
+            Self::Io { source, .. } | Self::Path { source, .. } => source.raw_os_error(),
             _ => None,
         }
     }
@@ -254,7 +254,7 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::Io { source, .. } | Error::Name { source, .. } => source.kind(),
+            Error::Io { source, .. } | Error::Path { source, .. } => source.kind(),
             Error::TimedOut { .. } => io::ErrorKind::TimedOut,
             Error::NoDescriptor { .. } | Error::Memlock { .. } => io::ErrorKind::OutOfMemory,
             Error::Busy { .. } | Error::LaneFull { .. } | Error::SpansAway { .. } => {

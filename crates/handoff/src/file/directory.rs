@@ -21,7 +21,7 @@ use crate::ring::Endpoint;
 /// Where paths begin: an open directory, or the process's working directory.
 ///
 /// All calls take a path that begins there, or an absolute one. Names are looked up when the kernel makes the call. Errors
-/// name the path ([`Error::Name`]).
+/// name the path ([`Error::Path`]).
 ///
 /// ```no_run
 /// # async fn example(driver: &handoff::Driver) -> Result<(), Box<dyn std::error::Error>> {

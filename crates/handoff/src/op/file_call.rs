@@ -5,7 +5,6 @@
 //! - a descriptor that the kernel has made belongs to the record until the holder takes it, and closes with the record.
 
 use std::ffi::CString;
-use std::fmt::Write as _;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::rc::Rc;
@@ -57,7 +56,8 @@ pub(crate) struct How {
     resolve: u64,
 }
 
-const _: () = assert!(size_of::<How>() == 24);
+// `struct open_how` and `struct statx`.
+const _: () = assert!(size_of::<How>() == 24 && size_of::<Statx>() == 256);
 
 impl How {
     pub(crate) fn new(flags: OFlags, mode: Mode, resolve: ResolveFlags) -> Self {
@@ -354,13 +354,9 @@ impl How {
 }
 
 fn named(action: &'static str, names: &[&Name], hint: &'static str, errno: i32) -> Error {
-    let mut name = String::new();
-    for Name { path, .. } in names {
-        let joint = if name.is_empty() { "" } else { " to " };
-        write!(name, "{joint}{}", path.to_string_lossy()).expect("a string takes all");
-    }
+    let names: Vec<_> = names.iter().map(|name| name.path.to_string_lossy()).collect();
     let source = std::io::Error::from_raw_os_error(errno);
-    Error::Name { action, name, hint, source }
+    Error::Path { action, path: names.join(" to "), hint, source }
 }
 
 #[cfg(test)]
