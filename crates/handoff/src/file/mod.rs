@@ -239,6 +239,12 @@ impl File {
             let error = Error::Invalid("an offset in a file is below 2^63");
             return Err(Refused { buffer, error });
         }
+        if flags.polls() && buffer.extent().home.is_some() {
+            let error = Error::Invalid(
+                "a lease is the ring's, and a polled read or write is a call: leave out RwFlags::HIPRI",
+            );
+            return Err(Refused { buffer, error });
+        }
         let pollable = self.kind().pollable && offset.is_none();
         Transfer::begin_with(
             &self.driver,

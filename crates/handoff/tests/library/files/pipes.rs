@@ -11,7 +11,7 @@ use handoff::{Carried, Driver, Route, RouteEngine, RouteSink, RouteSource};
 use super::{LONG, file_of, make_nonblocking, pipe};
 use crate::traffic::{assert_same, pattern, read_all, tcp, with_each_driver};
 
-const LEN: usize = (1 << 20) + 4_567;
+const LEN: usize = (256 << 10) + 4_567;
 const ENGINES: [RouteEngine; 3] = [RouteEngine::Splice, RouteEngine::Memory, RouteEngine::Copy];
 
 fn fill(end: OwnedFd) -> JoinHandle<()> {
