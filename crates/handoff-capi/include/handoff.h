@@ -142,6 +142,16 @@
 #define HANDOFF_EVENT_CARRIED 8
 
 /*
+ A file or directory is open: `handle` is it, and is yours to close. Or `error` says why not.
+ */
+#define HANDOFF_EVENT_OPENED 9
+
+/*
+ A call about a file or a name is over, or `error` says why not.
+ */
+#define HANDOFF_EVENT_CALLED 10
+
+/*
  All bytes went without a copy.
  */
 #define HANDOFF_OUTCOME_ZERO_COPY 1
@@ -165,6 +175,56 @@
  All bytes were moved by a cipher's pass, and by no other.
  */
 #define HANDOFF_OUTCOME_CIPHERED 5
+
+/*
+ The path stays beneath the directory where it begins, also by its symbolic links, and leads through no magic link.
+ */
+#define HANDOFF_OPEN_BENEATH 1
+
+/*
+ Only what is needed to read the bytes again, as by fdatasync(2).
+ */
+#define HANDOFF_SYNC_DATA 1
+
+/*
+ A range gets room, and a file that is shorter grows.
+ */
+#define HANDOFF_ALLOCATE_GROW 0
+
+/*
+ The same, and the file keeps its length.
+ */
+#define HANDOFF_ALLOCATE_KEEP_SIZE 1
+
+/*
+ Its bytes become zero, and its room goes.
+ */
+#define HANDOFF_ALLOCATE_PUNCH_HOLE 2
+
+/*
+ Its bytes become zero, and it has room; a file that is shorter grows.
+ */
+#define HANDOFF_ALLOCATE_ZERO 3
+
+/*
+ The same, and the file keeps its length.
+ */
+#define HANDOFF_ALLOCATE_ZERO_KEEP_SIZE 4
+
+/*
+ What has the new name loses it.
+ */
+#define HANDOFF_RENAME_REPLACE 0
+
+/*
+ If something has the new name, the call fails with `-EEXIST`.
+ */
+#define HANDOFF_RENAME_NO_REPLACE 1
+
+/*
+ What has the new name gets the old one.
+ */
+#define HANDOFF_RENAME_EXCHANGE 2
 
 /*
  Ordinary pages.
@@ -333,7 +393,7 @@ typedef struct handoff_event {
    */
   uint64_t user_data;
   /*
-   The buffer, span or socket that it is about, or 0.
+   The buffer, span, socket, file or directory that it is about, or 0.
    */
   handoff_handle handle;
   /*
@@ -379,6 +439,61 @@ typedef handoff_handle handoff_buffer;
  Something under way that can be cancelled.
  */
 typedef handoff_handle handoff_operation;
+
+/*
+ A directory that a driver works on, where paths begin.
+ */
+typedef handoff_handle handoff_directory;
+
+/*
+ What the kernel knows of a file.
+ */
+typedef struct handoff_metadata {
+  /*
+   Bytes of the file.
+   */
+  uint64_t length;
+  /*
+   Bytes that it takes on its device.
+   */
+  uint64_t allocated;
+  /*
+   The number of the file on its device.
+   */
+  uint64_t inode;
+  /*
+   Major and minor number of the device.
+   */
+  uint32_t device_major;
+  /*
+   See above.
+   */
+  uint32_t device_minor;
+  /*
+   Kind and permissions, as `st_mode`.
+   */
+  uint32_t mode;
+  /*
+   How many names it has.
+   */
+  uint32_t links;
+  /*
+   The owner.
+   */
+  uint32_t user;
+  /*
+   The owner's group.
+   */
+  uint32_t group;
+  /*
+   What addresses and lengths of memory are aligned to for direct reads and writes, in bytes; 0 if nobody says.
+   */
+  uint32_t memory_alignment;
+  /*
+   The same for offsets in the file.
+   */
+  uint32_t block_alignment;
+} handoff_metadata;
 
 /*
  Sends that are told of together.
@@ -466,7 +581,7 @@ typedef struct handoff_route_options {
    */
   handoff_handle source;
   /*
-   Where in a file to begin.
+   Where in a file to begin. `UINT64_MAX`: it is a pipe, or begins at its own position, and is carried to its end.
    */
   uint64_t source_offset;
   /*
@@ -483,7 +598,7 @@ typedef struct handoff_route_options {
    */
   handoff_handle sink;
   /*
-   Where in a file to begin.
+   Where in a file to begin. `UINT64_MAX`: it is a pipe, or begins at its own position.
    */
   uint64_t sink_offset;
 } handoff_route_options;
@@ -664,6 +779,121 @@ int handoff_write(handoff_file file,
                   int64_t offset,
                   uint64_t user_data,
                   handoff_operation *operation);
+
+/*
+ Begins to open a file, by a path that begins at `directory`; 0 is the process's working directory. `flags` and `mode`
+ are those of open(2); with `O_DIRECTORY` a directory is opened, for calls by names. `how` is 0 or
+ `HANDOFF_OPEN_BENEATH`. `HANDOFF_EVENT_OPENED` has the file's or directory's handle.
+
+ `operation` may be NULL; else it is a handle for `handoff_cancel`, which is to be closed in any case.
+
+ Returns 0, or a negative error number.
+
+ Requires: `path` is a string; `operation` is NULL or can be written.
+ */
+int handoff_open(handoff_driver driver,
+                 handoff_directory directory,
+                 const char *path,
+                 int flags,
+                 uint32_t mode,
+                 uint32_t how,
+                 uint64_t user_data,
+                 handoff_operation *operation);
+
+/*
+ Begins to put a file or directory on its device (fsync(2)). `how` is 0 or `HANDOFF_SYNC_DATA`; a directory knows 0 only.
+ `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_sync(handoff_handle file,
+                 uint32_t how,
+                 uint64_t user_data,
+                 handoff_operation *operation);
+
+/*
+ Begins to give a range of a file room, or to take its bytes (fallocate(2)). `how` is one of `HANDOFF_ALLOCATE_...`.
+ `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_allocate(handoff_file file,
+                     uint64_t offset,
+                     uint64_t length,
+                     uint32_t how,
+                     uint64_t user_data,
+                     handoff_operation *operation);
+
+/*
+ Begins to cut a file to a length, or to lengthen it by a hole (ftruncate(2)). `HANDOFF_EVENT_CALLED` tells the end.
+ `operation` is as for `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_truncate(handoff_file file,
+                     uint64_t length,
+                     uint64_t user_data,
+                     handoff_operation *operation);
+
+/*
+ Begins to ask what the kernel knows of a file (statx(2)). With `HANDOFF_EVENT_CALLED`, whose `bytes` are the file's
+ length, `handoff_take_metadata` gives the rest by the operation's handle. `operation` is as for `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_stat(handoff_file file,
+                 uint64_t user_data,
+                 handoff_operation *operation);
+
+/*
+ What `handoff_stat` was told, once its event has come.
+
+ Returns 0, or a negative error number.
+
+ Requires: `metadata` can be written.
+ */
+int handoff_take_metadata(handoff_operation operation, struct handoff_metadata *metadata);
+
+/*
+ Begins to rename a file or directory, in one step. The paths begin at the directories, of which 0 is the process's
+ working directory. `how` is one of `HANDOFF_RENAME_...`. `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for
+ `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `from` and `to` are strings; `operation` is NULL or can be written.
+ */
+int handoff_rename(handoff_driver driver,
+                   handoff_directory from_directory,
+                   const char *from,
+                   handoff_directory to_directory,
+                   const char *to,
+                   uint32_t how,
+                   uint64_t user_data,
+                   handoff_operation *operation);
+
+/*
+ Begins to remove a name, by a path that begins at `directory`; 0 is the process's working directory. `flags` is 0, or
+ `AT_REMOVEDIR` for an empty directory. `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `path` is a string; `operation` is NULL or can be written.
+ */
+int handoff_unlink(handoff_driver driver,
+                   handoff_directory directory,
+                   const char *path,
+                   int flags,
+                   uint64_t user_data,
+                   handoff_operation *operation);
 
 /*
  Makes a group: sends that join it (`group` of `struct handoff_send_options`) are told of by one event.

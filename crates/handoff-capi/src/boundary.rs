@@ -47,7 +47,7 @@ impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Self {
         let errno = match &error {
-            Error::Io { .. } => error.raw_os_error().unwrap_or(libc::EIO),
+            Error::Io { .. } | Error::Path { .. } => error.raw_os_error().unwrap_or(libc::EIO),
             Error::Memlock { .. } => libc::ENOMEM,
             Error::Busy { .. } | Error::LaneFull { .. } | Error::SpansAway { .. } => libc::EAGAIN,
             Error::MessageTooLong { .. } => libc::EMSGSIZE,

@@ -47,6 +47,10 @@ pub const HANDOFF_EVENT_CONNECTED: u32 = 6;
 pub const HANDOFF_EVENT_ACCEPTED: u32 = 7;
 /// A route has ended: all bytes went over, or `error` says why not.
 pub const HANDOFF_EVENT_CARRIED: u32 = 8;
+/// A file or directory is open: `handle` is it, and is yours to close. Or `error` says why not.
+pub const HANDOFF_EVENT_OPENED: u32 = 9;
+/// A call about a file or a name is over, or `error` says why not.
+pub const HANDOFF_EVENT_CALLED: u32 = 10;
 
 /// All bytes went without a copy.
 pub const HANDOFF_OUTCOME_ZERO_COPY: u32 = 1;
@@ -90,7 +94,7 @@ pub struct handoff_event {
     pub error: i32,
     /// What the operation was begun with.
     pub user_data: u64,
-    /// The buffer, span or socket that it is about, or 0.
+    /// The buffer, span, socket, file or directory that it is about, or 0.
     pub handle: handoff_handle,
     /// Bytes that were done, also where it failed.
     pub bytes: u64,

@@ -33,6 +33,8 @@ pub type handoff_frozen = handoff_handle;
 pub type handoff_socket = handoff_handle;
 /// A file, pipe or block device that a driver works on.
 pub type handoff_file = handoff_handle;
+/// A directory that a driver works on, where paths begin.
+pub type handoff_directory = handoff_handle;
 /// A way to send in bulk.
 pub type handoff_lane = handoff_handle;
 /// What receiving draws on: a pool of chunks, a window of mapped pages, or an rx queue of a network card.

@@ -16,6 +16,7 @@ mod boundary;
 mod driver;
 mod event;
 mod file;
+mod file_call;
 mod group;
 mod handles;
 mod lane;
@@ -38,18 +39,25 @@ pub use driver::{
 pub use event::{
     HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_GET_BUF, HANDOFF_ENGINE_KERNEL_TLS,
     HANDOFF_ENGINE_MEMORY, HANDOFF_ENGINE_MSG_ZEROCOPY, HANDOFF_ENGINE_NONE, HANDOFF_ENGINE_SPLICE,
-    HANDOFF_ENGINE_URING_ZC, HANDOFF_ENGINE_USER_TLS, HANDOFF_EVENT_ACCEPTED,
-    HANDOFF_EVENT_CARRIED, HANDOFF_EVENT_CONNECTED, HANDOFF_EVENT_ENDED, HANDOFF_EVENT_RECEIVED,
-    HANDOFF_EVENT_RETURNED, HANDOFF_EVENT_SENT, HANDOFF_EVENT_TRANSFERRED,
+    HANDOFF_ENGINE_URING_ZC, HANDOFF_ENGINE_USER_TLS, HANDOFF_EVENT_ACCEPTED, HANDOFF_EVENT_CALLED,
+    HANDOFF_EVENT_CARRIED, HANDOFF_EVENT_CONNECTED, HANDOFF_EVENT_ENDED, HANDOFF_EVENT_OPENED,
+    HANDOFF_EVENT_RECEIVED, HANDOFF_EVENT_RETURNED, HANDOFF_EVENT_SENT, HANDOFF_EVENT_TRANSFERRED,
     HANDOFF_OUTCOME_CIPHERED, HANDOFF_OUTCOME_COPIED, HANDOFF_OUTCOME_MIXED,
     HANDOFF_OUTCOME_UNKNOWN, HANDOFF_OUTCOME_ZERO_COPY, handoff_event, handoff_outcome,
     handoff_tally,
 };
 pub use file::{handoff_file_new, handoff_read, handoff_write};
+pub use file_call::{
+    HANDOFF_ALLOCATE_GROW, HANDOFF_ALLOCATE_KEEP_SIZE, HANDOFF_ALLOCATE_PUNCH_HOLE,
+    HANDOFF_ALLOCATE_ZERO, HANDOFF_ALLOCATE_ZERO_KEEP_SIZE, HANDOFF_OPEN_BENEATH,
+    HANDOFF_RENAME_EXCHANGE, HANDOFF_RENAME_NO_REPLACE, HANDOFF_RENAME_REPLACE, HANDOFF_SYNC_DATA,
+    handoff_allocate, handoff_metadata, handoff_open, handoff_rename, handoff_stat, handoff_sync,
+    handoff_take_metadata, handoff_truncate, handoff_unlink,
+};
 pub use group::{handoff_group_flush, handoff_group_new};
 pub use handles::{
-    handoff_buffer, handoff_close, handoff_driver, handoff_file, handoff_frozen, handoff_group,
-    handoff_handle, handoff_lane, handoff_listener, handoff_operation, handoff_pool,
+    handoff_buffer, handoff_close, handoff_directory, handoff_driver, handoff_file, handoff_frozen,
+    handoff_group, handoff_handle, handoff_lane, handoff_listener, handoff_operation, handoff_pool,
     handoff_receiver, handoff_region, handoff_socket, handoff_span,
 };
 pub use lane::{handoff_lane_length, handoff_lane_new, handoff_lane_push, handoff_lane_take};

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 
 use futures_util::future::AbortHandle;
-use handoff::Cancel;
+use handoff::{Cancel, Metadata};
 
 use crate::boundary::{Failure, enter, put};
 use crate::handles::{self, Kind, handoff_operation};
@@ -32,10 +32,32 @@ impl Cancels for AbortHandle {
 
 /// By what an operation can be cancelled, as long as its task is there; none before it is begun.
 #[derive(Clone)]
-struct Operation(Option<Weak<dyn Cancels>>, Option<Descriptors>);
+struct Operation(Option<Weak<dyn Cancels>>, Option<Left>);
 
 /// Descriptors that came with a message, and that C has not taken.
 pub(crate) type Descriptors = Rc<RefCell<Vec<OwnedFd>>>;
+
+/// What a question about a file was told.
+pub(crate) type Told = Rc<RefCell<Option<Metadata>>>;
+
+/// What an operation leaves with its handle.
+#[derive(Clone)]
+pub(crate) enum Left {
+    Descriptors(Descriptors),
+    Told(Told),
+}
+
+impl From<Descriptors> for Left {
+    fn from(descriptors: Descriptors) -> Self {
+        Self::Descriptors(descriptors)
+    }
+}
+
+impl From<Told> for Left {
+    fn from(told: Told) -> Self {
+        Self::Told(told)
+    }
+}
 
 impl Kind for Operation {
     const NAME: &'static str = "an operation";
@@ -59,21 +81,21 @@ pub(crate) unsafe fn begin(
     unsafe { begin_with(place, None, begin) }
 }
 
-/// As [`begin`], for an operation that may leave descriptors with its handle.
+/// As [`begin`], for an operation that may leave something with its handle.
 ///
 /// # Safety
 ///
 /// As there.
 pub(crate) unsafe fn begin_with(
     place: *mut handoff_operation,
-    descriptors: Option<Descriptors>,
+    left: Option<Left>,
     begin: impl FnOnce() -> Result<Weak<dyn Cancels>, Failure>,
 ) -> Result<c_int, Failure> {
     if place.is_null() {
         return begin().map(|_| 0);
     }
     // Before anything is lent, since there may be no handle left.
-    let handle = handles::insert(Operation(None, descriptors))?;
+    let handle = handles::insert(Operation(None, left))?;
     match begin() {
         Ok(cancels) => {
             let begun = |operation: &mut Operation| {
@@ -94,8 +116,18 @@ pub(crate) unsafe fn begin_with(
 
 /// Those that a handle has.
 pub(crate) fn descriptors(operation: handoff_operation) -> Result<Descriptors, Failure> {
-    let Operation(_, descriptors) = handles::get(operation)?;
-    descriptors.ok_or_else(|| Failure::invalid("the operation receives no message"))
+    match handles::get(operation)? {
+        Operation(_, Some(Left::Descriptors(descriptors))) => Ok(descriptors),
+        Operation(..) => Err(Failure::invalid("the operation receives no message")),
+    }
+}
+
+/// The place for what was told.
+pub(crate) fn told(operation: handoff_operation) -> Result<Told, Failure> {
+    match handles::get(operation)? {
+        Operation(_, Some(Left::Told(told))) => Ok(told),
+        Operation(..) => Err(Failure::invalid("the operation asks nothing about a file")),
+    }
 }
 
 /// Asks for an operation to end early: it ends with `-ECANCELED`, or as it would have if this comes too late. On a

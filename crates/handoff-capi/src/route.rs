@@ -20,6 +20,9 @@ use crate::operation::{self, Cancels};
 use crate::receive::Drawn;
 use crate::socket::Socket;
 
+/// The offset of what has none.
+const PIPE: u64 = u64::MAX;
+
 /// From where to where. Fill with zeroes, set `size`, `source` and `sink`, and then what differs from the default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +34,7 @@ pub struct handoff_route_options {
     pub engine: u32,
     /// A file, or a socket, whose stream is carried to its end.
     pub source: handoff_handle,
-    /// Where in a file to begin.
+    /// Where in a file to begin. `UINT64_MAX`: it is a pipe, or begins at its own position, and is carried to its end.
     pub source_offset: u64,
     /// How many bytes of a file at most; 0: all that follow.
     pub source_length: u64,
@@ -40,7 +43,7 @@ pub struct handoff_route_options {
     pub pool: handoff_pool,
     /// A socket, or a file, which was not opened for appending.
     pub sink: handoff_handle,
-    /// Where in a file to begin.
+    /// Where in a file to begin. `UINT64_MAX`: it is a pipe, or begins at its own position.
     pub sink_offset: u64,
 }
 
@@ -94,6 +97,14 @@ fn source(options: &handoff_route_options) -> Result<(RouteSource, Rc<State>), F
         if pool != 0 {
             return Err(Failure::invalid("a pool is for a route that begins at a socket"));
         }
+        if source_offset == PIPE {
+            if source_length != 0 {
+                return Err(Failure::invalid(
+                    "a pipe is carried to its end: the length is for files",
+                ));
+            }
+            return Ok(((&file.file).into(), Rc::clone(&file.state)));
+        }
         let end = if source_length == 0 {
             u64::MAX
         } else {
@@ -122,7 +133,11 @@ fn source(options: &handoff_route_options) -> Result<(RouteSource, Rc<State>), F
 
 fn sink(options: &handoff_route_options) -> Result<(RouteSink, Rc<State>), Failure> {
     if let Some(file) = handles::get_if::<Rc<OpenFile>>(options.sink)? {
-        return Ok(((&file.file, options.sink_offset).into(), Rc::clone(&file.state)));
+        let sink = match options.sink_offset {
+            PIPE => (&file.file).into(),
+            offset => (&file.file, offset).into(),
+        };
+        return Ok((sink, Rc::clone(&file.state)));
     }
     if let Some(socket) = handles::get_if::<Rc<Socket>>(options.sink)? {
         if options.sink_offset != 0 {

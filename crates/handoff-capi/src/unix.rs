@@ -102,7 +102,7 @@ pub unsafe extern "C" fn handoff_receive_message(
             Ok(cancels as Weak<dyn Cancels>)
         };
         // SAFETY: the caller vouches for it.
-        unsafe { operation::begin_with(operation, Some(came.clone()), begin) }
+        unsafe { operation::begin_with(operation, Some(came.clone().into()), begin) }
     })
 }
 

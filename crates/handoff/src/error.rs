@@ -28,6 +28,19 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// A call about a path failed.
+    #[error("{action} {path}: {source}{}{hint}", if hint.is_empty() { "" } else { "; " })]
+    Path {
+        /// What was being done.
+        action: &'static str,
+        /// The path as it was given; of two paths both, in words.
+        path: String,
+        /// What may be the cause, in words; empty where the kernel's answer says it.
+        hint: &'static str,
+        /// What the kernel answered.
+        #[source]
+        source: io::Error,
+    },
     /// Locking the pages of a buffer would exceed `RLIMIT_MEMLOCK`.
     #[error(
         "{action} needs {need} more bytes of locked memory; this process has {locked}, other processes of this user \
@@ -232,7 +245,7 @@ impl Error {
     /// The kernel's error number, if the kernel gave one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            Self::Io { source, .. } => source.raw_os_error(),
+            Self::Io { source, .. } | Self::Path { source, .. } => source.raw_os_error(),
             _ => None,
         }
     }
@@ -241,7 +254,7 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::Io { source, .. } => source.kind(),
+            Error::Io { source, .. } | Error::Path { source, .. } => source.kind(),
             Error::TimedOut { .. } => io::ErrorKind::TimedOut,
             Error::NoDescriptor { .. } | Error::Memlock { .. } => io::ErrorKind::OutOfMemory,
             Error::Busy { .. } | Error::LaneFull { .. } | Error::SpansAway { .. } => {

@@ -30,7 +30,8 @@
 //! | take received bytes to other threads | [`Span::into_send`] |
 //! | receive into memory of a device or of another process | [`Driver::dma_buf_queue`] |
 //! | receive into a buffer of yours | [`Socket::receive_exact`], [`Socket::receive_into`] |
-//! | read and write files | [`File`] |
+//! | open, read and write files, sync them | [`Driver::open`], [`File`] |
+//! | make, rename and remove files | [`Directory`] |
 //! | carry all bytes of a file or stream on | [`Route`], [`Socket::send_file`] |
 //! | connect and listen | [`Driver::connect`], [`Driver::listen`] |
 //! | use Unix sockets, pass descriptors | [`Driver::connect_unix`], [`Driver::listen_unix`], [`Message::descriptors`], [`Socket::receive_message`] |
@@ -79,7 +80,13 @@ pub use driver::builder::{DriverBuilder, RingUse};
 pub use driver::{Driver, Wait};
 pub use error::{Error, Result};
 pub use executor::Executor;
-pub use file::{Alignment, File};
+pub use file::File;
+pub use file::call::FileCall;
+pub use file::directory::{Directory, Renaming};
+pub use file::metadata::{Alignment, Metadata};
+pub use file::open_options::OpenOptions;
+pub use file::rw_flags::RwFlags;
+pub use file::storage::{Advice, Allocation, WriteBack};
 #[cfg(feature = "getbuf")]
 pub use getbuf::{Fresh, GetBuf, GetBufStats, Getting, KernelSource};
 pub use handle::Cancel;

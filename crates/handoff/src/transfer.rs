@@ -11,6 +11,7 @@ use socket2::SockAddr;
 use crate::core::Core;
 use crate::engine::transfer;
 use crate::error::{Error, Result};
+use crate::file::rw_flags::RwFlags;
 use crate::handle::{Awaited, Cancel, Handle};
 use crate::memory::Buffer;
 use crate::op::loan::{AsLoan as _, Lendable, Refused};
@@ -102,11 +103,25 @@ impl<B: Lendable> Transfer<B> {
         offset: Option<u64>,
         buffer: B,
     ) -> Result<Self, Refused<B>> {
+        Self::begin_with(driver, file, pollable, direction, offset, buffer, RwFlags::NONE)
+    }
+
+    /// As [`begin`](Self::begin), for a read or write with flags.
+    pub(crate) fn begin_with(
+        driver: &Rc<Reactor>,
+        file: Attached,
+        pollable: bool,
+        direction: Direction,
+        offset: Option<u64>,
+        buffer: B,
+        flags: RwFlags,
+    ) -> Result<Self, Refused<B>> {
         let checked = buffer.extent().check_home(|| driver.core.io.ring_id());
         if let Err(error) = checked.and_then(|()| driver.core.check_room()) {
             return Err(Refused { buffer, error });
         }
-        let op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
+        let mut op = TransferOp::new(file, pollable, direction, offset, buffer.into_loan());
+        op.flags = flags;
         Ok(Self(start(driver, op)))
     }
 

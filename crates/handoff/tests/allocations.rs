@@ -1,4 +1,4 @@
-//! Sending in steady state allocates nothing.
+//! Sending, and what files are for, allocates nothing in steady state.
 
 #[allow(dead_code, reason = "each test program uses a part")]
 mod traffic;
@@ -8,7 +8,8 @@ use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use handoff::{
-    Buffer, BufferPool, Driver, Engine, GroupOnLoan, Lane, Payload, Region, Socket, UnixKind, Wait,
+    Buffer, BufferPool, Driver, Engine, FileCall, GroupOnLoan, Lane, Lendable, Payload, Region,
+    RwFlags, Socket, Transfer, UnixKind, Wait,
 };
 
 struct Counting;
@@ -317,4 +318,67 @@ fn messages(
         room = message.buffer;
     }
     (sent, room)
+}
+
+fn moved<B: Lendable>(driver: &Driver, mut under_way: Transfer<B>) -> B {
+    loop {
+        match under_way.try_take() {
+            Ok(over) => {
+                assert_eq!(over.result.unwrap(), 8192);
+                return over.buffer;
+            }
+            Err(again) => under_way = again,
+        }
+        driver.turn(Wait::Event).unwrap();
+    }
+}
+
+fn called(driver: &Driver, mut under_way: FileCall<()>) {
+    loop {
+        match under_way.try_take() {
+            Ok(over) => return over.unwrap(),
+            Err(again) => under_way = again,
+        }
+        driver.turn(Wait::Event).unwrap();
+    }
+}
+
+#[test]
+fn files_are_written_read_and_synced_without_an_allocation() {
+    for ring in [handoff::RingUse::Prefer, handoff::RingUse::Avoid] {
+        for registered in [false, true] {
+            let driver = Driver::builder().ring(ring).build().unwrap();
+            if registered && driver.ring_unavailable().is_some() {
+                continue;
+            }
+            let file = driver.file(tempfile::tempfile().unwrap()).unwrap();
+            let mut region = Region::anonymous(16 << 10).unwrap();
+            if registered {
+                driver.register(&region).unwrap();
+            }
+            let mut one = region.take(8192).unwrap();
+            let mut pieces = region.chunks(4096);
+            assert_eq!(pieces.len(), 2);
+            let take_turns = |count: usize, one: Buffer, pieces: Vec<Buffer>| {
+                let mut both = (one, pieces);
+                for _ in 0..count {
+                    let (one, pieces) = both;
+                    let flags = RwFlags::DSYNC;
+                    let one = moved(&driver, file.write_at_with(one, 0, flags).unwrap());
+                    let pieces = moved(&driver, file.write_at_with(pieces, 0, flags).unwrap());
+                    let one = moved(&driver, file.read_at(one, 0).unwrap());
+                    let pieces = moved(&driver, file.read_at(pieces, 0).unwrap());
+                    called(&driver, file.sync_data().unwrap());
+                    called(&driver, file.set_len(8192).unwrap());
+                    both = (one, pieces);
+                }
+                both
+            };
+            (one, pieces) = take_turns(10, one, pieces);
+            let before = allocations();
+            take_turns(100, one, pieces);
+            let ring = driver.ring_unavailable().is_none();
+            assert_eq!(allocations() - before, 0, "with a ring: {ring}, registered {registered}");
+        }
+    }
 }

@@ -45,6 +45,7 @@ void into_cases(uint32_t ring);
 void unix_cases(uint32_t ring);
 void lane_cases(void);
 void file_cases(uint32_t ring);
+void storage_cases(uint32_t ring);
 void route_cases(uint32_t ring);
 void misuse_cases(void);
 void fork_cases(uint32_t ring);

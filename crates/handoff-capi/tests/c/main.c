@@ -92,7 +92,9 @@ int main(void)
 	into_cases(HANDOFF_RING_PREFER);
 	into_cases(HANDOFF_RING_AVOID);
 	file_cases(HANDOFF_RING_PREFER);
+	storage_cases(HANDOFF_RING_PREFER);
 	file_cases(HANDOFF_RING_AVOID);
+	storage_cases(HANDOFF_RING_AVOID);
 	route_cases(HANDOFF_RING_PREFER);
 	route_cases(HANDOFF_RING_AVOID);
 	unix_cases(HANDOFF_RING_PREFER);

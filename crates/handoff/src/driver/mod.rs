@@ -15,6 +15,7 @@ mod pool_wait;
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -25,6 +26,9 @@ use std::time::Duration;
 use crate::core::{Core, LoanStats};
 use crate::error::Result;
 use crate::file::File;
+use crate::file::call::FileCall;
+use crate::file::directory::Directory;
+use crate::file::open_options::OpenOptions;
 #[cfg(feature = "getbuf")]
 use crate::getbuf::GetBuf;
 use crate::lease::{
@@ -257,6 +261,35 @@ impl Driver {
     pub fn file(&self, file: impl Into<OwnedFd>) -> Result<File> {
         self.core().check_here()?;
         Ok(File::attach(Rc::clone(&self.reactor), file.into()))
+    }
+
+    /// Opens a file, by a path that is absolute or begins at the working directory. [`Directory::open`] opens at another.
+    ///
+    /// # Errors
+    ///
+    /// As [`Directory::open`].
+    pub fn open(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<FileCall<File>> {
+        self.working_directory()?.open(path, options)
+    }
+
+    /// The process's working directory, for calls by names.
+    ///
+    /// # Errors
+    ///
+    /// In a child of fork(2).
+    pub fn working_directory(&self) -> Result<Directory> {
+        self.core().check_here()?;
+        Ok(Directory::working(Rc::clone(&self.reactor)))
+    }
+
+    /// Attaches a directory, for calls by names that begin there.
+    ///
+    /// # Errors
+    ///
+    /// In a child of fork(2); when the descriptor is not a directory.
+    pub fn directory(&self, directory: impl Into<OwnedFd>) -> Result<Directory> {
+        self.core().check_here()?;
+        Directory::attach(Rc::clone(&self.reactor), directory.into())
     }
 
     /// Registers a [`Region`] or [`SharedRegion`](crate::SharedRegion) with the ring: the kernel pins its

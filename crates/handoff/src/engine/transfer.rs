@@ -42,7 +42,7 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
     let (AddressRange { start, len, slot }, offset) = op.left(Some(ring.id));
     // -1 means the file's own position.
     let offset = offset.unwrap_or(u64::MAX);
-    let len = len as u32;
+    let (len, flags) = (len as u32, op.flags.bits());
     if op.direction == Direction::ReceiveMessage {
         let message = layout.room_for_message(op);
         return with_target!(op.file, |fd| opcode::RecvMsg::new(fd, message)
@@ -51,11 +51,13 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
     }
     with_target!(op.file, |fd| match (op.direction, slot) {
         (Direction::Read, Some(slot)) =>
-            opcode::ReadFixed::new(fd, start, len, slot).offset(offset).build(),
-        (Direction::Read, None) => opcode::Read::new(fd, start, len).offset(offset).build(),
+            opcode::ReadFixed::new(fd, start, len, slot).offset(offset).rw_flags(flags).build(),
+        (Direction::Read, None) =>
+            opcode::Read::new(fd, start, len).offset(offset).rw_flags(flags).build(),
         (Direction::Write, Some(slot)) =>
-            opcode::WriteFixed::new(fd, start, len, slot).offset(offset).build(),
-        (Direction::Write, None) => opcode::Write::new(fd, start, len).offset(offset).build(),
+            opcode::WriteFixed::new(fd, start, len, slot).offset(offset).rw_flags(flags).build(),
+        (Direction::Write, None) =>
+            opcode::Write::new(fd, start, len).offset(offset).rw_flags(flags).build(),
         (Direction::Receive | Direction::ReceiveAll, Some(slot)) if ring.receives_registered =>
             opcode::Recv::new(fd, start, len)
                 .flags(receive_flags(op))
@@ -88,12 +90,15 @@ fn vector(op: &TransferOp, loan: &Loan, layout: &mut Layout, ring: &Ring) -> squ
     let offset = op.offset_left().unwrap_or(u64::MAX);
     let registered = ring.writes_vectors_registered && op.file.blocks().is_some();
     let slot = loan.common_slot(ring.id).filter(|_| registered);
+    let flags = op.flags.bits();
     with_target!(op.file, |fd| match (op.direction, slot) {
         (Direction::Read, Some(slot)) =>
-            opcode::ReadvFixed::new(fd, start, len, slot).offset(offset).build(),
-        (Direction::Read, None) => opcode::Readv::new(fd, start, len).offset(offset).build(),
-        (_, Some(slot)) => opcode::WritevFixed::new(fd, start, len, slot).offset(offset).build(),
-        (_, None) => opcode::Writev::new(fd, start, len).offset(offset).build(),
+            opcode::ReadvFixed::new(fd, start, len, slot).offset(offset).rw_flags(flags).build(),
+        (Direction::Read, None) =>
+            opcode::Readv::new(fd, start, len).offset(offset).rw_flags(flags).build(),
+        (_, Some(slot)) =>
+            opcode::WritevFixed::new(fd, start, len, slot).offset(offset).rw_flags(flags).build(),
+        (_, None) => opcode::Writev::new(fd, start, len).offset(offset).rw_flags(flags).build(),
     })
 }
 
@@ -119,6 +124,9 @@ fn call(op: &TransferOp, layout: &mut Layout) -> i32 {
         return call_vector(op, layout.vector(loan, op.done, op.file.blocks()));
     }
     let (AddressRange { start, len, .. }, offset) = op.left(None);
+    if !op.flags.is_empty() {
+        return call_vector(op, &[libc::iovec { iov_base: start.cast(), iov_len: len }]);
+    }
     let fd = op.file.raw();
     // SAFETY: the range, and the message and all that it names, belongs to the record, alone and for the length of the call.
     let result = unsafe {
@@ -170,7 +178,7 @@ fn is_at_its_end(op: &TransferOp) -> bool {
 
 /// Whether it is made by calls, although there is a ring.
 fn goes_by_calls(op: &TransferOp) -> bool {
-    receives_from(op).is_some_and(SocketShared::is_deciphered_here)
+    op.flags.polls() || receives_from(op).is_some_and(SocketShared::is_deciphered_here)
 }
 
 fn has_deciphered(op: &TransferOp) -> bool {
@@ -186,13 +194,13 @@ fn receives_from(op: &TransferOp) -> Option<&SocketShared> {
 
 fn call_vector(op: &TransferOp, pieces: &[libc::iovec]) -> i32 {
     let (fd, start, len) = (op.file.raw(), pieces.as_ptr(), pieces.len() as i32);
+    // -1 means the file's own position.
+    let offset = op.offset_left().map_or(-1, |offset| offset as libc::off_t);
     // SAFETY: the pieces belong to the record, alone and for the length of the call.
     outcome(unsafe {
-        match (op.direction, op.offset_left()) {
-            (Direction::Read, Some(offset)) => libc::preadv(fd, start, len, offset as libc::off_t),
-            (Direction::Read, None) => libc::readv(fd, start, len),
-            (_, Some(offset)) => libc::pwritev(fd, start, len, offset as libc::off_t),
-            (_, None) => libc::writev(fd, start, len),
+        match op.direction {
+            Direction::Read => libc::preadv2(fd, start, len, offset, op.flags.bits()),
+            _ => libc::pwritev2(fd, start, len, offset, op.flags.bits()),
         }
     })
 }

@@ -7,6 +7,7 @@ pub(crate) mod chooser;
 #[cfg(feature = "tls")]
 pub(crate) mod cipher;
 mod failed;
+mod file_call;
 mod flow;
 #[cfg_attr(
     not(feature = "getbuf"),
@@ -31,9 +32,10 @@ mod waiter;
 
 pub(crate) use accept::{AcceptOp, AcceptState};
 pub(crate) use ancillary::Beside;
+pub(crate) use file_call::{ASKED, Answer, FileCall, FileCallOp, How, Name, Rest};
 pub(crate) use flow::Flow;
 pub(crate) use get::{GetOp, GetState};
-pub(crate) use layout::Layout;
+pub(crate) use layout::{Layout, MAX_PIECES};
 pub use lender::SendStats;
 pub(crate) use lender::{Account, Kept, Lender};
 pub(crate) use lent::{BackTo, Claim};

@@ -17,6 +17,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::accept::{AcceptOp, AcceptState};
+use super::file_call::FileCallOp;
 use super::get::GetOp;
 use super::layout::Layout;
 use super::lender::Lender;
@@ -54,6 +55,8 @@ pub(crate) enum Op {
     Get(GetOp),
     /// A request that the program made.
     Raw(RawOp),
+    /// A call about a file or a name.
+    FileCall(FileCallOp),
 }
 
 /// The kind of an operation, for whoever reports an event to it.
@@ -65,6 +68,7 @@ pub(crate) enum Kind {
     Accept,
     Get,
     Raw,
+    FileCall,
 }
 
 /// In this order, so that fields needed at every event lie together.
@@ -217,6 +221,7 @@ impl Records {
             Op::Accept(_) => Some(Kind::Accept),
             Op::Get(_) => Some(Kind::Get),
             Op::Raw(_) => Some(Kind::Raw),
+            Op::FileCall(_) => Some(Kind::FileCall),
             Op::Vacant => None,
         }
     }
@@ -287,6 +292,14 @@ impl Records {
         }
     }
 
+    /// Checked in every build, as for all that makes requests.
+    pub(crate) fn file_call(&mut self, key: Key) -> &mut FileCallOp {
+        match self.get_with_layout(key).0 {
+            Op::FileCall(op) => op,
+            _ => unreachable!("the key of a call about a file names one"),
+        }
+    }
+
     /// Records in use.
     pub(crate) fn len(&self) -> usize {
         self.records.len() - self.free.len()
@@ -301,7 +314,12 @@ impl Records {
                     op.lent.loan.iter().for_each(|loan| tell(fd, loan));
                 }
                 Op::Transfer(op) => op.loan.iter().for_each(|loan| tell(Some(op.file.raw()), loan)),
-                Op::Receive(_) | Op::Get(_) | Op::Accept(_) | Op::Raw(_) | Op::Vacant => {}
+                Op::Receive(_)
+                | Op::Get(_)
+                | Op::Accept(_)
+                | Op::Raw(_)
+                | Op::FileCall(_)
+                | Op::Vacant => {}
             }
         }
     }
@@ -335,6 +353,7 @@ impl Records {
                 Op::Send(op) => drop(op.ask_to_end()),
                 Op::Transfer(op) => op.make_last(),
                 Op::Receive(op) => op.end_without_driver(),
+                Op::FileCall(op) => op.make_last(),
                 Op::Accept(_) | Op::Get(_) | Op::Raw(_) => {}
                 Op::Vacant => continue,
             }
@@ -362,6 +381,7 @@ impl Records {
                 Op::Accept(op) => wakers.extend(op.holder.take_waker()),
                 Op::Get(op) => wakers.extend(op.holder.take_waker()),
                 Op::Raw(op) => wakers.extend(op.holder.take_waker()),
+                Op::FileCall(op) => wakers.extend(op.holder.take_waker()),
                 Op::Vacant => {}
             }
         }
@@ -375,7 +395,7 @@ impl Records {
             Op::Receive(op) => op.state = ReceiveState::Idle,
             Op::Transfer(op) => op.state = TransferState::Idle,
             Op::Accept(op) => op.state = AcceptState::Idle,
-            Op::Get(_) | Op::Raw(_) | Op::Vacant => {
+            Op::Get(_) | Op::Raw(_) | Op::FileCall(_) | Op::Vacant => {
                 unreachable!("what waits for readiness keeps its record")
             }
         }
@@ -425,6 +445,7 @@ impl Op {
             Self::Accept(op) => op.kernel_holds(),
             Self::Get(op) => op.kernel_holds(),
             Self::Raw(op) => op.kernel_holds(),
+            Self::FileCall(op) => op.kernel_holds(),
         }
     }
 
@@ -436,6 +457,7 @@ impl Op {
             // Pages of a mapping outlive it; a request that never completed may still read the record
             // itself.
             Self::Send(op) => op.only_pages_held(),
+            Self::FileCall(op) => op.names_no_memory(),
             // The kernel may still write into the buffer, or into a chunk of the pool, or who knows what it does.
             Self::Transfer(_) | Self::Receive(_) | Self::Raw(_) => false,
         }

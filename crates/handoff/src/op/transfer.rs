@@ -12,6 +12,7 @@ use super::loan::Loan;
 use super::socket_state::SocketShared;
 use super::waiter::Waiter;
 use crate::error::{Error, Result};
+use crate::file::rw_flags::RwFlags;
 use crate::memory::{AddressRange, Piece};
 use crate::ring::{Endpoint, Key, MAX_REQUEST};
 
@@ -101,6 +102,8 @@ pub(crate) struct TransferOp {
     pub(crate) address: Option<Box<SockAddr>>,
     /// Offset in the file; `None` for pipes and the like.
     pub(crate) offset: Option<u64>,
+    /// Of a read or write at an offset.
+    pub(crate) flags: RwFlags,
     pub(crate) loan: Option<Loan>,
     pub(crate) done: usize,
     pub(crate) total: usize,
@@ -145,6 +148,7 @@ impl TransferOp {
             direction,
             address: None,
             offset,
+            flags: RwFlags::NONE,
             loan: Some(loan),
             done: 0,
             total,
@@ -267,14 +271,20 @@ impl TransferOp {
     /// Takes the outcome of one request; returns whether another is needed.
     pub(crate) fn took(&mut self, result: i32) -> bool {
         match result {
-            _ if self.is_blocked(result) || matches!(-result, libc::EINTR | ERESTARTSYS) => {
+            // What there was is all there is.
+            _ if -result == libc::EAGAIN && self.flags.never_waits() && self.done > 0 => {
+                self.end(Ok(self.done));
+            }
+            _ if self.is_blocked(result) && !self.flags.never_waits()
+                || matches!(-result, libc::EINTR | ERESTARTSYS) =>
+            {
                 return true;
             }
             _ if -result == libc::ECANCELED => self.end(Err(Error::Canceled { done: self.done })),
             _ if result < 0 => {
                 let action = match (self.direction, &self.file) {
-                    (Direction::Read, _) => "reading",
-                    (Direction::Write, _) => "writing",
+                    (Direction::Read, _) => self.flags.failed(false, -result),
+                    (Direction::Write, _) => self.flags.failed(true, -result),
                     (direction, _) if direction.receives() => "receiving",
                     (Direction::Connect, _) => "connecting",
                     (_, Attached::Socket(_)) => "waiting for a socket",

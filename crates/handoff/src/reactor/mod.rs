@@ -18,7 +18,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::core::{Core, Then};
-use crate::engine::{accepting, get_buf, lane, order, raw, receiving, requests, transfer};
+use crate::engine::{
+    accepting, file_call, get_buf, lane, order, raw, receiving, requests, transfer,
+};
 use crate::error::{Error, Result};
 use crate::lease::{Mark, send_span};
 use crate::op::Kind;
@@ -347,6 +349,7 @@ impl Reactor {
             Stage::Transfer => transfer::completed(&self.core, token.key, result),
             Stage::Accept => accepting::completed(&self.core, token.key, result, flags),
             Stage::Raw => raw::completed(&self.core, token.key, result, flags),
+            Stage::FileCall => file_call::completed(&self.core, token.key, result),
             Stage::Get => get_buf::completed(&self.core, token.key, result),
             Stage::Clear => get_buf::cleared(&self.core, token.slot(), result),
             Stage::Look => self.core.looked(token, result),
@@ -379,6 +382,7 @@ impl Reactor {
             Some(Kind::Accept) => accepting::cancel_again(&self.core, key),
             Some(Kind::Get) => get_buf::cancel_again(&self.core, key),
             Some(Kind::Raw) => raw::cancel(&self.core, key),
+            Some(Kind::FileCall) => file_call::ask_to_end(&self.core, key),
             None => {}
         }
     }
@@ -394,7 +398,7 @@ impl Reactor {
             (Some(Kind::Receive), _) => receiving::ready(&self.core, token.key),
             (Some(Kind::Transfer), _) => transfer::ready(&self.core, token.key),
             (Some(Kind::Accept), _) => accepting::ready(&self.core, token.key),
-            (Some(Kind::Get | Kind::Raw) | None, _) => {
+            (Some(Kind::Get | Kind::Raw | Kind::FileCall) | None, _) => {
                 unreachable!("what waits for readiness keeps its record")
             }
         }

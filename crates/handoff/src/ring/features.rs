@@ -1,4 +1,4 @@
-//! What this kernel can do for sending and receiving, found by trying.
+//! What this kernel can do for sending, receiving and files, found by trying.
 
 use std::io;
 
@@ -14,6 +14,7 @@ pub(crate) struct Features {
     pub(crate) receives_registered: bool,
     pub(crate) sends_registered: bool,
     pub(crate) writes_vectors_registered: bool,
+    pub(crate) truncates: bool,
 }
 
 impl Features {
@@ -32,12 +33,14 @@ impl Features {
         let mut send = opcode::Send::new(nowhere, std::ptr::null(), 0).build();
         sqe::add_send_flags(&mut send, sqe::RECVSEND_FIXED_BUF);
         let vector = opcode::WritevFixed::new(nowhere, std::ptr::null(), 0, 0).build();
+        let truncate = opcode::Ftruncate::new(nowhere, 0).build();
         Ok(Self {
             reports_usage: Self::knows(io, &report.build())?,
             vectored_registered: Self::knows(io, &vectored.build())?,
             receives_registered: Self::knows(io, &receive)?,
             sends_registered: Self::knows(io, &send)?,
             writes_vectors_registered: Self::knows(io, &vector)?,
+            truncates: Self::knows(io, &truncate)?,
         })
     }
 

@@ -51,6 +51,8 @@ pub(crate) struct Ring {
     pub(crate) sends_registered: bool,
     /// Whether READV and WRITEV take registered buffers (Linux 6.15).
     pub(crate) writes_vectors_registered: bool,
+    /// Whether it has FTRUNCATE (Linux 6.9).
+    pub(crate) truncates: bool,
     pub(crate) buffers: Slots,
     pub(crate) files: Files,
     /// Requests submitted since deferred work last ran.
@@ -102,6 +104,7 @@ impl Ring {
             receives_registered: features.receives_registered,
             sends_registered: features.sends_registered,
             writes_vectors_registered: features.writes_vectors_registered,
+            truncates: features.truncates,
             buffers: Slots::new(buffers),
             files: Files::new(slots, files),
             since_work: 0,

@@ -56,6 +56,8 @@ macro_rules! stages {
 }
 
 stages! {
+    /// A call about a file or a name.
+    FileCall = 0xef,
     /// A request that the program made.
     Raw = 0xf0,
     /// A look at a parked connection.
@@ -92,7 +94,7 @@ stages! {
 
 impl Stage {
     /// Attempts of a send have the numbers below this one.
-    pub(crate) const ATTEMPTS: u8 = 0xf0;
+    pub(crate) const ATTEMPTS: u8 = 0xef;
 }
 
 /// User data of requests whose completion tells nothing.

@@ -19,6 +19,7 @@ impl Route {
         // A piece for which the driver had no room.
         let mut kept = None;
         let mut pause: Option<Sleep> = None;
+        let most = self.sink.most();
         let driver = &self.driver;
         let taken = &mut self.taken;
         let supply = Counting { what: supply, count: |supply| *taken += supply.taken() };
@@ -46,7 +47,7 @@ impl Route {
                 match &mut ended {
                     Some(_) if !out.is_empty() => return Poll::Pending,
                     Some(_) => return Poll::Ready(ended.take().expect("was just looked at")),
-                    None if out.len() >= PIECES => return Poll::Pending,
+                    None if out.len() >= most => return Poll::Pending,
                     None => {}
                 }
                 if let Some(waiting) = &mut pause {

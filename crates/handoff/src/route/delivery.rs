@@ -38,6 +38,7 @@ impl<B: Payload> Giving<B> {
         let len = piece.extent().bytes;
         let taker = match sink {
             RouteSink::Socket(socket) => Taker::Socket(socket.send(piece)?.into_future()),
+            RouteSink::Pipe(file) => Taker::File(file.write(piece)?, false),
             RouteSink::File(file, offset) => {
                 Taker::File(file.write_at(piece, offset + position)?, file.is_direct())
             }

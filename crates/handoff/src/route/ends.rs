@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use rustix::fs::{OFlags, fcntl_getfl};
 
+use super::PIECES;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::lease::Intake;
 use crate::socket::Socket;
 
-/// Where the bytes of a route come from: a socket, with or without an intake, or a file and a range; by
+/// Where the bytes of a route come from: a socket, with or without an intake, a file and a range, or a pipe; by
 /// reference.
 ///
 /// ```no_run
@@ -30,12 +31,15 @@ use crate::socket::Socket;
 pub enum RouteSource {
     /// A range of a file or block device; less if the file ends before.
     File(File, Range<u64>),
+    /// A pipe, to its end; another file from its own position to its end. Bytes that the route has taken are gone from a
+    /// pipe. Nobody else should read it meanwhile, since bytes would go to either.
+    Pipe(File),
     /// A stream, to its end. If the intake has an [`RxQueue`](crate::RxQueue), its spans are preferred to
     /// all other engines.
     Stream(Socket, Option<Intake>),
 }
 
-/// Where the bytes of a route go: a socket, or a file and an offset; by reference.
+/// Where the bytes of a route go: a socket, a file and an offset, or a pipe; by reference.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,11 +59,21 @@ pub enum RouteSink {
     Socket(Socket),
     /// A file or block device, from this offset on; not a file opened for appending.
     File(File, u64),
+    /// A pipe; another file from its own position on. It is left open. One piece goes at a time, so that they stay in
+    /// order.
+    Pipe(File),
 }
 
 impl From<(&File, Range<u64>)> for RouteSource {
     fn from((file, range): (&File, Range<u64>)) -> Self {
         Self::File(file.clone(), range)
+    }
+}
+
+/// A pipe.
+impl From<&File> for RouteSource {
+    fn from(pipe: &File) -> Self {
+        Self::Pipe(pipe.clone())
     }
 }
 
@@ -81,6 +95,13 @@ impl From<&Socket> for RouteSink {
     }
 }
 
+/// A pipe.
+impl From<&File> for RouteSink {
+    fn from(pipe: &File) -> Self {
+        Self::Pipe(pipe.clone())
+    }
+}
+
 impl From<(&File, u64)> for RouteSink {
     fn from((file, offset): (&File, u64)) -> Self {
         Self::File(file.clone(), offset)
@@ -98,10 +119,20 @@ impl RouteSink {
         matches!(self, Self::Socket(socket) if socket.shared.is_ciphered())
     }
 
+    /// The most pieces on their way at once.
+    pub(super) fn most(&self) -> usize {
+        match self {
+            Self::Socket(_) | Self::File(..) => PIECES,
+            // Writes under way may overtake each other.
+            Self::Pipe(_) => 1,
+        }
+    }
+
     /// Pieces are written at their places, in any order; on a stream nothing overtakes a lane.
     pub(super) fn check(&self) -> Result<()> {
         let file = match self {
             Self::File(file, _) => file,
+            Self::Pipe(_) => return Ok(()),
             Self::Socket(socket) => {
                 return socket.shared.queue.borrow().refusal().map_or(Ok(()), Err);
             }

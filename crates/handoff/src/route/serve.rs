@@ -23,8 +23,8 @@ impl Route {
     /// Carries all bytes, by one engine after another.
     pub(super) async fn serve(&mut self) -> Result<()> {
         self.sink.check()?;
-        if !self.head.is_empty() && matches!(self.sink, RouteSink::File(..)) {
-            return Err(Error::Invalid("a route to a file has no head"));
+        if !self.head.is_empty() && !matches!(self.sink, RouteSink::Socket(_)) {
+            return Err(Error::Invalid("a route to a file or pipe has no head"));
         }
         let mut held = Held::take(&self.source).await?;
         if self.copy_first().await? {
@@ -129,6 +129,12 @@ impl Route {
 
     #[cfg(feature = "getbuf")]
     async fn lend(&mut self) -> Result<()> {
+        if let RouteSource::Pipe(_) = &self.source {
+            return Err(Error::EngineUnavailable {
+                engine: RouteEngine::GetBuf.name(),
+                reason: "the module lends from files and sockets, and not from pipes".to_owned(),
+            });
+        }
         if self.engines.len() > 1 {
             // Many machines have none, and a look costs a short connection a tenth of its CPU.
             GetBuf::not_missing(&self.driver)?;
@@ -138,6 +144,7 @@ impl Route {
                 FromKernel::of_file(&self.driver, file, self.rest_of(range.clone()))?
             }
             RouteSource::Stream(socket, _) => FromKernel::of_stream(&self.driver, socket)?,
+            RouteSource::Pipe(_) => unreachable!("it was refused"),
         };
         self.carry(&mut supply).await
     }
@@ -158,15 +165,19 @@ impl Route {
         }
         match &self.source {
             RouteSource::File(file, range) => {
-                let mut supply =
-                    FromFile::new(&self.driver, file, self.rest_of(range.clone()), registered)?;
+                let range = Some(self.rest_of(range.clone()));
+                let mut supply = FromFile::new(&self.driver, file, range, registered)?;
+                self.carry(&mut supply).await
+            }
+            RouteSource::Pipe(file) => {
+                let mut supply = FromFile::new(&self.driver, file, None, registered)?;
                 self.carry(&mut supply).await
             }
             RouteSource::Stream(socket, intake) => {
-                // A socket takes several spans together, since each send costs; the last of them makes a
+                // A socket or pipe takes several spans together, since each send costs; the last of them makes a
                 // piece about as long as allowed. A file takes each by a request of its own.
                 let enough = match &self.sink {
-                    RouteSink::Socket(_) => PIECE - CHUNK,
+                    RouteSink::Socket(_) | RouteSink::Pipe(_) => PIECE - CHUNK,
                     RouteSink::File(..) => 0,
                 };
                 let mut supply =
@@ -180,32 +191,32 @@ impl Route {
         if let RouteSink::Socket(socket) = &self.sink {
             flush(socket).await?;
         }
-        // The range of a file; a stream has none.
+        // The range of a file; a stream or pipe has none.
         let range = match &self.source {
             RouteSource::File(_, range) => Some(self.rest_of(range.clone())),
-            RouteSource::Stream(..) => None,
+            RouteSource::Stream(..) | RouteSource::Pipe(_) => None,
         };
         let way = splice::Splicing {
             driver: Rc::clone(&self.driver),
             head: &mut self.head,
             from: match &self.source {
-                RouteSource::File(file, _) => splice::End::of_file(file),
+                RouteSource::File(file, _) | RouteSource::Pipe(file) => splice::End::of_file(file),
                 RouteSource::Stream(socket, _) => splice::End::of_socket(socket)?,
             },
             range,
             to: match &self.sink {
-                RouteSink::File(file, _) => splice::End::of_file(file),
+                RouteSink::File(file, _) | RouteSink::Pipe(file) => splice::End::of_file(file),
                 RouteSink::Socket(socket) => splice::End::of_socket(socket)?,
             },
             offset: match &self.sink {
                 RouteSink::File(_, offset) => Some(offset + self.moved.get()),
-                RouteSink::Socket(_) => None,
+                RouteSink::Socket(_) | RouteSink::Pipe(_) => None,
             },
             begun: self.begun.take(),
         };
         let copied = match &self.sink {
             RouteSink::File(file, _) => Some(!file.is_direct()),
-            RouteSink::Socket(_) => None,
+            RouteSink::Socket(_) | RouteSink::Pipe(_) => None,
         };
         let is_ciphered = self.sink.is_ciphered();
         let (before, moved) = (self.moved.get(), &self.moved);

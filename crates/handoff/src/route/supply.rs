@@ -39,10 +39,11 @@ pub(super) trait Supply {
     fn taken(&self) -> Tally;
 }
 
-/// A file, read into memory piece by piece.
+/// A file or pipe, read into memory piece by piece.
 pub(super) struct FromFile {
     file: File,
-    range: Range<u64>,
+    /// The rest of a file; a pipe goes on to its end.
+    range: Option<Range<u64>>,
     /// Empty buffers.
     free: Vec<Buffer>,
     reading: Option<Transfer<Buffer>>,
@@ -53,11 +54,17 @@ impl FromFile {
     pub(super) fn new(
         driver: &Rc<Reactor>,
         file: &File,
-        range: Range<u64>,
+        range: Option<Range<u64>>,
         registered: bool,
     ) -> Result<Self> {
         let mut region = memory(driver, PIECES * PIECE, registered)?;
         Ok(Self { file: file.clone(), range, free: region.chunks(PIECE), reading: None, taken: 0 })
+    }
+
+    /// The most bytes of the next piece.
+    fn left(&self) -> usize {
+        let left = self.range.as_ref().map(|range| range.end.saturating_sub(range.start));
+        left.map_or(PIECE, |left| left.min(PIECE as u64) as usize)
     }
 }
 
@@ -66,18 +73,17 @@ impl Supply for FromFile {
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Buffer>>> {
         if self.reading.is_none() {
-            if self.range.is_empty() {
+            if self.left() == 0 {
                 return Poll::Ready(None);
             }
             let Some(mut buffer) = self.free.pop() else { return Poll::Pending };
-            let left = self.range.end - self.range.start;
             // Past the page cache whole pages are read, even where the file ends before.
-            buffer.set_len(if self.file.is_direct() {
-                PIECE
-            } else {
-                left.min(PIECE as u64) as usize
-            });
-            match self.file.read_at(buffer, self.range.start) {
+            buffer.set_len(if self.file.is_direct() { PIECE } else { self.left() });
+            let started = match &self.range {
+                Some(range) => self.file.read_at(buffer, range.start),
+                None => self.file.read(buffer),
+            };
+            match started {
                 Ok(reading) => self.reading = Some(reading),
                 Err(refused) => {
                     self.free.push(refused.buffer);
@@ -89,13 +95,14 @@ impl Supply for FromFile {
         let Poll::Ready(read) = Pin::new(reading).poll(context) else { return Poll::Pending };
         self.reading = None;
         let Transferred { result, mut buffer } = read?;
-        let left = self.range.end - self.range.start;
         Poll::Ready(match result {
             Ok(0) => None,
             Ok(len) => {
-                let len = len.min(left as usize);
+                let len = len.min(self.left());
                 buffer.set_len(len);
-                self.range.start += len as u64;
+                if let Some(range) = &mut self.range {
+                    range.start += len as u64;
+                }
                 self.taken += len as u64;
                 Some(Ok(buffer))
             }

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use handoff::{Engine, Outcome};
+use handoff::{Engine, Error, Outcome, RwFlags};
 use handoff_testbed::Pair;
 use handoff_testbed::helpers::bytes_at;
 
@@ -52,6 +52,10 @@ fn a_file_goes_to_a_file_past_the_page_cache() {
             source.get_at(offset, 128 << 10).expect("asks").await.expect("lends")
         {
             let len = lease.len();
+            // The thread that would poll has no address for it.
+            let refused = file.write_at_with(lease, offset, RwFlags::HIPRI).expect_err("no call");
+            assert!(matches!(refused.error, Error::Invalid(_)), "{}", refused.error);
+            let lease = refused.buffer;
             let written = file.write_at(lease, offset).expect("is taken").await.unwrap();
             assert_eq!(written.result.expect("is written"), len);
             offset += len as u64;

@@ -1,4 +1,12 @@
-//! Reads and writes of files and pipes, with a ring and without.
+//! Files and pipes, with a ring and without: here reads and writes; what moves no bytes in the modules.
+
+mod calls;
+#[allow(dead_code, unreachable_pub, reason = "it is a program")]
+#[path = "../../../examples/keep_log.rs"]
+mod example;
+mod flags;
+mod opening;
+mod pipes;
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};

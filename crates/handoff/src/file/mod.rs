@@ -4,7 +4,14 @@
 //! the bytes from or to the page cache, and [`File::is_direct`] says so; the kernel itself reports nothing.
 //!
 //! Minimum kernel: 5.1 (`READ_FIXED` and `WRITE_FIXED` for registered buffers, else `READ` and `WRITE`,
-//! 5.6). Capability: none. Return signal: the completion.
+//! 5.6). Capability: none. Return signal: the completion. [`storage`] and [`directory`] have what moves no bytes.
+
+pub(crate) mod call;
+pub(crate) mod directory;
+pub(crate) mod metadata;
+pub(crate) mod open_options;
+pub(crate) mod rw_flags;
+pub(crate) mod storage;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,11 +21,14 @@ use rustix::fs::{
     AtFlags, FileType, FsWord, OFlags, StatxFlags, fcntl_getfl, fstat, fstatfs, statx,
 };
 
+use self::metadata::{Alignment, Metadata};
+use self::open_options::OpenOptions;
+use self::rw_flags::RwFlags;
 use crate::error::{Error, Result};
 use crate::op::loan::{Lendable, Payload, PayloadMut, Refused};
-use crate::op::{Attached, Direction};
+use crate::op::{Attached, Direction, MAX_PIECES};
 use crate::reactor::Reactor;
-use crate::ring::{Endpoint, FileKind};
+use crate::ring::{Endpoint, FileKind, MAX_REQUEST};
 use crate::transfer::{Readiness, Transfer};
 
 /// `TMPFS_MAGIC` of `include/uapi/linux/magic.h`.
@@ -47,30 +57,11 @@ pub struct File {
     driver: Rc<Reactor>,
 }
 
-/// The alignment of direct I/O on a file, in bytes: see [`File::alignment`].
-///
-/// ```no_run
-/// # fn example(file: &handoff::File) {
-/// if let Some(handoff::Alignment { memory, blocks }) = file.alignment() {
-///     println!("pieces of memory at multiples of {memory}, which fill blocks of {blocks}");
-/// }
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Alignment {
-    /// For address and length of each piece of memory: what the device's DMA asks for.
-    pub memory: usize,
-    /// For the offset in the file, and the length of all pieces of a read or write together.
-    pub blocks: usize,
-}
-
 /// What a file system says about the alignment of direct I/O.
 fn alignment(fd: &OwnedFd) -> Option<Alignment> {
     let asked = StatxFlags::from_bits_retain(libc::STATX_DIOALIGN);
     let told = statx(fd, "", AtFlags::EMPTY_PATH, asked).ok()?;
-    let (memory, blocks) = (told.stx_dio_mem_align as usize, told.stx_dio_offset_align as usize);
-    let is_told = told.stx_mask & libc::STATX_DIOALIGN != 0 && memory > 0 && blocks > 0;
-    is_told.then_some(Alignment { memory, blocks })
+    Metadata(Box::new(told)).alignment()
 }
 
 /// What the kernel says about a file. It always reports type and flags of an open file; if it did not, the file would
@@ -124,7 +115,24 @@ impl File {
         buffer: B,
         offset: u64,
     ) -> Result<Transfer<B>, Refused<B>> {
-        self.transfer(Direction::Read, Some(offset), buffer)
+        self.read_at_with(buffer, offset, RwFlags::NONE)
+    }
+
+    /// As [`read_at`](Self::read_at), with flags for this read (preadv2(2)).
+    ///
+    /// # Errors
+    ///
+    /// As `read_at`; [`Error::Invalid`] for flags of writes.
+    pub fn read_at_with<B: PayloadMut>(
+        &self,
+        buffer: B,
+        offset: u64,
+        flags: RwFlags,
+    ) -> Result<Transfer<B>, Refused<B>> {
+        match flags.check_read() {
+            Ok(()) => self.transfer(Direction::Read, Some(offset), buffer, flags),
+            Err(error) => Err(Refused { buffer, error }),
+        }
     }
 
     /// Reads what there is, as from a pipe; 0 bytes mean its end.
@@ -133,7 +141,7 @@ impl File {
     ///
     /// As [`read_at`](Self::read_at).
     pub fn read<B: PayloadMut>(&self, buffer: B) -> Result<Transfer<B>, Refused<B>> {
-        self.transfer(Direction::Read, None, buffer)
+        self.transfer(Direction::Read, None, buffer, RwFlags::NONE)
     }
 
     /// Writes all of the buffer's length in use at `offset`. Several pieces go as one request, more than 1,024 as
@@ -143,7 +151,40 @@ impl File {
     ///
     /// Gives the buffer back when too many operations are under way, or the offset is 2^63 or more.
     pub fn write_at<B: Payload>(&self, buffer: B, offset: u64) -> Result<Transfer<B>, Refused<B>> {
-        self.transfer(Direction::Write, Some(offset), buffer)
+        self.write_at_with(buffer, offset, RwFlags::NONE)
+    }
+
+    /// As [`write_at`](Self::write_at), with flags for this write (pwritev2(2)).
+    ///
+    /// ```no_run
+    /// # async fn example(log: &handoff::File, record: handoff::Buffer) -> Result<(), Box<dyn std::error::Error>> {
+    /// use handoff::RwFlags;
+    ///
+    /// // The record is on the device when this ends, at the end of the log.
+    /// let written = log.write_at_with(record, 0, RwFlags::APPEND | RwFlags::DSYNC)?.await?;
+    /// println!("{} bytes are safe", written.result?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As `write_at`; [`Error::Invalid`] for an [atomic](RwFlags::ATOMIC) write that one request cannot take: of more than
+    /// 1,024 pieces, or 1 GiB.
+    pub fn write_at_with<B: Payload>(
+        &self,
+        buffer: B,
+        offset: u64,
+        flags: RwFlags,
+    ) -> Result<Transfer<B>, Refused<B>> {
+        if flags.is_atomic() {
+            let extent = buffer.extent();
+            if extent.pieces > MAX_PIECES || extent.bytes > MAX_REQUEST {
+                let error =
+                    Error::Invalid("an atomic write is one request: lend less, or fewer pieces");
+                return Err(Refused { buffer, error });
+            }
+        }
+        self.transfer(Direction::Write, Some(offset), buffer, flags)
     }
 
     /// Writes all of the buffer, as to a pipe. Concurrent writes may mix.
@@ -152,7 +193,7 @@ impl File {
     ///
     /// As [`write_at`](Self::write_at).
     pub fn write<B: Payload>(&self, buffer: B) -> Result<Transfer<B>, Refused<B>> {
-        self.transfer(Direction::Write, None, buffer)
+        self.transfer(Direction::Write, None, buffer, RwFlags::NONE)
     }
 
     /// Waits until there is something to read, an end, or an error. Nothing is read.
@@ -176,8 +217,13 @@ impl File {
     /// For a request to the ring.
     fn attached(&self) -> Attached {
         self.kind();
+        Attached::File(self.enlisted())
+    }
+
+    /// The same, where no bytes move.
+    fn enlisted(&self) -> Rc<Endpoint> {
         self.endpoint.enlist(&self.driver.core.io);
-        Attached::File(Rc::clone(&self.endpoint))
+        Rc::clone(&self.endpoint)
     }
 
     fn transfer<B: Lendable>(
@@ -185,6 +231,7 @@ impl File {
         direction: Direction,
         offset: Option<u64>,
         buffer: B,
+        flags: RwFlags,
     ) -> Result<Transfer<B>, Refused<B>> {
         if let Some(offset) = offset
             && i64::try_from(offset).is_err()
@@ -192,8 +239,22 @@ impl File {
             let error = Error::Invalid("an offset in a file is below 2^63");
             return Err(Refused { buffer, error });
         }
+        if flags.polls() && buffer.extent().home.is_some() {
+            let error = Error::Invalid(
+                "a lease is the ring's, and a polled read or write is a call: leave out RwFlags::HIPRI",
+            );
+            return Err(Refused { buffer, error });
+        }
         let pollable = self.kind().pollable && offset.is_none();
-        Transfer::begin(&self.driver, self.attached(), pollable, direction, offset, buffer)
+        Transfer::begin_with(
+            &self.driver,
+            self.attached(),
+            pollable,
+            direction,
+            offset,
+            buffer,
+            flags,
+        )
     }
 }
 
