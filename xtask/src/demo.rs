@@ -90,12 +90,14 @@ impl Demo<'_> {
         self.fill(&files.source, size)?;
 
         let far = pair.right.v4();
-        let listen = format!("tcp-listen://{far}:{PORT}");
-        let connect = format!("tcp://{far}:{PORT}");
+        let listen = format!("tls-listen://{far}:{PORT}");
+        let connect = format!("tls://{far}:{PORT}");
         let (source, target) = (text(&files.source), text(&files.target));
-        let receive = ["cp", "--verify", &listen, &target];
-        let send = ["cp", "--verify", &source, &connect];
-        self.announce("A copy from one namespace to the other", &send);
+        // The receiver makes it, before it listens.
+        let key = text(&Path::new(DIRECTORY).join("key"));
+        let receive = ["cp", "--verify", "--key-file", &key, &listen, &target];
+        let send = ["cp", "--verify", "--key-file", &key, &source, &connect];
+        self.announce("A copy over TLS from one namespace to the other", &send);
         let mut receiver = self.start_in(pair.right.namespace(), &receive)?;
         receiver.await_listening(far, PORT, self.stop)?;
         let mut sender = self.start_in(pair.left.namespace(), &send)?;

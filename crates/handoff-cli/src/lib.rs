@@ -32,8 +32,8 @@ const EXAMPLES: &str = "\
 Examples:
   handoff doctor                  what this kernel, these limits and these interfaces can do
   handoff doctor --json           the same for a program
-  handoff cp file tcp://host:9000 send a file to another machine, which waits for it with:
-  handoff cp tcp-listen://:9000 file
+  handoff cp tls-listen://:7070 file   wait for a file; prints a KEY, and what to type on the other machine:
+  handoff cp file tls://host:7070 send it, ciphered; asks for the KEY
   handoff relay tcp-listen://:8080 tcp://host:80   connections passed on to another address
   handoff serve public --listen :8080   the files of a directory over HTTP
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side

@@ -42,6 +42,11 @@ pub fn warn(address: SocketAddr, from: &[IpNet], what: &str) {
     warning(address, from, what).into_iter().for_each(output::say);
 }
 
+/// The same, with what else to do.
+pub fn warn_with(address: SocketAddr, from: &[IpNet], what: &str, instead: &str) {
+    anyone(address, what, instead).filter(|_| from.is_empty()).into_iter().for_each(output::say);
+}
+
 /// Says that anyone may send by RDS, where that is so.
 pub fn warn_of_rds(by_kernel: bool, address: SocketAddr, from: &[IpNet]) {
     // The kernel's lets all in.

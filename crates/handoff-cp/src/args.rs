@@ -1,6 +1,7 @@
 //! The options of a copy.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use crate::wire;
 
 const EXAMPLES: &str = "\
 Examples:
-  handoff cp tcp-listen://:9000 copy.img         wait for a file
-  handoff cp disk.img tcp://host:9000            send it from another host
-  handoff cp --verify --streams 4 disk.img tcp://host:9000
+  handoff cp tls-listen://:7070 copy.img         wait for a file; prints what to type there, and a KEY
+  handoff cp disk.img tls://host:7070            send it from another host, which asks for the KEY
+  handoff cp disk.img tls-listen://:7070         or have it fetched
+  handoff cp --verify --streams 4 disk.img tcp://host:9000    in the clear, to tcp-listen://:9000
   tar c dir | handoff cp - tcp://host:9000       what a command writes
   handoff cp tcp-listen://:9000 - | tar x        to what a command reads
   handoff cp --direct disk.img /mnt/disk.img     from file to file, past the page cache
@@ -25,10 +27,17 @@ Examples:
   handoff cp --nic eth0 tcp-listen://:9000 copy.img   receive without copies, if the NIC can
   handoff cp --nic eth0 --streams 4 tcp-listen://:9000 copy.img   the same, by several threads
 
-SRC and DST are each a path, tcp://host:port (connects), tcp-listen://[addr]:port (waits for
-the peer; port 0 takes a free one, and the command prints it), rds://host:port, or - for standard
-input or output. At most one of the two is a connection. Either side may connect or listen. The
+SRC and DST are each a path, tls://host:port or tcp://host:port (connects), tls-listen://[addr]:port
+or tcp-listen://[addr]:port (waits for the peer; port 0 takes a free one, and the command prints it),
+rds://host:port, or - for standard input or output. At most one of the two is a connection. Either side may connect or listen. The
 connecting side decides how many streams there are.
+
+With tls the bytes are ciphered, and both ends prove that they have the same KEY before anything
+is sent. The listener makes the KEY, and prints it; the other end asks for it on its terminal, or takes
+it from the variable HANDOFF_KEY or from --key-file. It is never an argument, which other users
+could see; the variable is as safe as you keep your environment. A KEY is good for one transfer: if
+that is cut off, the listener waits for another try (files only), and when it is whole it ends. With tcp all
+goes in the clear, and whoever reaches a listener may be its peer.
 
 As SRC, rds://host:port is an address of this host, where the command waits for the sender's
 messages; as DST it is the receiver's address. The checksum is always compared. Payload is lent
@@ -62,7 +71,8 @@ const MOST_SILENCE: Duration = Duration::from_secs(120);
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Where the bytes come from: a path, tcp://host:port, tcp-listen://[addr]:port, rds://host:port, or -
+    /// Where the bytes come from: a path, tls://host:port, tls-listen://[addr]:port, the same with tcp,
+    /// rds://host:port, or -
     #[allow(rustdoc::broken_intra_doc_links, reason = "the brackets mean an optional address")]
     #[arg(value_name = "SRC")]
     pub source: OsString,
@@ -156,6 +166,11 @@ pub struct Args {
     /// more is cut off
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub max_size: Option<u64>,
+
+    /// File with the KEY of tls://, which no other user may read; with tls-listen:// a new file that the KEY is
+    /// written to instead of standard error, and that goes at the end
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
 
     /// Who may connect, and by which addresses.
     #[command(flatten)]

@@ -37,7 +37,7 @@ enum Event {
 
 /// Whether the sender has ended the connection, whatever of it is still to be read. It waits for the answer before
 /// that.
-fn has_left(socket: &Socket) -> bool {
+pub(crate) fn has_left(socket: &Socket) -> bool {
     let mut ended = [PollFd::new(socket, PollFlags::RDHUP)];
     // A hang-up or an error is told unasked.
     poll(&mut ended, Some(&Timespec::default())).is_ok_and(|found| found > 0)

@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use handoff::tls::TlsSession;
 use handoff::{Buffer, Payload, Socket, Tally};
 use handoff_command::Failure;
 use handoff_command::failure::Failed;
@@ -295,14 +296,24 @@ impl<'a> Copier<'a> {
             Outlet::Sockets { raw, .. } => {
                 let stream = self.least_loaded()?;
                 let header = Frame::data(offset, len as u32);
+                // As records of its own, so that the payload begins with one, and is deciphered in its place.
+                let heading = match !raw && stream.ciphered {
+                    true => {
+                        Some(stream.socket.send(Buffer::from(header.to_vec())).failed(SENDING)?)
+                    }
+                    false => None,
+                };
                 let mut message = stream.socket.message(bytes);
-                if !raw {
+                if !raw && !stream.ciphered {
                     message = message.header(&header);
                 }
                 let sending = message.send().failed(SENDING)?;
                 self.longest.set(self.longest.get().max(len));
                 pass();
                 stream.on_loan.set(stream.on_loan.get() + len);
+                if let Some(heading) = heading {
+                    heading.await.failed(SENDING)?.sent.failed(SENDING)?;
+                }
                 let over = sending.await;
                 stream.on_loan.set(stream.on_loan.get() - len);
                 let finished = over.failed(SENDING)?;
@@ -336,7 +347,12 @@ impl<'a> Copier<'a> {
     }
 
     /// What happened to the bytes on their way out.
-    pub(crate) fn hop_out(&self, job: &Job<'_>, registered: bool) -> Hop {
+    pub(crate) fn hop_out(
+        &self,
+        job: &Job<'_>,
+        session: Option<&TlsSession>,
+        registered: bool,
+    ) -> Hop {
         let from = match &self.inlet {
             Inlet::File { lending: Some(_), .. } => "ring",
             _ => "memory",
@@ -357,10 +373,11 @@ impl<'a> Copier<'a> {
             Outlet::Sockets { streams, .. } => {
                 let mut tally = Tally::default();
                 for stream in streams {
-                    tally += stream.socket.send_stats().returned;
+                    tally += stream.sent();
                 }
                 let choice = streams[0].socket.choice(self.longest.get());
-                let (engine, reason) = (choice.engine.name().to_owned(), choice.reason);
+                let engine = choice.engine.name().to_owned();
+                let reason = session.map_or(choice.reason, |session| session.reason.clone());
                 Hop { from, to: "socket", engine, reason, tally }
             }
         }

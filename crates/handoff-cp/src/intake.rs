@@ -79,6 +79,11 @@ impl<'a> Frames<'a> {
         Self { intake, decoder: Decoder::new(), piece: (0, 0, PieceSum::new(false)) }
     }
 
+    /// As [`Decoder::wanted`].
+    pub(crate) fn wanted(&self) -> (usize, bool) {
+        self.decoder.wanted()
+    }
+
     /// What the first of these bytes are, and how many.
     ///
     /// # Errors
@@ -121,7 +126,8 @@ impl<'a> Frames<'a> {
                 Portion::End
             }
             Some(Event::Frame(Frame::Abort { reason })) => {
-                return Err(Failure::failed(format!("the sender gave up: {reason}")));
+                let gave_up = Failure::failed(format!("the sender gave up: {reason}"));
+                return Err(self.intake.order.cut(gave_up));
             }
             Some(Event::Frame(Frame::Answer { .. } | Frame::AtWork)) => {
                 return Err(Failure::failed("the sender breaks the protocol: it answers"));
@@ -191,10 +197,10 @@ impl<'a> Intake<'a> {
     pub(crate) fn broken_off(&self) -> Failure {
         let got = self.state().coverage.bytes();
         let of = self.length.map(|length| format!(" of {length}")).unwrap_or_default();
-        Failure::failed(format!(
+        self.order.cut(Failure::failed(format!(
             "the sender ended the connection midway, after {got}{of} bytes: {}",
             self.fate
-        ))
+        )))
     }
 
     pub(crate) fn ended(&self, bytes: u64, checksum: Option<u64>) -> Result<(), Failure> {

@@ -234,10 +234,10 @@ impl<'a> Job<'a> {
     pub(crate) fn hears(&self, connections: &[&Socket]) -> Result<(), Failure> {
         let Some(most) = self.order.args.silence() else { return Ok(()) };
         match connections.iter().filter_map(path::silence).max() {
-            Some(silence) if silence >= most => Err(Failure::failed(format!(
+            Some(silence) if silence >= most => Err(self.order.cut(Failure::failed(format!(
                 "the peer's host has answered nothing for {} s: it is down, or cut off (--idle)",
                 silence.as_secs()
-            ))),
+            )))),
             _ => Ok(()),
         }
     }
@@ -250,7 +250,7 @@ impl<'a> Job<'a> {
     pub(crate) fn stands_still(&self, since: Instant) -> Result<(), Failure> {
         match self.order.args.idle() {
             Some(idle) if since.elapsed() >= idle => {
-                Err(Failure::failed("nothing moved for too long (--idle)"))
+                Err(self.order.cut(Failure::failed("nothing moved for too long (--idle)")))
             }
             _ => Ok(()),
         }

@@ -16,6 +16,9 @@
 //! - `local`: `in_kernel`, or `copier` to a file;
 //! - `messages`: both sides by reliable datagrams.
 //!
+//! Over TLS, `secured` has the KEY and tells it, or `typed` asks for it; `lock` makes the connections by it, `ciphered`
+//! receives, and `ear` hears the receiver's answer.
+//!
 //! All of it stands on a `job`, which is the order on a thread, on `origin` and `destination`, and on `wire`, the protocol.
 
 // `eprintln!` panics where nobody reads standard error any more; `handoff_sys::hangup::say` does not.
@@ -24,10 +27,12 @@
 mod answer;
 mod args;
 pub mod checksum;
+mod ciphered;
 mod connection;
 mod copier;
 pub mod coverage;
 mod destination;
+mod ear;
 mod ending;
 mod extents;
 mod gathering;
@@ -37,8 +42,10 @@ mod inlet;
 mod intake;
 mod job;
 mod kept;
+mod key;
 mod lending;
 mod local;
+mod lock;
 mod messages;
 mod order;
 mod origin;
@@ -49,6 +56,7 @@ mod ranged;
 mod reach;
 mod receive;
 mod report;
+mod secured;
 mod send;
 mod share;
 mod sides;
@@ -57,6 +65,7 @@ mod staging;
 mod stream;
 mod tell;
 mod turn;
+mod typed;
 mod unfinished;
 pub mod wire;
 
@@ -71,6 +80,7 @@ use order::Order;
 use origin::Origin;
 use receive::Spread;
 use report::Report;
+use secured::Secured;
 use sink::Output;
 
 /// Copies, and reports the result.
@@ -98,8 +108,10 @@ fn copy(
     destination: Address,
     card: Option<&Card>,
 ) -> Result<(), Failure> {
-    let order = Order::new(args, context, source, destination);
-    let report = carry_out(&order, card);
+    let secured = Secured::of(args, context, [&source, &destination])?;
+    let mut order = Order::new(args, context, source, destination);
+    order.secured = secured;
+    let report = until_whole(&order, card);
     order.progress.finish_and_clear();
     let report = report?;
     match (&order.destination, context.json) {
@@ -118,6 +130,21 @@ fn copy(
     }
 }
 
+/// Carries it out, and again if a KEY is still good for that.
+fn until_whole(order: &Order<'_>, card: Option<&Card>) -> Result<Report, Failure> {
+    loop {
+        order.begin();
+        match carry_out(order, card) {
+            Err(failure) if order.goes_on() && order.stop.check().is_ok() => {
+                let why = failure.line().unwrap_or_default();
+                let goes_on = "the KEY is good for another try, which is waited for";
+                order.note_each_time(format!("{why}; {goes_on}"));
+            }
+            ended => return ended,
+        }
+    }
+}
+
 /// Receives, sends, or copies here, as the addresses say.
 fn carry_out(order: &Order<'_>, card: Option<&Card>) -> Result<Report, Failure> {
     for side in [&order.source, &order.destination] {
@@ -133,6 +160,10 @@ fn carry_out(order: &Order<'_>, card: Option<&Card>) -> Result<Report, Failure> 
             let (threads, queues) = (order.args.threads(), order.args.queues.into());
             let target = Output::target(order)?;
             receive::receive(order, target, &Spread { threads, card, queues })
+        }
+        Address::ConnectTls(_) | Address::ListenTls(_) => {
+            let target = Output::target(order)?;
+            ciphered::receive(&Job::new(order)?, target)
         }
         Address::Rds(endpoint) => {
             let target = Output::target(order)?;
@@ -153,9 +184,10 @@ fn send_or_copy(job: &Job<'_>) -> Result<Report, Failure> {
     job.source_kind.set(Some(origin.kind()));
     let preserved = if job.order.args.preserve { origin.preserved()? } else { None };
     match &job.order.destination {
-        Address::Connect(endpoint) | Address::Listen(endpoint) => {
-            send::send(job, origin, preserved, endpoint)
-        }
+        Address::Connect(_)
+        | Address::Listen(_)
+        | Address::ConnectTls(_)
+        | Address::ListenTls(_) => send::send(job, origin, preserved),
         Address::Rds(endpoint) => {
             messages::send(job, &Inlet::new(job, origin, false, true)?, length, endpoint)
         }

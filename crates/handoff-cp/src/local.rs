@@ -133,7 +133,8 @@ fn copy(
     if let Some((destination, preserved)) = destination {
         destination.commit(bytes, preserved, job.order.args.sync)?;
     }
-    let hops = vec![copier.hop_in(job, memory.registered), copier.hop_out(job, memory.registered)];
+    let hops =
+        vec![copier.hop_in(job, memory.registered), copier.hop_out(job, None, memory.registered)];
     let holes = copier.holes();
     let done = Transferred { bytes, holes, streams: 0, checksum, verified, hops };
     Ok(Report::new(job.order, &clock, done))

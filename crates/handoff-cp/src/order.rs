@@ -1,5 +1,6 @@
 //! What to copy, and how: what all threads of one copy share.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use handoff_command::{Context, Failure, Stop, output, progress};
@@ -8,6 +9,7 @@ use indicatif::ProgressBar;
 
 use crate::args::Args;
 use crate::ranged::ALIGNMENT;
+use crate::secured::Secured;
 
 /// The most memory for pieces, in bytes: as much as a receive pool can have.
 const MOST_MEMORY: usize = 2 << 30;
@@ -19,6 +21,12 @@ pub(crate) struct Order<'a> {
     pub(crate) source: Address,
     pub(crate) destination: Address,
     pub(crate) progress: ProgressBar,
+    /// For a copy over TLS.
+    pub(crate) secured: Option<Secured>,
+    /// Both sides of the copy here can begin anew.
+    renewable: AtomicBool,
+    /// The transfer had begun, and the peer or the connection ended it.
+    cut: AtomicBool,
     notes: Mutex<Vec<String>>,
 }
 
@@ -31,14 +39,58 @@ impl<'a> Order<'a> {
     ) -> Self {
         let progress = progress::bytes(None, context.json);
         let notes = Mutex::default();
-        Self { args, stop: &context.stop, source, destination, progress, notes }
+        Self {
+            args,
+            stop: &context.stop,
+            source,
+            destination,
+            progress,
+            secured: None,
+            renewable: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            notes,
+        }
+    }
+
+    /// Begins once more.
+    pub(crate) fn begin(&self) {
+        self.renewable.store(false, Ordering::Relaxed);
+        self.cut.store(false, Ordering::Relaxed);
+        self.progress.set_position(0);
+    }
+
+    /// What is read, or written, here can be from its beginning again.
+    pub(crate) fn can_begin_anew(&self) {
+        self.renewable.store(true, Ordering::Relaxed);
+    }
+
+    /// The failure of a transfer that the peer or the connection has ended.
+    pub(crate) fn cut(&self, failure: Failure) -> Failure {
+        self.cut.store(true, Ordering::Relaxed);
+        failure
+    }
+
+    /// Whether to wait for the peer again: a KEY is good until the transfer is whole.
+    pub(crate) fn goes_on(&self) -> bool {
+        let listens = [&self.source, &self.destination].into_iter().any(|it| it.listens());
+        self.secured.is_some()
+            && listens
+            && self.renewable.load(Ordering::Relaxed)
+            && self.cut.load(Ordering::Relaxed)
     }
 
     /// Reports a deviation from what was asked, now and in the report.
     pub(crate) fn note(&self, note: String) {
+        if !self.all_notes().contains(&note) {
+            self.note_each_time(note);
+        }
+    }
+
+    /// The same, also if it was said before; the report has it once.
+    pub(crate) fn note_each_time(&self, note: String) {
+        output::say(format_args!("note: {note}"));
         let mut notes = self.all_notes();
         if !notes.contains(&note) {
-            output::say(format_args!("note: {note}"));
             notes.push(note);
         }
     }
@@ -105,6 +157,10 @@ pub(crate) fn kind(address: &Address) -> &'static str {
     match address {
         Address::File(_) => "file",
         Address::Pipe => "pipe",
-        Address::Connect(_) | Address::Listen(_) | Address::Rds(_) => "socket",
+        Address::Connect(_)
+        | Address::Listen(_)
+        | Address::ConnectTls(_)
+        | Address::ListenTls(_)
+        | Address::Rds(_) => "socket",
     }
 }

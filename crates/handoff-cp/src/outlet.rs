@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 
-use handoff::{File, Socket};
+use handoff::{File, Socket, Tally};
 use handoff_command::Failure;
 use handoff_command::failure::Failed;
 
@@ -51,10 +51,26 @@ impl Outlet {
 pub(crate) struct Stream {
     pub(crate) socket: Socket,
     pub(crate) on_loan: Cell<usize>,
+    /// It is of TLS.
+    pub(crate) ciphered: bool,
+    /// What was sent of its handshake.
+    before: Tally,
 }
 
 impl Stream {
-    pub(crate) fn new(socket: Socket) -> Self {
-        Self { socket, on_loan: Cell::new(0) }
+    pub(crate) fn new(socket: Socket, ciphered: bool) -> Self {
+        let before = if ciphered { socket.send_stats().returned } else { Tally::default() };
+        Self { socket, on_loan: Cell::new(0), ciphered, before }
+    }
+
+    /// What was sent of the transfer, and is back.
+    pub(crate) fn sent(&self) -> Tally {
+        let all = self.socket.send_stats().returned;
+        Tally {
+            zero_copy: all.zero_copy - self.before.zero_copy,
+            copied: all.copied - self.before.copied,
+            ciphered: all.ciphered - self.before.ciphered,
+            unknown: all.unknown - self.before.unknown,
+        }
     }
 }

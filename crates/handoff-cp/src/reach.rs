@@ -2,15 +2,20 @@
 
 use handoff::Socket;
 use handoff_command::{Failure, allow_list, output};
-use handoff_net::address::{Address, Endpoint};
+use handoff_net::address::Endpoint;
 use handoff_net::deadline::Deadline;
 use handoff_net::reach::{self, Listener};
 
 use crate::args::Args;
+use crate::handshake::{self, Greeting, Reached, Refusal};
 use crate::job::Job;
 use crate::queues::Steering;
+use crate::random;
 use crate::wire::Hello;
-use crate::{handshake, random};
+
+/// What a listener in the clear is told.
+const INSTEAD: &str = "type tls-listen:// instead to let in only who has the KEY that it prints, and to have the bytes \
+                       ciphered; --from ADDR/LEN lets fewer in";
 
 /// What this side's hello says of the transfer.
 pub(crate) struct Offer {
@@ -18,9 +23,6 @@ pub(crate) struct Offer {
     pub(crate) length: Option<u64>,
     pub(crate) sparse: bool,
 }
-
-/// Connections, and the peer's hello; `None` with `--raw`.
-type Reached = (Vec<Socket>, Option<Hello>);
 
 impl Offer {
     /// The hello on one of so many streams.
@@ -65,16 +67,17 @@ impl Offer {
 /// A peer that cannot be reached, or that does not fit; time-outs, and the stop.
 pub(crate) fn reach(
     job: &Job<'_>,
-    endpoint: &Endpoint,
     offer: &Offer,
     steering: Option<&Steering<'_>>,
 ) -> Result<Reached, Failure> {
     let args = job.order.args;
     let own = if offer.sends { &job.order.destination } else { &job.order.source };
-    let (connections, peer) = match own {
-        Address::Listen(_) => wait_for(job, endpoint, offer, steering)?,
-        _ => connect(job, endpoint, offer, steering)?,
+    let endpoint = own.endpoint().ok_or_else(|| Failure::usage("no side is a connection"))?;
+    let reached = match own.listens() {
+        true => wait_for(job, endpoint, offer, steering)?,
+        false => connect(job, endpoint, offer, steering)?,
     };
+    let peer = reached.peer;
     if peer.is_some_and(|peer| peer.sends == offer.sends) {
         return Err(Failure::usage(offer.same_side()));
     }
@@ -86,7 +89,7 @@ pub(crate) fn reach(
             "a copy keeps the bytes only: --preserve was said on one side, not on both".to_owned(),
         );
     }
-    Ok((connections, peer))
+    Ok(reached)
 }
 
 /// Steers a connection to its queue, if there are queues.
@@ -103,41 +106,51 @@ fn wait_for(
     let args = job.order.args;
     let (family, from) = (args.addresses.family(), args.addresses.from());
     let deadline = Deadline::new(job.order.stop, Some(args.reach_timeout()));
-    let listener = Listener::bind(endpoint, family, from, deadline)?;
+    let secured = job.order.secured.as_ref();
+    let listener = match secured {
+        Some(secured) => secured.bind(args, endpoint, deadline)?,
+        None => Listener::bind(endpoint, family, from, deadline)?,
+    };
     let address = listener.address()?;
     // Without words between us a peer sends as soon as it is connected, and bytes that come before the
     // rule exists are copied.
     if let Some(steering) = steering.filter(|_| args.raw) {
         steering.rules.steer_arriving(address)?;
     }
-    output::say(format_args!("listening on tcp://{address}"));
-    allow_list::warn(address, from, if offer.sends { "take the file" } else { "send" });
+    match secured {
+        Some(secured) => secured.announce(args, address, offer.sends),
+        None => {
+            output::say(format_args!("listening on tcp://{address}"));
+            let what = if offer.sends { "take the file" } else { "send" };
+            allow_list::warn_with(address, from, what, INSTEAD);
+        }
+    }
     if args.raw {
         let deadline = Deadline::new(job.order.stop, args.connect_timeout);
-        return Ok((vec![listener.accept_one(&job.driver, deadline)?], None));
+        let connections = vec![listener.accept_one(&job.driver, deadline)?];
+        return Ok(Reached { connections, peer: None, session: None });
     }
     let answer = |peer: &Hello, socket: &Socket| {
         let ours = offer.hello(args, peer.streams, peer.stream, peer.transfer, peer.hears_work);
-        if peer.sends == offer.sends {
-            let why = offer.same_side();
-            handshake::refuse(socket, &ours, &why);
-            return Err(why);
+        let why = (peer.sends == offer.sends).then(|| offer.same_side());
+        if let Some(why) = why.or_else(|| offer.too_long(args, peer)) {
+            return Err(Refusal { why, hello: Some(ours) });
         }
-        if let Some(why) = offer.too_long(args, peer) {
-            handshake::refuse(socket, &ours, &why);
-            return Err(why);
+        match steer(steering, socket, peer.stream) {
+            Ok(()) => Ok(ours),
+            Err(failure) => Err(Refusal { why: failure.line().unwrap_or_default(), hello: None }),
         }
-        let steered = steer(steering, socket, peer.stream);
-        steered.map_err(|failure| failure.line().unwrap_or_default())?;
-        Ok(ours)
     };
-    let queue = steering.map(|steering| &steering.queue);
+    let greeting = Greeting {
+        driver: &job.driver,
+        queue: steering.map(|steering| &steering.queue),
+        lock: secured.map(|secured| &secured.lock),
+    };
     let deadline = Deadline::new(job.order.stop, None);
-    let (sockets, peer) = deadline.block_on(&job.driver, async |_| {
+    deadline.block_on(&job.driver, async |_| {
         let (first, rest) = (args.connect_timeout, args.reach_timeout());
-        handshake::gather(&job.driver, queue, listener, answer, first, rest).await
-    })??;
-    Ok((sockets, Some(peer)))
+        handshake::gather(greeting, listener, answer, first, rest).await
+    })?
 }
 
 fn connect(
@@ -149,17 +162,28 @@ fn connect(
     let args = job.order.args;
     let deadline = Deadline::new(job.order.stop, Some(args.reach_timeout()));
     let family = args.addresses.family();
-    let sockets = reach::connect(&job.driver, endpoint, family, args.streams, deadline)?;
+    let secured = job.order.secured.as_ref();
+    let connected = reach::connect(&job.driver, endpoint, family, args.streams, deadline);
+    let connections = connected.map_err(|failure| match failure {
+        Failure::Failed(why) if secured.is_some() => Failure::Failed(format!(
+            "{}; a listener ends with the transfer that its KEY was for",
+            why.replacen("tcp://", "tls://", 1)
+        )),
+        failure => failure,
+    })?;
     if args.raw {
-        sockets.iter().try_for_each(|socket| steer(steering, socket, 0))?;
-        return Ok((sockets, None));
+        connections.iter().try_for_each(|socket| steer(steering, socket, 0))?;
+        return Ok(Reached { connections, peer: None, session: None });
     }
     let transfer = random::bits();
     let hello = |number| offer.hello(args, args.streams, number, transfer, true);
     let steer = |socket: &Socket, number| steer(steering, socket, number);
-    let queue = steering.map(|steering| &steering.queue);
-    let peer = deadline.block_on(&job.driver, async |left| {
-        handshake::call(&job.driver, queue, &sockets, hello, steer, left).await
-    })??;
-    Ok((sockets, peer))
+    let greeting = Greeting {
+        driver: &job.driver,
+        queue: steering.map(|steering| &steering.queue),
+        lock: secured.map(|secured| &secured.lock),
+    };
+    deadline.block_on(&job.driver, async |left| {
+        handshake::call(greeting, connections, hello, steer, left).await
+    })?
 }

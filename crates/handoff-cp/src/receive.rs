@@ -21,13 +21,13 @@ use handoff_command::clock::Clock;
 use handoff_command::descriptors;
 use handoff_command::failure::Failed;
 use handoff_command::threads::on_threads;
-use handoff_net::address::{Address, Endpoint};
 use handoff_net::arrived::Arrived;
 use handoff_net::nic::{Card, Rules};
 use socket2::SockRef;
 
 use crate::destination::Target;
 use crate::ending::Ending;
+use crate::handshake::Reached;
 use crate::intake::{Intake, Part};
 use crate::job::Job;
 use crate::kept::Preserved;
@@ -38,10 +38,13 @@ use crate::report::{Hop, Report, Transferred};
 use crate::share::{LINGER, Share, ShareReceiver, hear_out};
 use crate::sink::{Output, Sink};
 use crate::tell::tell;
-use crate::wire::Frame;
+use crate::wire::{Frame, Hello};
+
+/// What a checksum was compared with.
+pub(crate) const SAME: &str = "the same on both sides, of what was sent and what arrived in memory";
 
 const SHARING_OUT: &str = "sharing connections out";
-const ANSWERING: &str = "answering the sender";
+pub(crate) const ANSWERING: &str = "answering the sender";
 
 /// How often the sender hears that this side is at work.
 const AT_WORK: Duration = Duration::from_millis(500);
@@ -64,9 +67,6 @@ pub(crate) fn receive(
     target: Option<Target>,
     spread: &Spread<'_>,
 ) -> Result<Report, Failure> {
-    let (Address::Connect(endpoint) | Address::Listen(endpoint)) = &order.source else {
-        return Err(Failure::usage("the source is no connection"));
-    };
     descriptors::allow_all();
     // A sender that connects decides how many there are; if --threads is given, each expects one.
     let streams = usize::from(order.args.streams).max(spread.threads);
@@ -80,7 +80,7 @@ pub(crate) fn receive(
         others.push(Other { ready, give });
         members.push(Member::Other(Helper { order, turn, is_ready, given, ending: &ending }));
     }
-    let first = First { order, endpoint, target, spread, turn, others, ending: &ending };
+    let first = First { order, target, spread, turn, others, ending: &ending };
     members.insert(0, Member::First(first));
     let tasks = members.into_iter().map(|member| move || member.run()).collect();
     outcome(on_threads(ending.quit(), tasks))
@@ -159,7 +159,6 @@ impl Helper<'_> {
 /// The thread that does the handshake.
 struct First<'a> {
     order: &'a Order<'a>,
-    endpoint: &'a Endpoint,
     target: Option<Target>,
     spread: &'a Spread<'a>,
     turn: Turn<'a>,
@@ -170,7 +169,7 @@ struct First<'a> {
 impl First<'_> {
     /// `None` if another thread has failed and says why.
     fn run(self) -> Result<Option<Report>, Failure> {
-        let Self { order, endpoint, target, spread, turn, others, ending } = self;
+        let Self { order, target, spread, turn, others, ending } = self;
         let job = &Job::new(order)?;
         let queue = match turn.take(job)? {
             Source::Queue(queue) => Some(queue),
@@ -185,7 +184,7 @@ impl First<'_> {
             queues: spread.queues,
         });
         let offer = Offer { sends: false, length: None, sparse: false };
-        let (sockets, peer) = reach(job, endpoint, &offer, steering.as_ref())?;
+        let Reached { connections: sockets, peer, .. } = reach(job, &offer, steering.as_ref())?;
         let length = peer.and_then(|peer| peer.length);
         job.order.set_length(length);
         let output = Output::open(order, target)?;
@@ -222,19 +221,9 @@ impl First<'_> {
         let receiving = ShareReceiver::begin(job, &intake, own, queue);
         let mut receiving = receiving.map_err(|failure| ending.fail(failure))?;
         let received = receiving.run(ending).and_then(|()| intake.check());
-        let (holes, attributes) = (intake.holes(), intake.attributes());
+        let holes = intake.holes();
         let ended = received.and_then(|(bytes, checksum)| {
-            if let Output::File(destination) = output {
-                let (preserved, sync) = (attributes.map(Preserved::told), order.args.sync);
-                let commit = move || destination.commit(bytes, preserved, sync);
-                let hears_work = peer.is_some_and(|peer| peer.hears_work);
-                saying(commit, || {
-                    if hears_work {
-                        // What it does not hear it does not need.
-                        let _ = job.for_at_most(LINGER, tell(&sockets, &Frame::AtWork, ANSWERING));
-                    }
-                })?;
-            }
+            put_in_place(job, output, &intake, peer.as_ref(), &sockets, bytes)?;
             Ok((bytes, checksum))
         });
         let (bytes, checksum) = match ended {
@@ -247,24 +236,53 @@ impl First<'_> {
             }
         };
         if !order.args.raw {
-            let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
-            // The file stays in place, whether or not the sender hears of it.
-            let connections: Vec<_> = sockets.iter().collect();
-            let telling = tell(&sockets, &answer, ANSWERING);
-            if let Err(failure) = job.until_cut_off(&connections, telling) {
-                let why = failure.line().unwrap_or_default();
-                job.order.note(format!("the sender may take it for failed: {why}"));
-            }
+            confirm(job, &sockets, bytes, checksum);
         }
         let verified = checksum.map(|_| match order.args.raw {
             true => "compare it yourself: --raw tells nothing of the sender's",
-            false => "the same on both sides, of what was sent and what arrived in memory",
+            false => SAME,
         });
         let (parts, nic) = intake.take_parts();
         let hops = hops(&parts, nic.as_ref(), &receiving.sink);
         let threads = parts.iter().map(|part| part.connections).collect();
         let done = Transferred { bytes, holes, streams, checksum, verified, hops };
         Ok(Some(Report { threads, nic, ..Report::new(order, &clock, done) }))
+    }
+}
+
+/// Gives the file its name, and says meanwhile that this side is at work, to a peer that hears it.
+///
+/// # Errors
+///
+/// Those of [`Destination::commit`](crate::destination::Destination::commit).
+pub(crate) fn put_in_place(
+    job: &Job<'_>,
+    output: Output,
+    intake: &Intake<'_>,
+    peer: Option<&Hello>,
+    sockets: &[Socket],
+    bytes: u64,
+) -> Result<(), Failure> {
+    let Output::File(destination) = output else { return Ok(()) };
+    let (preserved, sync) = (intake.attributes().map(Preserved::told), job.order.args.sync);
+    let commit = move || destination.commit(bytes, preserved, sync);
+    let hears_work = peer.is_some_and(|peer| peer.hears_work);
+    saying(commit, || {
+        if hears_work {
+            // What it does not hear it does not need.
+            let _ = job.for_at_most(LINGER, tell(sockets, &Frame::AtWork, ANSWERING));
+        }
+    })
+    .map(drop)
+}
+
+/// Tells the sender that everything is in place. It stays there, whether or not the sender hears of it.
+pub(crate) fn confirm(job: &Job<'_>, sockets: &[Socket], bytes: u64, checksum: Option<u64>) {
+    let answer = Frame::Answer { bytes, outcome: Ok(checksum) };
+    let connections: Vec<_> = sockets.iter().collect();
+    if let Err(failure) = job.until_cut_off(&connections, tell(sockets, &answer, ANSWERING)) {
+        let why = failure.line().unwrap_or_default();
+        job.order.note(format!("the sender may take it for failed: {why}"));
     }
 }
 

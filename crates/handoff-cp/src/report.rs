@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use handoff::Tally;
+use handoff::tls::TlsSession;
 use handoff_command::clock::Clock;
 use handoff_command::output;
 use handoff_net::arrived::Arrived;
@@ -43,10 +44,31 @@ pub(crate) struct Report {
     /// What the checksum was compared with, in words; `null` if with nothing.
     pub(crate) verified: Option<&'static str>,
     pub(crate) hops: Vec<Hop>,
+    /// Who ciphered the connections; `null` in the clear.
+    pub(crate) tls: Option<Ciphered>,
     /// For the queues that were received from; `null` without --nic.
     pub(crate) nic: Option<Arrived>,
     /// Deviations from what was asked, one a line.
     pub(crate) notes: Vec<String>,
+}
+
+/// The part of a report about TLS; its fields are those of `--json`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Ciphered {
+    /// `kernel-tls` or `user-tls`.
+    pub(crate) engine: &'static str,
+    pub(crate) reason: String,
+    pub(crate) suite: String,
+}
+
+impl Ciphered {
+    pub(crate) fn by(session: &TlsSession) -> Self {
+        Self {
+            engine: session.engine.name(),
+            reason: session.reason.clone(),
+            suite: format!("{:?}", session.suite.suite()),
+        }
+    }
 }
 
 /// The result of a transfer, in any direction.
@@ -77,6 +99,7 @@ impl Report {
             checksum: done.checksum.map(hexadecimal),
             verified: done.verified,
             hops: done.hops,
+            tls: None,
             nic: None,
             notes: order.notes(),
         }
@@ -97,6 +120,7 @@ impl Report {
             let amounts: Vec<String> = [
                 (hop.tally.zero_copy, "zero-copy"),
                 (hop.tally.copied, "copied"),
+                (hop.tally.ciphered, "ciphered"),
                 (hop.tally.unknown, "unknown"),
             ]
             .iter()
@@ -106,6 +130,10 @@ impl Report {
             let amounts = if amounts.is_empty() { "nothing".into() } else { amounts.join(", ") };
             let way = format!("{} -> {}", hop.from, hop.to);
             let _ = writeln!(text, "  {way:17} {:18} {amounts} ({})", hop.engine, hop.reason);
+        }
+        if let Some(tls) = &self.tls {
+            let who = if tls.engine == "kernel-tls" { "the kernel" } else { "this process" };
+            let _ = writeln!(text, "  {}: {who} ciphers", tls.suite);
         }
         if let Some(nic) = &self.nic {
             text.push_str(&nic.text());
@@ -132,7 +160,7 @@ mod tests {
             to: "socket",
             engine: "copy".into(),
             reason: "asked for".into(),
-            tally: Tally { zero_copy: 3, copied: 4, ..Tally::default() },
+            tally: Tally { zero_copy: 3, copied: 4, ciphered: 5, ..Tally::default() },
         };
         let report = Report {
             source: "a".into(),
@@ -147,14 +175,24 @@ mod tests {
             checksum: Some(hexadecimal(255)),
             verified: Some("the same on both sides"),
             hops: vec![hop],
+            tls: Some(Ciphered {
+                engine: "user-tls",
+                reason: "asked for".into(),
+                suite: "TLS13_AES_128_GCM_SHA256".into(),
+            }),
             nic: None,
             notes: Vec::new(),
         };
         let text = report.text();
-        assert!(text.contains("3 zero-copy, 4 copied (asked for)"), "{text}");
+        assert!(text.contains("3 zero-copy, 4 copied, 5 ciphered (asked for)"), "{text}");
         assert!(text.contains("00000000000000ff: the same on both sides"), "{text}");
+        assert!(text.contains("AES_128_GCM_SHA256: this process ciphers\n"), "{text}");
         let json = serde_json::to_value(&report).unwrap();
-        assert_eq!(json["hops"][0]["copied"], 4);
+        assert_eq!(
+            (&json["hops"][0]["copied"], &json["hops"][0]["ciphered"]),
+            (&4.into(), &5.into())
+        );
+        assert_eq!(json["tls"]["engine"], "user-tls");
         assert_eq!(json["checksum"], "00000000000000ff");
     }
 }

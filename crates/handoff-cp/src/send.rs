@@ -13,23 +13,25 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use handoff::{Receiver, Region, Socket};
+use handoff::tls::TlsSession;
+use handoff::{Region, Socket};
 use handoff_command::Failure;
 use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
-use handoff_net::address::Endpoint;
 use socket2::SockRef;
 
 use crate::answer::{self, Answer};
 use crate::args::Lend;
 use crate::copier::{Copier, SENDING};
+use crate::ear::{self, Ear};
+use crate::handshake::Reached;
 use crate::inlet::Inlet;
 use crate::job::Job;
 use crate::kept::Preserved;
 use crate::origin::Origin;
 use crate::outlet::{Outlet, Stream};
 use crate::reach::{Offer, reach};
-use crate::report::{Report, Transferred};
+use crate::report::{Ciphered, Report, Transferred};
 use crate::tell::tell;
 use crate::wire::{Attributes, Decoder, Frame};
 
@@ -39,19 +41,18 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How often to ask the kernel whether the bytes of a bare stream have arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Bytes of a piece of the receiver's answer.
-const ANSWER_CHUNK: usize = 4096;
-
 /// Connections after the hellos, and what both sides agree on.
 struct Agreed {
     connections: Vec<Socket>,
+    /// Who ciphers them, if that is done.
+    session: Option<TlsSession>,
     /// One side wants the checksum.
     verify: bool,
     /// Metadata of the source for the copy to keep.
     attributes: Option<Attributes>,
 }
 
-/// Reaches the receiver at `endpoint`, and sends all of the source, which has `preserved` beside its bytes.
+/// Reaches the receiver, and sends all of the source, which has `preserved` beside its bytes.
 ///
 /// # Errors
 ///
@@ -60,24 +61,26 @@ pub(crate) fn send(
     job: &Job<'_>,
     origin: Origin,
     preserved: Option<Preserved>,
-    endpoint: &Endpoint,
 ) -> Result<Report, Failure> {
     let args = job.order.args;
     let sparse = !args.raw && origin.extents()?.is_some_and(|it| it.is_sparse());
     let offer = Offer { sends: true, length: origin.len(), sparse };
-    let (connections, peer) = reach(job, endpoint, &offer, None)?;
+    if let Origin::File { .. } = origin {
+        job.order.can_begin_anew();
+    }
+    let Reached { connections, peer, session } = reach(job, &offer, None)?;
     let verify = args.verify || peer.is_some_and(|peer| peer.verifies);
     if verify && args.lend == Lend::Always {
         job.order
             .note("read in spite of --lend always: the receiver asks for the checksum".to_owned());
     }
     let attributes = origin.attributes();
-    let inlet = Inlet::new(job, origin, !verify, !args.raw)?;
+    let inlet = Inlet::new(job, origin, !verify && session.is_none(), !args.raw)?;
     let attributes = attributes.filter(|_| args.preserve && peer.is_some_and(|it| it.preserves));
     if attributes.is_some() && preserved.is_some_and(|it| it.has_extended()) {
         job.order.note("the ACL and extended attributes of SRC are not sent".to_owned());
     }
-    send_all(job, inlet, Agreed { connections, verify, attributes })
+    send_all(job, inlet, Agreed { connections, session, verify, attributes })
 }
 
 /// Sends all of `inlet`.
@@ -88,15 +91,16 @@ pub(crate) fn send(
 fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failure> {
     let clock = Clock::start();
     let raw = job.order.args.raw;
-    let pool = Region::anonymous(agreed.connections.len() * ANSWER_CHUNK * 2)
-        .and_then(|region| job.driver.pool(region, ANSWER_CHUNK))
+    let session = agreed.session.as_ref();
+    let pool = Region::anonymous(agreed.connections.len() * ear::CHUNK * 2)
+        .and_then(|region| job.driver.pool(region, ear::CHUNK))
         .failed("setting memory aside")?;
     let mut streams = Vec::new();
-    let mut receivers = Vec::new();
     for socket in agreed.connections {
-        job.set_engine(&socket)?;
-        receivers.push(socket.receive(&pool).failed("receiving")?);
-        streams.push(Stream::new(socket));
+        if session.is_none() {
+            job.set_engine(&socket)?;
+        }
+        streams.push(Stream::new(socket, session.is_some()));
     }
     let memory = job.memory(streams.len())?;
     let outlet = Outlet::Sockets { streams, raw };
@@ -104,14 +108,16 @@ fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failu
         Copier::new(inlet, outlet, job.order.args.buffer, agreed.verify, &job.order.progress);
 
     let sockets: Vec<_> = copier.sockets().collect();
+    let ears = sockets.iter().map(|socket| Ear::new(socket, session.is_some(), &pool));
+    let mut ears = ears.collect::<Result<Vec<_>, _>>()?;
     let ended = job.until_cut_off(&sockets, async {
         let answered = pin!(async {
             // A connection closed with an unread answer is reset, which a relay in between takes for a
             // failure.
-            let mut answers = answers(&mut receivers, raw, || job.hear());
+            let mut answers = answers(&mut ears, raw, || job.hear());
             let mut confirmed = None;
             while let Some(answer) = answers.next().await {
-                confirmed = Some(answer.confirmed()?);
+                confirmed = Some(answer.confirmed().map_err(|failure| job.order.cut(failure))?);
             }
             confirmed.ok_or_else(|| Failure::failed("no connection to hear the receiver on"))
         });
@@ -143,7 +149,7 @@ fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failu
                 copier.sockets().for_each(Socket::abort);
                 return Err(failure);
             }
-            let failure = last_words(job, &mut receivers, failure);
+            let failure = last_words(job, &mut ears, failure);
             give_up(job, &copier, &failure);
             return Err(failure);
         }
@@ -155,35 +161,39 @@ fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failu
         None => checksum.map(|_| "compare it yourself: --raw tells the receiver nothing"),
         Some(answer) => answer::check(bytes, checksum, answer)?.then_some("the same on both sides"),
     };
-    let hops = vec![copier.hop_in(job, memory.registered), copier.hop_out(job, memory.registered)];
+    let hops = vec![
+        copier.hop_in(job, memory.registered),
+        copier.hop_out(job, session, memory.registered),
+    ];
+    for socket in sockets.iter().filter(|_| session.is_some()) {
+        // The receiver has answered, whether or not it sees a proper end.
+        let _ = socket.shutdown(Shutdown::Write);
+    }
     let (streams, holes) = (copier.streams().len(), copier.holes());
-    Ok(Report::new(
-        job.order,
-        &clock,
-        Transferred { bytes, holes, streams, checksum, verified, hops },
-    ))
+    let done = Transferred { bytes, holes, streams, checksum, verified, hops };
+    Ok(Report { tls: session.map(Ciphered::by), ..Report::new(job.order, &clock, done) })
 }
 
 /// The answer on each connection, the first to come first; `at_work` hears what comes before.
 fn answers(
-    receivers: &mut [Receiver],
+    ears: &mut [Ear<'_>],
     raw: bool,
     at_work: impl Fn() + Copy,
 ) -> FuturesUnordered<impl Future<Output = Answer>> {
-    receivers.iter_mut().map(|receiver| answer_of(receiver, raw, at_work)).collect()
+    ears.iter_mut().map(|ear| answer_of(ear, raw, at_work)).collect()
 }
 
-async fn answer_of(receiver: &mut Receiver, raw: bool, at_work: impl Fn()) -> Answer {
+async fn answer_of(ear: &mut Ear<'_>, raw: bool, at_work: impl Fn()) -> Answer {
     let mut decoder = Decoder::new();
     loop {
-        match receiver.next_span().await {
-            Some(Ok(_)) if raw => {}
-            Some(Ok(span)) => {
-                if let Some(answer) = answer::read(&mut decoder, &span) {
-                    return answer;
-                }
-                at_work();
-            }
+        let heard = ear.next(|said| match raw {
+            true => None,
+            false => answer::read(&mut decoder, said),
+        });
+        match heard.await {
+            Some(Ok(Some(answer))) => return answer,
+            Some(Ok(None)) if raw => {}
+            Some(Ok(None)) => at_work(),
             Some(Err(error)) => return Answer::Gone(error.to_string()),
             // A receiver of bare bytes may end its own direction at any time.
             None if raw => std::future::pending().await,
@@ -193,13 +203,14 @@ async fn answer_of(receiver: &mut Receiver, raw: bool, at_work: impl Fn()) -> An
 }
 
 /// The receiver's own reason if it still comes; that it has left, if it says none; else `failure`.
-fn last_words(job: &Job<'_>, receivers: &mut [Receiver], failure: Failure) -> Failure {
+fn last_words(job: &Job<'_>, ears: &mut [Ear<'_>], failure: Failure) -> Failure {
     let sending = match &failure {
         Failure::Failed(text) if text.starts_with(SENDING) => text.clone(),
         _ => return failure,
     };
+    let failure = job.order.cut(failure);
     let ended = job.for_at_most(LAST_WORDS, async {
-        let mut answers = answers(receivers, false, || ());
+        let mut answers = answers(ears, false, || ());
         let mut last = None;
         while let Some(answer) = answers.next().await {
             match answer {

@@ -19,9 +19,7 @@ pub(crate) fn of(args: &Args) -> Result<(Address, Address), Failure> {
         false => address(&args.destination)?,
     };
     let is_rds = |address: &Address| matches!(address, Address::Rds(_));
-    let is_peer = |address: &Address| {
-        matches!(address, Address::Connect(_) | Address::Listen(_)) || is_rds(address)
-    };
+    let is_peer = |address: &Address| address.endpoint().is_some() || is_rds(address);
     if is_peer(&source) && is_peer(&destination) {
         return Err(Failure::usage(
             "one of SRC and DST is a file or -, the other may be a connection",
@@ -35,7 +33,12 @@ pub(crate) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     if args.raw && !is_peer(&source) && !is_peer(&destination) {
         return Err(Failure::usage("--raw needs a connection as SRC or DST"));
     }
-    let listens = |address: &Address| matches!(address, Address::Listen(_));
+    let listens = Address::listens;
+    if source.is_tls() || destination.is_tls() {
+        refuse_by_tls(args)?;
+    } else if args.key_file.is_some() {
+        return Err(Failure::usage("--key-file needs tls:// or tls-listen:// as SRC or DST"));
+    }
     if !args.addresses.from().is_empty()
         && !listens(&source)
         && !listens(&destination)
@@ -94,6 +97,21 @@ pub(crate) fn of(args: &Args) -> Result<(Address, Address), Failure> {
         }
     }
     Ok((source, destination))
+}
+
+/// Options that a copy over TLS cannot use.
+fn refuse_by_tls(args: &Args) -> Result<(), Failure> {
+    let refused = [
+        (args.raw, "--raw: a KEY needs `handoff cp` at both ends"),
+        (args.nic.is_some(), "--nic: the card would deliver what is still ciphered"),
+        (args.threads.is_some(), "--threads: one thread deciphers all streams"),
+        (args.lend == Lend::Always, "--lend always: what is ciphered is read"),
+        (args.engine != EngineName::Auto, "--engine: the kernel ciphers where it can"),
+    ];
+    match refused.into_iter().find(|(given, _)| *given) {
+        Some((_, what)) => Err(Failure::usage(format!("with tls:// there is no {what}"))),
+        None => Ok(()),
+    }
 }
 
 /// Options that messages cannot use.

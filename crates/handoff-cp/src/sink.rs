@@ -156,6 +156,12 @@ enum To {
 /// Writes under way, oldest first.
 pub(crate) struct Writes<B: Payload>(pub(crate) VecDeque<Transfer<B>>);
 
+/// A part on its way to its place, or there.
+pub(crate) enum Put<B: Payload> {
+    Writing(Transfer<B>),
+    Written(B),
+}
+
 impl<B: Payload> Default for Writes<B> {
     fn default() -> Self {
         Self(VecDeque::new())
@@ -197,10 +203,10 @@ impl<'a> Sink<'a> {
     pub(crate) fn written<B>(
         &self,
         over: handoff::Result<handoff::Transferred<B>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<B, Failure> {
         match &self.to {
-            To::File { file, .. } => file.written(over).map(drop),
-            To::Stream { name, .. } => stream::written(over, name).map(drop),
+            To::File { file, .. } => file.written(over),
+            To::Stream { name, .. } => stream::written(over, name),
         }
     }
 
@@ -224,24 +230,34 @@ impl<'a> Sink<'a> {
         offset: u64,
         writes: &mut Writes<B>,
     ) -> Result<(), Failure> {
+        let Put::Writing(write) = self.begin(part, len, offset).await? else { return Ok(()) };
+        writes.0.push_back(write);
+        if writes.0.len() > WRITES
+            && let Some(oldest) = writes.0.pop_front()
+        {
+            self.written(oldest.await)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to put a part of a piece in its place; a stream has it afterwards.
+    pub(crate) async fn begin<B: Payload>(
+        &self,
+        part: B,
+        len: usize,
+        offset: u64,
+    ) -> Result<Put<B>, Failure> {
         self.intake.check_size(offset, len as u64)?;
-        match &self.to {
-            To::File { file, .. } => {
-                writes.0.push_back(file.write(part, len, offset)?);
-                if writes.0.len() > WRITES
-                    && let Some(oldest) = writes.0.pop_front()
-                {
-                    self.written(oldest.await)?;
-                }
-            }
+        let put = match &self.to {
+            To::File { file, .. } => Put::Writing(file.write(part, len, offset)?),
             To::Stream { file, written, .. } => {
                 in_order(written, offset, len as u64)?;
                 let write = file.write(part).failed("writing")?;
-                self.written(write.await)?;
+                Put::Written(self.written(write.await)?)
             }
-        }
+        };
         self.job.order.progress.inc(len as u64);
-        Ok(())
+        Ok(put)
     }
 
     /// Leaves a hole out of a file; writes its bytes to a stream or a device, unless the sender `has_left` meanwhile.

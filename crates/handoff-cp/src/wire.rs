@@ -343,6 +343,15 @@ impl Decoder {
         self.header.is_empty() && self.text.is_none() && self.payload.1 == 0
     }
 
+    /// How many bytes complete the header, the text or the payload that is under way, and whether it is payload.
+    pub fn wanted(&self) -> (usize, bool) {
+        match (self.payload.1, &self.text) {
+            (0, Some((_, len))) => (FRAME_LEN + len - self.header.len(), false),
+            (0, None) => (FRAME_LEN - self.header.len(), false),
+            (left, _) => (left as usize, true),
+        }
+    }
+
     /// Takes bytes from the front of `input`: returns how many, and what they are with those before. `None`
     /// if a frame is not complete yet; then all were taken.
     ///
@@ -433,8 +442,14 @@ mod tests {
         for ends in cuts.windows(2) {
             let mut piece = &stream[ends[0]..ends[1]];
             while !piece.is_empty() {
+                let (wanted, is_payload) = decoder.wanted();
                 let (taken, event) = decoder.next(piece)?;
                 assert!(taken > 0, "it goes forward");
+                assert_eq!(matches!(event, Some(Event::Payload { .. })), is_payload);
+                if taken <= wanted {
+                    let ends = matches!(event, Some(Event::Payload { last: true, .. }));
+                    assert_eq!(ends, is_payload && taken == wanted);
+                }
                 match event {
                     Some(Event::Frame(frame)) => frames.push(frame),
                     Some(Event::Payload { offset, .. }) => {

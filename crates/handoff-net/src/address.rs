@@ -26,6 +26,10 @@ pub enum Address {
     Connect(Endpoint),
     /// `tcp-listen://addr:port`: where to wait for the peer.
     Listen(Endpoint),
+    /// `tls://host:port`: a peer to connect to, ciphered.
+    ConnectTls(Endpoint),
+    /// `tls-listen://addr:port`: where to wait for the peer, ciphered.
+    ListenTls(Endpoint),
     /// `rds://host:port`: where reliable datagrams go, or are waited for.
     Rds(Endpoint),
 }
@@ -56,6 +60,8 @@ impl fmt::Display for Address {
             Self::Pipe => f.write_str("-"),
             Self::Connect(endpoint) => write!(f, "tcp://{endpoint}"),
             Self::Listen(endpoint) => write!(f, "tcp-listen://{endpoint}"),
+            Self::ConnectTls(endpoint) => write!(f, "tls://{endpoint}"),
+            Self::ListenTls(endpoint) => write!(f, "tls-listen://{endpoint}"),
             Self::Rds(endpoint) => write!(f, "rds://{endpoint}"),
         }
     }
@@ -67,6 +73,27 @@ impl fmt::Display for Address {
 pub struct AddressError(pub(crate) String);
 
 impl Address {
+    /// Where the peer of a connection is, or is waited for, in the clear or not.
+    pub fn endpoint(&self) -> Option<&Endpoint> {
+        match self {
+            Self::Connect(endpoint)
+            | Self::Listen(endpoint)
+            | Self::ConnectTls(endpoint)
+            | Self::ListenTls(endpoint) => Some(endpoint),
+            Self::File(_) | Self::Pipe | Self::Rds(_) => None,
+        }
+    }
+
+    /// Whether it waits for the peer of a connection.
+    pub fn listens(&self) -> bool {
+        matches!(self, Self::Listen(_) | Self::ListenTls(_))
+    }
+
+    /// Whether its bytes are ciphered on their way.
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::ConnectTls(_) | Self::ListenTls(_))
+    }
+
     /// Takes an argument of the command line apart.
     ///
     /// # Errors
@@ -87,10 +114,12 @@ impl Address {
         match scheme {
             b"tcp" => Endpoint::parse(rest, &shown, false).map(Self::Connect),
             b"tcp-listen" => Endpoint::parse(rest, &shown, true).map(Self::Listen),
+            b"tls" => Endpoint::parse(rest, &shown, false).map(Self::ConnectTls),
+            b"tls-listen" => Endpoint::parse(rest, &shown, true).map(Self::ListenTls),
             b"rds" => Endpoint::parse(rest, &shown, false).map(Self::Rds),
             _ => Err(AddressError(format!(
-                "\"{shown}\" has an unknown scheme: there are tcp://, tcp-listen:// and rds://, and a file of this name \
-                 is ./{shown}"
+                "\"{shown}\" has an unknown scheme: there are tls://, tls-listen://, tcp://, tcp-listen:// and rds://, \
+                 and a file of this name is ./{shown}"
             ))),
         }
     }
@@ -251,8 +280,8 @@ mod tests {
     proptest! {
         #[test]
         fn never_panics_and_says_what_it_took(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-            if let Ok(address @ (Address::Connect(_) | Address::Listen(_))) =
-                Address::parse(OsStr::from_bytes(&bytes))
+            if let Ok(address) = Address::parse(OsStr::from_bytes(&bytes))
+                && address.endpoint().is_some()
             {
                 prop_assert_eq!(parse(&address.to_string()), Ok(address));
             }
@@ -262,11 +291,12 @@ mod tests {
         fn endpoints_come_back(
             host in "[a-z0-9][a-z0-9.-]{0,40}|\\[[0-9a-f]{1,4}::[0-9a-f]{1,4}(%[a-z0-9]{1,10})?\\]",
             port in 1u16..,
-            listens: bool,
+            scheme in prop::sample::select(vec!["tcp", "tcp-listen", "tls", "tls-listen"]),
         ) {
-            let scheme = if listens { "tcp-listen" } else { "tcp" };
             let text = format!("{scheme}://{host}:{port}");
             let address = parse(&text).unwrap();
+            prop_assert_eq!(address.listens(), scheme.ends_with("-listen"));
+            prop_assert_eq!(address.is_tls(), scheme.starts_with("tls"));
             prop_assert_eq!(address.to_string(), text);
         }
     }

@@ -280,6 +280,15 @@ impl Listener {
         Ok(Self { socket, allow_list: AllowList::new(from), passed: true })
     }
 
+    /// The same for a later wait, if systemd has passed the socket; it stays open meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// When there is no descriptor for it.
+    pub fn passed_again(&self) -> Result<Option<Self>, Failure> {
+        self.passed.then(|| self.beside()).transpose()
+    }
+
     /// Listens once more at the same address, for another thread: the kernel spreads connections over both. A
     /// socket of systemd's is shared instead, as only its user may listen there.
     ///

@@ -14,6 +14,7 @@ mod replaced;
 mod rings;
 mod session;
 mod sparse;
+mod tls;
 
 mod native {
     mod crowd;

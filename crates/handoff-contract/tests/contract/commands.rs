@@ -8,7 +8,7 @@ use syn::{Expr, Field, Fields, Item, LitStr};
 /// Where a command's JSON comes from: the page's section, the source, and the structures in it.
 const PRINTED: [(&str, &str, &[&str]); 14] = [
     ("doctor", "crates/handoff-probe/src/mechanism.rs", &["Mechanism"]),
-    ("cp", "crates/handoff-cp/src/report.rs", &["Report", "Hop"]),
+    ("cp", "crates/handoff-cp/src/report.rs", &["Report", "Ciphered", "Hop"]),
     ("cp", "crates/handoff-net/src/arrived.rs", &["Arrived"]),
     ("cp", "crates/handoff-command/src/growth.rs", &["Growth"]),
     ("relay", "crates/handoff-cli/src/relay/report.rs", &["Report"]),

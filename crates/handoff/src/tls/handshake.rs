@@ -107,8 +107,8 @@ async fn shake_hands(socket: &Socket, keys: &mut UserKeys) -> Result<()> {
                 };
             }
             Err(error) => {
-                // What the peer is told about it.
-                while let Ok(Step::Go) = step(keys, &mut incoming, &mut outgoing) {}
+                // What the peer is told about it: rustls gives that first, and must not see again what it has refused.
+                let _ = step(keys, &mut incoming, &mut outgoing);
                 let _ = send(socket, &mut outgoing).await;
                 return Err(error);
             }

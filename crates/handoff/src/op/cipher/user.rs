@@ -182,7 +182,6 @@ impl UserCipher {
             Err(stop) => {
                 if matches!(stop, Stop::Failed(_)) {
                     // It tells the peer why, if there is room for that.
-                    let _ = self.go_on(None);
                     let _ = self.flush(socket);
                 }
                 fail(stop, &mut self.failure)
@@ -196,10 +195,12 @@ impl UserCipher {
         while self.plain_left().is_empty() && !self.closed {
             self.plain.clear();
             self.plain_taken = 0;
-            self.go_on(None)?;
+            let gone_on = self.go_on(None);
+            // What came before a record that was changed is given out before the error.
             if !self.plain.is_empty() || self.closed {
                 break;
             }
+            gone_on?;
             // What the peer makes us answer, and does not take.
             if self.sealed.len() - self.taken > 2 * AT_ONCE {
                 return Err(Stop::Failed(
@@ -241,9 +242,34 @@ impl UserCipher {
         }
     }
 
-    /// Takes the bytes out of the records that are there; then writes a record, if asked to. rustls remembers places in
-    /// what has come, so it sees all of that each time.
-    fn go_on(&mut self, mut write: Option<Write<'_>>) -> Result<(), Stop> {
+    /// Takes the bytes out of the records that are there; then writes a record, if asked to. After an error nothing more
+    /// is taken or written: what follows a record that was changed is of no use.
+    fn go_on(&mut self, write: Option<Write<'_>>) -> Result<(), Stop> {
+        if let Some(reason) = &self.failure {
+            return Err(Stop::Failed(reason.clone()));
+        }
+        let done = self.process(write);
+        if let Err(Stop::Failed(reason)) = &done {
+            self.failure = Some(reason.clone());
+            self.alert()?;
+        }
+        done
+    }
+
+    /// What tells the peer of an error. rustls gives it before it looks at records, and only once: it must not see again
+    /// what it has refused.
+    fn alert(&mut self) -> Result<(), Stop> {
+        let Self { keys, incoming, sealed, .. } = self;
+        either!(keys, incoming, |status| match status.state {
+            Ok(ConnectionState::EncodeTlsData(mut encodes)) => {
+                append(sealed, 0, |room| encodes.encode(room))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// rustls remembers places in what has come, so it sees all of that each time.
+    fn process(&mut self, mut write: Option<Write<'_>>) -> Result<(), Stop> {
         loop {
             let Self { keys, incoming, plain, sealed, closed, .. } = self;
             let (used, done) = either!(keys, incoming, |status| {

@@ -134,3 +134,78 @@ fn a_unix_socket_passes_nothing_beside_tls() {
     let receiving = far.receive_message(Buffer::from(vec![0; 10]), 1);
     refused(receiving.map(drop).expect_err("ciphered bytes").error);
 }
+
+/// A peer that shakes hands properly, and then sends a record that nobody has sealed.
+#[test]
+fn in_user_space_a_record_that_is_not_what_its_sender_ciphered_ends_the_connection() {
+    for side in [Side::Client, Side::Server] {
+        let driver = Driver::new().expect("a driver");
+        let identity = Identity::new();
+        let (near, far) = tcp("127.0.0.1");
+        let (client, server) = (identity.client(BOTH), identity.server(BOTH));
+        let peer = thread::spawn(move || {
+            let mut far = far;
+            match side {
+                Side::Client => {
+                    let mut keys = rustls::ServerConnection::new(server.into()).unwrap();
+                    keys.complete_io(&mut far).unwrap();
+                }
+                Side::Server => {
+                    let mut keys =
+                        rustls::ClientConnection::new(client.into(), localhost()).unwrap();
+                    keys.complete_io(&mut far).unwrap();
+                }
+            }
+            let changed = [&[23, 3, 3, 0, 40][..], &[7; 40]].concat();
+            far.write_all(&[&changed[..], &changed].concat()).unwrap();
+            let mut told = Vec::new();
+            far.read_to_end(&mut told).unwrap_or_default();
+            told
+        });
+        let socket = driver.socket(near).unwrap();
+        let ended = driver.block_on(async {
+            let made = match side {
+                Side::Client => {
+                    identity.connector(Ciphering::User).connect(socket, localhost()).await
+                }
+                Side::Server => identity.acceptor(Ciphering::User).accept(socket).await,
+            };
+            let (socket, _) = made?;
+            let receive = async || {
+                let into = Buffer::from(vec![0; 10]);
+                socket.receive_into(into).expect("accepted").await?.result
+            };
+            for _ in 0..2 {
+                let error = receive().await.expect_err("it was changed");
+                assert!(matches!(error, Error::Tls { .. }), "{error}");
+            }
+            let sending = socket.send(Buffer::from(vec![1])).expect("accepted");
+            assert!(sending.await?.sent.is_err(), "nothing follows");
+            Ok::<_, Error>(())
+        });
+        ended.expect("driven").expect("a handshake");
+        assert!(!peer.join().expect("ends").is_empty(), "it is told");
+    }
+}
+
+/// The same in the midst of a handshake.
+#[test]
+fn a_record_that_is_changed_ends_the_handshake() {
+    let driver = Driver::new().expect("a driver");
+    let identity = Identity::new();
+    let (near, mut far) = tcp("127.0.0.1");
+    let client = identity.client(&[&rustls::version::TLS13]);
+    let peer = thread::spawn(move || {
+        let mut keys = rustls::ClientConnection::new(client.into(), localhost()).unwrap();
+        keys.write_tls(&mut far).unwrap();
+        // The listener has answered, and waits for what is sealed.
+        far.read_exact(&mut [0; 5]).unwrap();
+        far.write_all(&[&[23, 3, 3, 0, 40][..], &[7; 40]].concat()).unwrap();
+        let _ = far.read_to_end(&mut Vec::new());
+    });
+    let socket = driver.socket(near).unwrap();
+    let made = driver.block_on(identity.acceptor(Ciphering::User).accept(socket)).unwrap();
+    let error = made.map(drop).expect_err("no handshake");
+    assert!(matches!(error, Error::Tls { .. }), "{error}");
+    peer.join().expect("ends");
+}
