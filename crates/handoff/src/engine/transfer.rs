@@ -39,7 +39,9 @@ fn entry(op: &TransferOp, layout: &mut Layout, ring: &Ring) -> squeue::Entry {
     if let Some(loan) = op.left_in_pieces() {
         return vector(op, loan, layout, ring);
     }
-    let (AddressRange { start, len, slot }, offset) = op.left(Some(ring.id));
+    // The kernel takes an atomic write by its address only (`generic_atomic_write_valid`, 7.2).
+    let registered = Some(ring.id).filter(|_| !op.flags.is_atomic());
+    let (AddressRange { start, len, slot }, offset) = op.left(registered);
     // -1 means the file's own position.
     let offset = offset.unwrap_or(u64::MAX);
     let (len, flags) = (len as u32, op.flags.bits());

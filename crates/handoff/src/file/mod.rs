@@ -26,7 +26,7 @@ use self::open_options::OpenOptions;
 use self::rw_flags::RwFlags;
 use crate::error::{Error, Result};
 use crate::op::loan::{Lendable, Payload, PayloadMut, Refused};
-use crate::op::{Attached, Direction, MAX_PIECES};
+use crate::op::{Attached, Direction};
 use crate::reactor::Reactor;
 use crate::ring::{Endpoint, FileKind, MAX_REQUEST};
 use crate::transfer::{Readiness, Transfer};
@@ -168,8 +168,8 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As `write_at`; [`Error::Invalid`] for an [atomic](RwFlags::ATOMIC) write that one request cannot take: of more than
-    /// 1,024 pieces, or 1 GiB.
+    /// As `write_at`; [`Error::Invalid`] for an [atomic](RwFlags::ATOMIC) write that one request cannot take: of several
+    /// pieces, or more than 1 GiB.
     pub fn write_at_with<B: Payload>(
         &self,
         buffer: B,
@@ -178,9 +178,10 @@ impl File {
     ) -> Result<Transfer<B>, Refused<B>> {
         if flags.is_atomic() {
             let extent = buffer.extent();
-            if extent.pieces > MAX_PIECES || extent.bytes > MAX_REQUEST {
-                let error =
-                    Error::Invalid("an atomic write is one request: lend less, or fewer pieces");
+            if extent.pieces > 1 || extent.bytes > MAX_REQUEST {
+                let error = Error::Invalid(
+                    "an atomic write is one request of one piece of memory: lend less",
+                );
                 return Err(Refused { buffer, error });
             }
         }
@@ -239,9 +240,9 @@ impl File {
             let error = Error::Invalid("an offset in a file is below 2^63");
             return Err(Refused { buffer, error });
         }
-        if flags.polls() && buffer.extent().home.is_some() {
+        if (flags.polls() || flags.is_atomic()) && buffer.extent().home.is_some() {
             let error = Error::Invalid(
-                "a lease is the ring's, and a polled read or write is a call: leave out RwFlags::HIPRI",
+                "a lease has no address, which the kernel wants for RwFlags::HIPRI and ATOMIC: leave them out",
             );
             return Err(Refused { buffer, error });
         }

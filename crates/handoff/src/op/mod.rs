@@ -35,7 +35,7 @@ pub(crate) use ancillary::Beside;
 pub(crate) use file_call::{ASKED, Answer, FileCall, FileCallOp, How, Name, Rest};
 pub(crate) use flow::Flow;
 pub(crate) use get::{GetOp, GetState};
-pub(crate) use layout::{Layout, MAX_PIECES};
+pub(crate) use layout::Layout;
 pub use lender::SendStats;
 pub(crate) use lender::{Account, Kept, Lender};
 pub(crate) use lent::{BackTo, Claim};
