@@ -58,10 +58,11 @@ const ALIKE_IN_OLD_KERNELS: [&str; 9] = [
 
 /// Of the programs of kernels, those that use what the newest kernel has and this machine's may lack: receiving into
 /// registered memory, virtio-net, netem. The others run there among the long forms.
-const OF_NEW_KERNELS: [&str; 9] = [
+const OF_NEW_KERNELS: [&str; 10] = [
     "allocations",
     "handoff_testbed::topology",
     "kernels",
+    "library::files",
     "library::receive_into",
     "library::registration",
     "library::send",
