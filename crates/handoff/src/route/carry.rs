@@ -19,7 +19,7 @@ impl Route {
         // A piece for which the driver had no room.
         let mut kept = None;
         let mut pause: Option<Sleep> = None;
-        let most = self.sink.most();
+        let most = if self.sink.takes_one_at_a_time() { 1 } else { PIECES };
         let driver = &self.driver;
         let taken = &mut self.taken;
         let supply = Counting { what: supply, count: |supply| *taken += supply.taken() };

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use rustix::fs::{OFlags, fcntl_getfl};
 
-use super::PIECES;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::lease::Intake;
@@ -119,13 +118,9 @@ impl RouteSink {
         matches!(self, Self::Socket(socket) if socket.shared.is_ciphered())
     }
 
-    /// The most pieces on their way at once.
-    pub(super) fn most(&self) -> usize {
-        match self {
-            Self::Socket(_) | Self::File(..) => PIECES,
-            // Writes under way may overtake each other.
-            Self::Pipe(_) => 1,
-        }
+    /// Whether pieces could overtake each other on their way.
+    pub(super) fn takes_one_at_a_time(&self) -> bool {
+        matches!(self, Self::Pipe(_))
     }
 
     /// Pieces are written at their places, in any order; on a stream nothing overtakes a lane.
