@@ -11,6 +11,7 @@ pub mod dma_buf;
 pub mod ethtool;
 pub mod getbuf;
 pub mod hangup;
+pub mod inherited;
 pub mod kernel_module;
 pub mod ktls;
 pub mod netdev;

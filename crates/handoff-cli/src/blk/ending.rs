@@ -277,6 +277,13 @@ fn start(id: u32, writes: bool) -> Result<Child, Failure> {
     }
     // A signal to a terminal's programs does not reach it. Whoever reads what this process says need not wait for it.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // SAFETY: between fork and exec only close_range, which is safe there.
+    unsafe {
+        command.pre_exec(|| {
+            handoff_sys::inherited::keep_from_programs();
+            Ok(())
+        });
+    }
     command
         .spawn()
         .map_err(|error| Failure::failed(format!("a process cannot be started: {error}")))

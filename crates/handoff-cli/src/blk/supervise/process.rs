@@ -17,14 +17,15 @@ use super::task::{Answer, NoServer, Task};
 use crate::blk::{ending, starting};
 
 /// Starts a supervisor that outlives this process, and returns the device's number. Until it serves, it ends when this
-/// process is asked to end.
+/// process is asked to end. It has nothing open that this process was given.
 pub(in crate::blk) fn detach(task: &Task, context: &Context) -> Result<u32, Failure> {
     let mut command = process("supervise", task)?;
     command.stderr(Stdio::null()).current_dir("/");
-    // SAFETY: between fork and exec only setsid and sigaction, which are safe there.
+    // SAFETY: between fork and exec only setsid, close_range and sigaction, which are safe there.
     unsafe {
         command.pre_exec(|| {
             rustix::process::setsid()?;
+            handoff_sys::inherited::keep_from_programs();
             // The signals for a session's end do not concern it either.
             handoff_sys::hangup::ignore()
         });

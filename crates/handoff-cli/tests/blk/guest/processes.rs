@@ -61,6 +61,26 @@ fn the_processes_of_a_device_do_not_wait_for_themselves_when_memory_is_short() {
     nothing_is_left();
 }
 
+/// What the caller has open is not held by who outlives it: a device, a lock, the end of a pipe.
+#[test]
+fn the_processes_of_a_device_hold_nothing_that_their_caller_had_open() {
+    driver_or_skip!();
+    let files = Files::new(2, 8 << 20);
+    let path = Path::new(files.name(1)).canonicalize().expect("is there");
+    let held = fs::File::open(&path).expect("opens");
+    rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::empty()).expect("is inherited");
+    let device = Added::new(&["loop", files.name(0)]);
+    let server = device.server(None);
+    for pid in [server, parent(server)] {
+        let all = fs::read_dir(format!("/proc/{pid}/fd")).expect("it lives");
+        let mut all = all.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        assert!(all.all(|file| file != path), "{pid}");
+    }
+    drop(held);
+    device.del();
+    nothing_is_left();
+}
+
 /// Both the supervisor and its server are among the terminal's programs, as the shell sees it.
 #[test]
 fn an_interrupt_by_the_terminal_removes_a_device_in_the_foreground() {
