@@ -14,9 +14,20 @@ export UBLK_LINZ_OPS=${UBLK_LINZ_OPS:-600} UBLK_TORTURE_DURATION=${UBLK_TORTURE_
 alone='TestUblkStructSizes|TestNewValidation|TestNewNilBackend|TestWorker.*|TestAlignedAlloc'
 # Those that compare data.
 data='TestPorcupine.*|TestTorture.*|TestRandomIOVerified'
-# Tests that a mirror cannot pass, with the reason.
+# Tests that no device of ours can pass, and that a mirror cannot, with the reasons.
+zeroes=TestBlkDiscardAndZeroOut
 hides='TestBackendWriteErrorPropagates TestBackendReadErrorPropagates TestChaosErrorsPropagateAsEIO TestChaosRecovery'
-small=TestSmallestDevice
+small='TestSmallestDevice TestRapidStateMachine'
+
+# leave_out REASON TEST...
+leave_out() {
+	local reason=$1
+	shift
+	for test in "$@"; do
+		echo "skip $kind $engine $test ($reason)"
+		skip+="|$test"
+	done
+}
 
 judge() {
 	local kind=${1#*:} engine=bpf tests=. skip=$alone test result name code
@@ -26,13 +37,15 @@ judge() {
 	case $kind in mirror*) HANDOFF_ADD+=' --create --chunk 4k' ;; esac
 	case $kind in *-killed | *-failing) HANDOFF_KILLS=2s tests="^($data)\$" ;; esac
 	case $kind in *-failing) HANDOFF_LEG_FAILS=3s ;; esac
+	case $kind in
+	*-*) ;;
+	*) leave_out "a discarded range reads as zeroes, so zeroes are written below" $zeroes ;;
+	esac
 	if [ "$kind" = mirror ]; then
-		for test in $hides; do
-			echo "skip $kind $engine $test (a mirror hides errors of a leg)"
-			skip+="|$test"
-		done
-		echo "skip $kind $engine $small (blocks of a mirror with records have 4 KiB)"
-		skip+="|$small"
+		# shellcheck disable=SC2086
+		leave_out "a mirror hides errors of a leg" $hides
+		# shellcheck disable=SC2086
+		leave_out "blocks of a mirror with records have 4 KiB" $small
 	fi
 	timeout --kill-after=5 600 ublk-go.test -test.v -test.timeout 500s -test.run "$tests" -test.skip "^($skip)\$" \
 		-rapid.checks=3 -rapid.steps=15 -rapid.nofailfile 2>&1 | tee "$out" |

@@ -3,7 +3,7 @@
 use std::io;
 
 use handoff_sys::sqe;
-use io_uring::{cqueue, opcode, squeue, types};
+use io_uring::{Probe, cqueue, opcode, squeue, types};
 
 use super::queues::Queues;
 
@@ -33,14 +33,16 @@ impl Features {
         let mut send = opcode::Send::new(nowhere, std::ptr::null(), 0).build();
         sqe::add_send_flags(&mut send, sqe::RECVSEND_FIXED_BUF);
         let vector = opcode::WritevFixed::new(nowhere, std::ptr::null(), 0, 0).build();
-        let truncate = opcode::Ftruncate::new(nowhere, 0).build();
+        // To try that would start a thread of the kernel's.
+        let mut known = Probe::new();
+        io.submitter().register_probe(&mut known)?;
         Ok(Self {
             reports_usage: Self::knows(io, &report.build())?,
             vectored_registered: Self::knows(io, &vectored.build())?,
             receives_registered: Self::knows(io, &receive)?,
             sends_registered: Self::knows(io, &send)?,
             writes_vectors_registered: Self::knows(io, &vector)?,
-            truncates: Self::knows(io, &truncate)?,
+            truncates: known.is_supported(opcode::Ftruncate::CODE),
         })
     }
 
