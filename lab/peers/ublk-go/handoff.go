@@ -216,6 +216,14 @@ func (d *Device) Close() error {
 	}
 	shown, _ := handoff("blk", "show", fmt.Sprint(above.id), "--json")
 	_, err := handoff("blk", "del", fmt.Sprint(above.id), "--json")
+	// Commands that other tests run may have inherited its node, as the tests open that without O_CLOEXEC.
+	for again := 0; err != nil && again < 100; again++ {
+		if testing.Verbose() {
+			fmt.Println(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		_, err = handoff("blk", "del", fmt.Sprint(above.id), "--json")
+	}
 	if failed := above.end(); err == nil {
 		err = failed
 	}
