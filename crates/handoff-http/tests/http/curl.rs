@@ -10,7 +10,7 @@ use handoff_http::{LentBody, Limits};
 use crate::serving::{RINGS, Serving, content};
 
 /// The answer to curl; `None` without curl.
-fn curl(arguments: &[&str]) -> Option<Vec<u8>> {
+pub(crate) fn curl(arguments: &[&str]) -> Option<Vec<u8>> {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--fail", "--max-time", "60", "--noproxy", "*"]);
     let output = command.args(arguments).output().ok()?;

@@ -172,14 +172,5 @@ pub(super) fn tell(core: &Core, op: &mut SendOp, result: i32) -> Next {
             errno => op.fail_with_last(errno),
         },
     }
-    match op.state {
-        SendState::Blocked => {
-            op.state = SendState::Going;
-            return Next::WaitForRoom;
-        }
-        SendState::Going | SendState::Ending(None) if op.done == op.total => op.succeed(),
-        SendState::Ending(_) => op.end_if_ending(),
-        _ => {}
-    }
-    Next::Progressed
+    if op.settle_or_wait() { Next::WaitForRoom } else { Next::Progressed }
 }

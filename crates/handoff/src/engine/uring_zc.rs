@@ -246,14 +246,8 @@ pub(super) fn tell(
     if op.in_kernel > 0 {
         return Next::Nothing;
     }
-    match op.state {
-        SendState::Blocked => {
-            op.state = SendState::Going;
-            return Next::WaitForRoom;
-        }
-        SendState::Going | SendState::Ending(None) if op.done == op.total => op.succeed(),
-        SendState::Ending(_) => op.end_if_ending(),
-        _ => {}
+    if op.settle_or_wait() {
+        return Next::WaitForRoom;
     }
     // A settled datagram blocks nobody.
     if !op.keeps_order() && op.is_settled() { next(op) } else { Next::Progressed }

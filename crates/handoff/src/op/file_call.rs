@@ -216,7 +216,7 @@ impl FileCallOp {
         let is_last = self.is_last;
         let again = match -result {
             libc::EINTR | ERESTARTSYS => true,
-            libc::EAGAIN => self.is_raced(),
+            libc::EAGAIN => self.try_again(),
             libc::ECANCELED => return Some(Err(Error::Canceled { done: 0 })),
             1.. => false,
             _ => self.goes_on(),
@@ -242,14 +242,15 @@ impl FileCallOp {
         }))
     }
 
-    /// Whether a path could not be followed because others renamed directories on it, and is followed again.
-    fn is_raced(&mut self) -> bool {
-        let is_raced = match self.call() {
+    /// Counts a path that could not be followed because others renamed directories on it; returns whether to follow it
+    /// again.
+    fn try_again(&mut self) -> bool {
+        let again = match self.call() {
             FileCall::Open(_, how) => how.resolve != 0 && self.tries > 0,
             _ => false,
         };
-        self.tries -= u8::from(is_raced);
-        is_raced
+        self.tries -= u8::from(again);
+        again
     }
 
     /// A part of a range is done; returns whether there is more.

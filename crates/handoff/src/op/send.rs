@@ -271,6 +271,21 @@ impl SendOp {
         }
     }
 
+    /// Goes on when no request of it is under way: it settles if it is over. Returns whether it waits for room.
+    #[inline(always)]
+    pub(crate) fn settle_or_wait(&mut self) -> bool {
+        match self.state {
+            SendState::Blocked => {
+                self.state = SendState::Going;
+                return true;
+            }
+            SendState::Going | SendState::Ending(None) if self.done == self.total => self.succeed(),
+            SendState::Ending(_) => self.end_if_ending(),
+            SendState::Going | SendState::Settled(_) | SendState::Told => {}
+        }
+        false
+    }
+
     /// The result, for its holder, who goes.
     pub(crate) fn tell(&mut self) -> Option<Result<usize>> {
         let SendState::Settled(result) = &mut self.state else { return None };
