@@ -88,6 +88,8 @@ grep -q 'socket -> memory .*zcrx' /tmp/received.txt
 title "The same by a KEY, ciphered by the kernel: handoff meter -- (handoff cp over TLS, at both ends)"
 # On most machines udev loads what the processor has for ciphers.
 modprobe -a aesni_intel tls
+# There the command tries what the kernel ciphers.
+ip -n far link set lo up
 cat > /tmp/keyed << 'END'
 rm /tmp/far/received
 ip netns exec far handoff cp --direct --verify --key-file /tmp/key \
