@@ -163,7 +163,7 @@ mod tests {
         let Ok(mut names) = Names::new() else { return };
         let sample = Sample {
             user: true,
-            address: functions_of_this_program_have_names as usize as u64 + 1,
+            address: (functions_of_this_program_have_names as fn() as usize + 1) as u64,
             process: std::process::id(),
             thread: 0,
         };

@@ -86,7 +86,7 @@ pub struct TlsArgs {
 
 fn parse_piece(text: &str) -> Result<u64, String> {
     let size = parse_size(text)?;
-    match size % 4_096 == 0 && testbed::LENGTH % size == 0 {
+    match size.is_multiple_of(4_096) && testbed::LENGTH.is_multiple_of(size) {
         true => Ok(size),
         false => Err(format!("a piece is 4k, 8k and so on, to {}", format_size(testbed::LENGTH))),
     }

@@ -170,6 +170,8 @@ impl Ours {
             let carried = carried.map_err(line)?;
             carried.result.map_err(line)?;
             self.tally += carried.given;
+            // What is read into memory first is copied twice.
+            self.tally.copied += carried.taken.copied;
         }
         Ok(())
     }

@@ -86,6 +86,11 @@ impl Operation {
         there.map_or(Who::User, |(who, _)| who)
     }
 
+    /// Whether handshakes are made while the clock runs.
+    fn makes_connections(self) -> bool {
+        matches!(self, Self::Serve | Self::Accept | Self::Connect)
+    }
+
     /// Whether the measured end is the one that accepts connections.
     fn accepts(self) -> bool {
         matches!(self, Self::Receive | Self::ReceiveFile | Self::Serve | Self::Accept)
@@ -219,6 +224,10 @@ impl<'a> Row<'a> {
             let works = Ours::new(near, used, pieces, &path, identity, ciphering)?;
             Ok(self.measured(Box::new(works), far, self.account()))
         };
+        if ciphering == Ciphering::Kernel && operation.makes_connections() {
+            // A kernel that cannot leaves the row out, and is no failure.
+            drop(established(Use::Ping)?);
+        }
         match operation {
             Operation::Send => established(Use::Send),
             Operation::SendFile => established(Use::SendFile),
