@@ -76,12 +76,14 @@ bench: setup workshop ## Print every table of figures that this machine can make
 	$(HANDOFF) bench rds
 	$(HANDOFF) bench block || [ $$? -eq 3 ] # 3: this machine's kernel has no ublk
 	$(HANDOFF) bench http || [ $$? -eq 3 ] # 3: wrk is not installed
+	$(HANDOFF) bench tls
 	$(HANDOFF) bench send --lab || [ $$? -eq 3 ] # 3: this machine cannot run the lab
 	$(HANDOFF) bench recv --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench splice --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench rds --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench block --lab || [ $$? -eq 3 ]
 	$(HANDOFF) bench http --lab || [ $$? -eq 3 ]
+	$(HANDOFF) bench tls --lab || [ $$? -eq 3 ]
 
 report: setup workshop ## Write these tables, and what this machine can do, as one page, handoff-report.html (as root)
 	$(HANDOFF) report --lab

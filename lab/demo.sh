@@ -85,6 +85,26 @@ ip netns exec far ethtool -S wire0 | awk '$1 == "dma_bytes:" { print "simulated 
 cmp /tmp/near/sent /tmp/far/received && sha256sum /tmp/near/sent /tmp/far/received
 grep -q 'socket -> memory .*zcrx' /tmp/received.txt
 
+title "The same by a KEY, ciphered by the kernel: handoff meter -- (handoff cp over TLS, at both ends)"
+# On most machines udev loads what the processor has for ciphers.
+modprobe -a aesni_intel tls
+# There the command tries what the kernel ciphers.
+ip -n far link set lo up
+cat > /tmp/keyed << 'END'
+rm /tmp/far/received
+ip netns exec far handoff cp --direct --verify --key-file /tmp/key \
+    tls-listen://10.99.0.2:9001 /tmp/far/received > /tmp/received.txt &
+until ip netns exec far ss -Hltn 'sport = 9001' | grep -q 9001; do sleep 0.1; done
+handoff cp --direct --key-file /tmp/key /tmp/near/sent tls://10.99.0.2:9001
+wait $!
+cat /tmp/received.txt
+END
+handoff meter -- sh -e /tmp/keyed | tee /tmp/keyed.txt
+# The ciphers of both ends are all that moves the payload: the kernel's own, and no copy beside it.
+if grep 'kernel-tls .* copied' /tmp/keyed.txt; then exit 1; fi
+test "$(grep -c 'kernel-tls .* ciphered' /tmp/keyed.txt)" -eq 2
+cmp /tmp/near/sent /tmp/far/received && sha256sum /tmp/near/sent /tmp/far/received
+
 title "The same through a relay on a third host, lent from the page cache and from a receive queue"
 modprobe getbuf
 ip netns add mid

@@ -11,6 +11,7 @@ use crate::{
     run::{self, Found},
     send::{self, SendArgs},
     splice::SpliceArgs,
+    tls::TlsArgs,
 };
 
 /// Measures handoff beside its baselines, on this machine
@@ -36,6 +37,8 @@ pub enum Bench {
     Block(Box<BlockArgs>),
     /// Serving files and bytes over HTTP, beside hyper and nginx
     Http(Box<HttpArgs>),
+    /// Ciphered connections: by the kernel's TLS and by rustls, beside socat, nginx and openssl
+    Tls(Box<TlsArgs>),
 }
 
 /// Runs one bench, and prints what it has found.
@@ -65,6 +68,7 @@ pub fn measure(args: &BenchArgs, context: &Context) -> Result<Found, Failure> {
         Bench::Rds(args) => rds::run(args, context),
         Bench::Block(args) => run::run(&**args, context),
         Bench::Http(args) => run::run(&**args, context),
+        Bench::Tls(args) => run::run(&**args, context),
     }
 }
 

@@ -14,7 +14,7 @@ pub use self::{
     config::Config,
     disagreement::{CopiedAt, Disagreement},
     latency::Latency,
-    row::Row,
+    row::{FunctionShare, Row},
 };
 pub(crate) use self::{
     config::PASS,
@@ -35,10 +35,13 @@ pub(crate) const SEND: &str = "send";
 /// The name of the bench that passes pages on. Its requests take a thousand instructions or two.
 pub(crate) const SPLICE: &str = "splice";
 
+/// The name of the bench of ciphered connections.
+pub(crate) const TLS: &str = "tls";
+
 /// One run of one bench.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which bench: `send`, `recv`, `splice`, `rds`, `block` or `http`.
+    /// Which bench: `send`, `recv`, `splice`, `rds`, `block`, `http` or `tls`.
     pub bench: String,
     /// The version of handoff.
     pub version: String,

@@ -137,7 +137,7 @@ fn figures(report: &Report) -> Vec<Column> {
     let streams = report.bench == RECV && report.rows.iter().all(|row| row.config.bytes.is_none());
     let told_of = |title: &str| if title.ends_with("GiB") { sized } else { !streams };
     columns.extend(costs.into_iter().filter(|(title, _)| told_of(title)));
-    let others: [(bool, Column); 19] = [
+    let others: [(bool, Column); 22] = [
         (
             served && !counted,
             ("CPU us", |row| show(row.cpu_ns_per_op, |ns| format!("{:.1}", ns / 1e3))),
@@ -176,6 +176,9 @@ fn figures(report: &Report) -> Vec<Column> {
         (true, ("switches", |row| show(row.switches_per_op, |count| format!("{count:.2}")))),
         (true, ("busy", |row| show(row.busy_share, percent))),
         (true, ("softirq", |row| show(row.softirq_share, percent))),
+        (true, ("cipher", |row| show(row.cipher_share, percent))),
+        (true, (if counted { "beside Minsn/GiB" } else { "beside s/GiB" }, beside_cipher)),
+        (true, ("ciphered", |row| show(row.ciphered_share, percent))),
         (true, ("copied", |row| show(row.copied_share, percent))),
         (true, ("witness", |row| show(row.copied_share_witness, percent))),
     ];
@@ -183,6 +186,16 @@ fn figures(report: &Report) -> Vec<Column> {
     let others = others.into_iter().filter(|(wanted, (_, figure))| *wanted && told(*figure));
     columns.extend(others.map(|(_, column)| column));
     columns
+}
+
+/// What a GiB costs outside the cipher's functions.
+fn beside_cipher(row: &Row) -> String {
+    let beside = row.cipher_share.map(|share| 1.0 - share);
+    match (row.minsn_per_gib, row.cpu_ns_per_byte) {
+        (Some(count), _) => show(beside, |beside| format!("{:.1}", beside * count)),
+        (None, Some(ns)) => show(beside, |beside| format!("{:.3}", beside * ns * GIB / 1e9)),
+        (None, None) => NONE.to_owned(),
+    }
 }
 
 /// The cell where there is no figure.

@@ -7,9 +7,11 @@ use handoff_sys::companion::{self, PRODUCT};
 use super::{
     served::{Copies, Server},
     testbed::{Port, Testbed},
-    wrk::installed,
 };
-use crate::{measure::Slot, network};
+use crate::{
+    measure::Slot,
+    network::{self, program::installed},
+};
 
 /// The configuration of nginx, as its manual says, and no more.
 const CONFIGURATION: &str = "\

@@ -3,9 +3,8 @@
 //! Kernel interface: `/proc/PID/net/netstat` and `snmp`, which count what arrives in wrk's namespace.
 
 use std::{
-    env, fs,
+    fs,
     net::Ipv4Addr,
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Job, testbed::Testbed};
 use crate::{
     measure::Slot,
-    network::TIMEOUT,
+    network::{TIMEOUT, program::installed},
     peer::{Affinity, Output, Running},
     processor::Waits,
 };
@@ -28,19 +27,6 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 pub(super) struct Wrk {
     running: Running,
     output: Output,
-}
-
-/// The path of a Debian package's program.
-///
-/// # Errors
-///
-/// One line that names the package of the missing program.
-pub(super) fn installed(name: &str) -> Result<PathBuf, String> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let directories = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]);
-    let mut programs = directories.map(|directory| directory.join(name));
-    let found = programs.find(|program| program.is_file());
-    found.ok_or_else(|| format!("{name} is not installed: install the Debian package {name}"))
 }
 
 /// Checks that wrk is installed.
@@ -177,11 +163,5 @@ mod tests {
             "wrk says: Socket errors: connect 0, read 3, write 0, timeout 0"
         );
         assert!(complaint(&format!("{output}  Non-2xx or 3xx responses: 9\n")).is_some());
-    }
-
-    #[test]
-    fn a_missing_program_is_named_with_its_package() {
-        let why = installed("no-such-program").unwrap_err();
-        assert!(why.contains("the Debian package no-such-program"), "{why}");
     }
 }

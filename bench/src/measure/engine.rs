@@ -47,6 +47,11 @@ pub trait Engine {
         Ok(())
     }
 
+    /// The IDs of the threads that the costs are of; empty if they are over with each slot.
+    fn counted_threads(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// How many copies of each payload byte the witness must see if [`Tally::copied`] comes to `reported` and
     /// nobody errs. There are more than `reported` if bytes are also copied at an end without a report.
     fn implied(&self, reported: f64) -> f64 {
@@ -63,6 +68,8 @@ pub struct Tally {
     pub operations: Option<u64>,
     /// Payload bytes that the CPU copied; `None` if nothing reports them.
     pub copied: Option<u64>,
+    /// Payload bytes that a cipher's pass moved, and nothing else; `None` if nothing reports them.
+    pub ciphered: Option<u64>,
     /// The CPU time used, if the engine knows better than the frame: other processes may work, too.
     pub cpu: Cpu,
     /// The CPU time used together with the load's, if [`cpu`](Self::cpu) is a server's alone.

@@ -72,6 +72,7 @@ fn once(
         lends_per_op: per_operation(tally.lends.map(|count| count as f64)),
         switches_per_op: per_operation(tally.switches.map(|count| count as f64)),
         copied_share: tally.copied.map(|copied| copied as f64 / bytes),
+        ciphered_share: tally.ciphered.map(|ciphered| ciphered as f64 / bytes),
         simulated_dma_share: tally.simulated_dma.map(|moved| moved as f64 / bytes),
         busy_share: tally.busy.map(|it| it.busy),
         softirq_share: tally.busy.map(|it| it.softirq),

@@ -232,6 +232,7 @@ fn rows(subjects: &[Subject<'_>], tracks: &[Track<'_>], compare: Compare) -> Vec
                 lends_per_op: median(&|slot| slot.lends_per_op),
                 switches_per_op: median(&|slot| slot.switches_per_op),
                 copied_share: median(&|slot| slot.copied_share),
+                ciphered_share: median(&|slot| slot.ciphered_share),
                 simulated_dma_share: median(&|slot| slot.simulated_dma_share),
                 busy_share: median(&|slot| slot.busy_share),
                 softirq_share: median(&|slot| slot.softirq_share),

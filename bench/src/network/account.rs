@@ -143,6 +143,18 @@ impl<'a> Account<'a> {
         })
     }
 
+    /// The IDs of all counted threads; empty if they are over with each slot.
+    pub(crate) fn thread_ids(&self) -> Vec<u32> {
+        let own = match self.worker {
+            Worker::Caller => Some(gettid().as_raw_nonzero().get()),
+            Worker::Program(_) => None,
+            Worker::Ended => return Vec::new(),
+        };
+        let threads = self.threads();
+        let all = own.into_iter().chain(threads.iter().filter_map(|it| tasks::id(it)));
+        all.map(i32::cast_unsigned).collect()
+    }
+
     /// The CPU time of the calling thread if it is the worker, or of programs that have ended.
     fn own(&self) -> Duration {
         match self.worker {

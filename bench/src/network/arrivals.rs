@@ -59,6 +59,11 @@ impl Arrivals {
         self.state().ended.clone()
     }
 
+    /// The bytes that have arrived since the beginning.
+    pub(crate) fn total(&self) -> u64 {
+        self.state().received
+    }
+
     /// Returns when this many bytes have arrived since the beginning.
     ///
     /// # Errors

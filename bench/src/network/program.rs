@@ -12,8 +12,9 @@
 //! Kernel interface: `stat`, `schedstat` and `children` of the program's threads (CONFIG_PROC_CHILDREN).
 
 use std::{
-    io,
+    env, io,
     net::{TcpListener, TcpStream},
+    path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -35,6 +36,19 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
 /// The time between two looks at a working program, which shares its processor with us.
 const BETWEEN_LOOKS_AT_WORK: Duration = Duration::from_millis(20);
+
+/// The path of a Debian package's program.
+///
+/// # Errors
+///
+/// One line that names the package of the missing program.
+pub(crate) fn installed(name: &str) -> Result<PathBuf, String> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let directories = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/bin".into()]);
+    let mut programs = directories.map(|directory| directory.join(name));
+    let found = programs.find(|program| program.is_file());
+    found.ok_or_else(|| format!("{name} is not installed: install the Debian package {name}"))
+}
 
 /// A program that was started.
 pub(crate) struct Program<'a> {
@@ -244,5 +258,11 @@ mod tests {
         program.takes("takes nothing", 4, one_in_two_seconds).unwrap();
         let error = program.takes("takes nothing", 5, || Ok(4)).unwrap_err();
         assert!(error.starts_with("it takes nothing for 5s"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_program_is_named_with_its_package() {
+        let why = installed("no-such-program").unwrap_err();
+        assert!(why.contains("the Debian package no-such-program"), "{why}");
     }
 }

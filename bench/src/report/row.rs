@@ -69,6 +69,16 @@ pub struct Row {
     /// Share of the payload that the CPU copied, 0 to 1 for each hop, as reported by the mechanism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied_share: Option<f64>,
+    /// Share of the payload that a cipher's pass moved, and nothing else, as reported by the mechanism.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ciphered_share: Option<f64>,
+    /// Share of the CPU time, or of instructions where those are counted, that the cipher's functions took. By
+    /// samples, in a slot of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cipher_share: Option<f64>,
+    /// The functions that took most, by the same samples.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<FunctionShare>,
     /// Bytes that the kernel's CPU copied for each byte of the payload, at all ends on this machine, as the
     /// copy meter saw it in a run of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,6 +124,15 @@ pub struct Row {
     /// Why the row has no figures; `None` if it has some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+}
+
+/// A function, and its share of a row's work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FunctionShare {
+    /// Its name; a library's or a program's, if that has no names.
+    pub function: String,
+    /// Its share, 0 to 1.
+    pub share: f64,
 }
 
 impl Row {

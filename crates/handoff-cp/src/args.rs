@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
+use handoff_command::certificates::CertArgs;
 use handoff_command::quantity::{self, parse_bytes};
 use handoff_net::rds;
 use handoff_net::reach::Addresses;
@@ -22,6 +23,8 @@ Examples:
   handoff cp --direct disk.img /mnt/disk.img     from file to file, past the page cache
   handoff cp --from 192.0.2.0/24 --max-size 20g tcp-listen://:9000 copy.img
   handoff cp --raw file tcp://host:9000          to another program (nc, socat)
+  handoff cp --raw --ca ca.pem file tls://host:9000    to another program (openssl, socat)
+  handoff cp --raw --cert cert.pem --cert-key key.pem tls-listen://:9000 copy.img
   handoff cp rds://192.0.2.2:4000 copy.img       by reliable datagrams, at an address of this host
   handoff cp disk.img rds://192.0.2.2:4000       send it from another host
   handoff cp --nic eth0 tcp-listen://:9000 copy.img   receive without copies, if the NIC can
@@ -38,6 +41,11 @@ it from the variable HANDOFF_KEY or from --key-file. It is never an argument, wh
 could see; the variable is as safe as you keep your environment. A KEY is good for one transfer: if
 that is cut off, the listener waits for another try (files only), and when it is whole it ends. With tcp all
 goes in the clear, and whoever reaches a listener may be its peer.
+
+With --raw, tls is for other programs, and there is no KEY. The listener has a certificate (--cert,
+--cert-key); the end that connects sends nothing before it trusts that certificate (--ca, or the
+system's authorities) and finds it to be for the host of the address, or for --name. A listener does
+not ask who connects: --from limits that.
 
 As SRC, rds://host:port is an address of this host, where the command waits for the sender's
 messages; as DST it is the receiver's address. The checksum is always compared. Payload is lent
@@ -171,6 +179,19 @@ pub struct Args {
     /// written to instead of standard error, and that goes at the end
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+
+    /// The certificate of tls-listen:// with --raw.
+    #[command(flatten)]
+    pub certificate: CertArgs,
+
+    /// With --raw and tls://, trust who has a certificate of an authority in this PEM file, or a certificate in it,
+    /// in place of the system's authorities
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+
+    /// With --raw and tls://, the name that the listener's certificate must be for [default: the host of the address]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
 
     /// Who may connect, and by which addresses.
     #[command(flatten)]

@@ -18,12 +18,13 @@ use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
 use rustix::net::RecvFlags;
 
+use crate::checksum::PieceSum;
 use crate::connection::{RECEIVING, has_left};
 use crate::destination::Target;
 use crate::intake::{Frames, Intake, Portion};
 use crate::job::Job;
 use crate::reach::{Offer, reach};
-use crate::receive::{ANSWERING, SAME, confirm, put_in_place};
+use crate::receive::{ANSWERING, SAME, UNCOMPARED, confirm, put_in_place};
 use crate::report::{Ciphered, Hop, Report, Transferred};
 use crate::share::LINGER;
 use crate::sink::{Output, Put, Sink};
@@ -50,14 +51,18 @@ pub(crate) fn receive(job: &Job<'_>, target: Option<Target>) -> Result<Report, F
     let reached = reach(job, &offer, None)?;
     let sockets = reached.connections;
     let streams = sockets.len();
-    let (Some(peer), Some(session)) = (reached.peer, reached.session) else {
+    let Some(session) = reached.session else {
         return Err(Failure::failed("the connections are not ciphered"));
     };
-    order.set_length(peer.length);
+    // With bare bytes it says nothing.
+    let peer = reached.peer;
+    let length = peer.and_then(|peer| peer.length);
+    order.set_length(length);
     let output = Output::open(order, target)?;
-    let verify = order.args.verify || peer.verifies;
+    let verify = order.args.verify || peer.is_some_and(|peer| peer.verifies);
+    let sparse = peer.is_some_and(|peer| peer.sparse);
     let clock = Clock::start();
-    let intake = Intake::new(order, peer.length, verify, output.fate());
+    let intake = Intake::new(order, length, verify, output.fate());
     let memory = job.memory(LEAST * streams)?;
     let sink = Sink::new(job, &intake, output.share(order.args.direct)?)?;
     let mut shares: Vec<Vec<Buffer>> = Vec::new();
@@ -66,10 +71,16 @@ pub(crate) fn receive(job: &Job<'_>, target: Option<Target>) -> Result<Report, F
         shares[number % streams].push(buffer);
     }
     let connections: Vec<_> = sockets.iter().collect();
-    let received = output.prepare(order, streams, peer.length, peer.sparse).and_then(|()| {
+    let received = output.prepare(order, streams, length, sparse).and_then(|()| {
         job.until_cut_off(&connections, async {
             let all = sockets.iter().zip(shares).map(|(socket, spare)| {
-                Arriving { sink: &sink, socket, spare, writes: VecDeque::new() }.take(&session)
+                let arriving = Arriving { sink: &sink, socket, spare, writes: VecDeque::new() };
+                async {
+                    match order.args.raw {
+                        true => arriving.take_raw(&session).await,
+                        false => arriving.take(&session).await,
+                    }
+                }
             });
             let mut all: FuturesUnordered<_> = all.collect();
             let mut tally = Tally::default();
@@ -81,17 +92,21 @@ pub(crate) fn receive(job: &Job<'_>, target: Option<Target>) -> Result<Report, F
     });
     let ended = received.and_then(|tally| {
         let (bytes, checksum) = intake.check()?;
-        put_in_place(job, output, &intake, Some(&peer), &sockets, bytes)?;
+        put_in_place(job, output, &intake, peer.as_ref(), &sockets, bytes)?;
         Ok((tally, bytes, checksum))
     });
     let (tally, bytes, checksum) = match ended {
         Ok(ended) => ended,
         Err(failure) => {
-            refuse(job, &sockets, &failure);
+            if !order.args.raw {
+                refuse(job, &sockets, &failure);
+            }
             return Err(failure);
         }
     };
-    confirm(job, &sockets, bytes, checksum);
+    if !order.args.raw {
+        confirm(job, &sockets, bytes, checksum);
+    }
     for socket in &sockets {
         // The sender has its answer, whether or not it sees a proper end.
         let _ = socket.shutdown(Shutdown::Write);
@@ -100,11 +115,14 @@ pub(crate) fn receive(job: &Job<'_>, target: Option<Target>) -> Result<Report, F
         from: "socket",
         to: "memory",
         engine: session.engine.name().to_owned(),
-        reason: format!("{}; frames included", session.reason),
+        reason: match order.args.raw {
+            true => session.reason.clone(),
+            false => format!("{}; frames included", session.reason),
+        },
         tally,
     };
     let hops = vec![hop, sink.hop_out(sink.tally(), memory.registered)];
-    let verified = checksum.map(|_| SAME);
+    let verified = checksum.map(|_| if order.args.raw { UNCOMPARED } else { SAME });
     let done = Transferred { bytes, holes: intake.holes(), streams, checksum, verified, hops };
     let tls = Some(Ciphered::by(&session));
     Ok(Report { threads: vec![streams], tls, ..Report::new(order, &clock, done) })
@@ -167,6 +185,57 @@ impl Arriving<'_> {
         }
     }
 
+    /// Takes bare bytes, to the end of the connection, which its sender must have told (close-notify).
+    ///
+    /// # Errors
+    ///
+    /// As of [`take`](Self::take), and a connection that was cut.
+    async fn take_raw(mut self, session: &TlsSession) -> Result<Tally, Failure> {
+        let by_kernel = session.engine == Engine::KernelTls;
+        let intake = self.sink.intake;
+        let (mut tally, mut offset, mut ended) = (Tally::default(), 0, false);
+        let mut sum = PieceSum::new(intake.verify);
+        while !ended {
+            let mut buffer = self.spare().await?;
+            let room = buffer.capacity();
+            buffer.set_len(room);
+            // Whole buffers go past the page cache; who reads a stream gets what has come.
+            let received = match self.sink.is_stream() {
+                true => self.socket.receive_into(buffer),
+                false => self.socket.receive_exact(buffer),
+            };
+            let received = received.failed(RECEIVING)?.await.failed(RECEIVING)?;
+            let len = match received.result {
+                Ok(len) => len,
+                Err(Error::StreamEnded { received, .. }) => received,
+                Err(error) => return Err(self.broken(error)),
+            };
+            ended = len < room && (len == 0 || !self.sink.is_stream());
+            match (by_kernel, len % RECORD == 0) {
+                (true, true) => tally.ciphered += len as u64,
+                (true, false) => tally.unknown += len as u64,
+                (false, _) => tally.copied += len as u64,
+            }
+            let mut buffer = received.buffer;
+            buffer.set_len(len);
+            sum.update(&buffer);
+            if len == 0 {
+                break;
+            }
+            match self.sink.begin(buffer, len, offset).await? {
+                Put::Writing(write) => self.writes.push_back(write),
+                Put::Written(buffer) => self.spare.push(buffer),
+            }
+            offset += len as u64;
+        }
+        for write in std::mem::take(&mut self.writes) {
+            self.sink.written(write.await)?;
+        }
+        intake.cover(0, offset, sum.finish())?;
+        intake.ended(offset, None)?;
+        Ok(tally)
+    }
+
     /// A buffer with nothing in it, of the oldest write if it must be.
     async fn spare(&mut self) -> Result<Buffer, Failure> {
         if let Some(buffer) = self.spare.pop() {
@@ -178,19 +247,24 @@ impl Arriving<'_> {
     }
 
     async fn exactly(&self, buffer: Buffer) -> Result<Buffer, Failure> {
-        let intake = self.sink.intake;
         let received = self.socket.receive_exact(buffer).failed(RECEIVING)?;
         let received = received.await.failed(RECEIVING)?;
         match received.result {
             Ok(_) => Ok(received.buffer),
-            Err(Error::StreamEnded { .. }) => Err(intake.broken_off()),
-            Err(Error::Tls { reason }) => {
+            Err(error) => Err(self.broken(error)),
+        }
+    }
+
+    /// What the end of a connection midway is.
+    fn broken(&self, error: Error) -> Failure {
+        let intake = self.sink.intake;
+        match error {
+            Error::StreamEnded { .. } => intake.broken_off(),
+            Error::Tls { reason } => {
                 let line = intake.broken_off().line().unwrap_or_default();
-                Err(Failure::failed(format!("{line} ({reason})")))
+                Failure::failed(format!("{line} ({reason})"))
             }
-            Err(error) => {
-                Err(self.sink.job.order.cut(Failure::failed(format!("{RECEIVING}: {error}"))))
-            }
+            error => self.sink.job.order.cut(Failure::failed(format!("{RECEIVING}: {error}"))),
         }
     }
 }

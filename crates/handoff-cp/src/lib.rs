@@ -17,7 +17,7 @@
 //! - `messages`: both sides by reliable datagrams.
 //!
 //! Over TLS, `secured` has the KEY and tells it, or `typed` asks for it; `lock` makes the connections by it, `ciphered`
-//! receives, and `ear` hears the receiver's answer.
+//! receives, and `ear` hears the receiver's answer. With `--raw`, `certified` has certificates instead of a KEY.
 //!
 //! All of it stands on a `job`, which is the order on a thread, on `origin` and `destination`, and on `wire`, the protocol.
 
@@ -26,6 +26,7 @@
 
 mod answer;
 mod args;
+mod certified;
 pub mod checksum;
 mod ciphered;
 mod connection;
@@ -70,6 +71,7 @@ mod unfinished;
 pub mod wire;
 
 pub use args::{Args, EngineName, Lend};
+use certified::Certified;
 use handoff_command::failure::Failed;
 use handoff_command::{Context, Failure, output, standard};
 use handoff_net::address::{self, Address};
@@ -108,9 +110,14 @@ fn copy(
     destination: Address,
     card: Option<&Card>,
 ) -> Result<(), Failure> {
-    let secured = Secured::of(args, context, [&source, &destination])?;
+    let certified = Certified::of(args, [&source, &destination])?;
+    let secured = match &certified {
+        Some(_) => None,
+        None => Secured::of(args, context, [&source, &destination])?,
+    };
     let mut order = Order::new(args, context, source, destination);
     order.secured = secured;
+    order.certified = certified;
     let report = until_whole(&order, card);
     order.progress.finish_and_clear();
     let report = report?;

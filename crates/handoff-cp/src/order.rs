@@ -8,6 +8,7 @@ use handoff_net::address::Address;
 use indicatif::ProgressBar;
 
 use crate::args::Args;
+use crate::certified::Certified;
 use crate::ranged::ALIGNMENT;
 use crate::secured::Secured;
 
@@ -23,6 +24,8 @@ pub(crate) struct Order<'a> {
     pub(crate) progress: ProgressBar,
     /// For a copy over TLS.
     pub(crate) secured: Option<Secured>,
+    /// For bare bytes over TLS.
+    pub(crate) certified: Option<Certified>,
     /// Both sides of the copy here can begin anew.
     renewable: AtomicBool,
     /// The transfer had begun, and the peer or the connection ended it.
@@ -46,6 +49,7 @@ impl<'a> Order<'a> {
             destination,
             progress,
             secured: None,
+            certified: None,
             renewable: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             notes,

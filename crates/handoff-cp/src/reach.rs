@@ -1,6 +1,7 @@
 //! The connections of a transfer: the peer is connected to or waited for, and greeted.
 
-use handoff::Socket;
+use futures_util::future::try_join_all;
+use handoff::{Error, Socket};
 use handoff_command::{Failure, allow_list, output};
 use handoff_net::address::Endpoint;
 use handoff_net::deadline::Deadline;
@@ -119,6 +120,9 @@ fn wait_for(
     }
     match secured {
         Some(secured) => secured.announce(args, address, offer.sends),
+        None if job.order.certified.is_some() => {
+            output::say(format_args!("listening on tls://{address}"));
+        }
         None => {
             output::say(format_args!("listening on tcp://{address}"));
             let what = if offer.sends { "take the file" } else { "send" };
@@ -127,8 +131,7 @@ fn wait_for(
     }
     if args.raw {
         let deadline = Deadline::new(job.order.stop, args.connect_timeout);
-        let connections = vec![listener.accept_one(&job.driver, deadline)?];
-        return Ok(Reached { connections, peer: None, session: None });
+        return bare(job, vec![listener.accept_one(&job.driver, deadline)?]);
     }
     let answer = |peer: &Hello, socket: &Socket| {
         let ours = offer.hello(args, peer.streams, peer.stream, peer.transfer, peer.hears_work);
@@ -153,6 +156,26 @@ fn wait_for(
     })?
 }
 
+/// Connections that carry bare bytes, over TLS if that is wanted.
+fn bare(job: &Job<'_>, connections: Vec<Socket>) -> Result<Reached, Failure> {
+    const LATE: &str =
+        "the handshake came to no end in time (--connect-timeout): does the peer speak TLS?";
+    let Some(certified) = &job.order.certified else {
+        return Ok(Reached { connections, peer: None, session: None });
+    };
+    let deadline = Deadline::new(job.order.stop, Some(job.order.args.reach_timeout()));
+    let opened = deadline.block_on(&job.driver, async |left| {
+        let opening = try_join_all(connections.into_iter().map(|socket| certified.open(socket)));
+        match job.driver.timeout(left, opening).await {
+            Ok(opened) => opened,
+            Err(Error::TimedOut { .. }) => Err(Failure::failed(LATE)),
+            Err(error) => Err(Failure::failed(error)),
+        }
+    })?;
+    let (connections, mut sessions): (Vec<_>, Vec<_>) = opened?.into_iter().unzip();
+    Ok(Reached { connections, peer: None, session: sessions.pop() })
+}
+
 fn connect(
     job: &Job<'_>,
     endpoint: &Endpoint,
@@ -173,7 +196,7 @@ fn connect(
     })?;
     if args.raw {
         connections.iter().try_for_each(|socket| steer(steering, socket, 0))?;
-        return Ok(Reached { connections, peer: None, session: None });
+        return bare(job, connections);
     }
     let transfer = random::bits();
     let hello = |number| offer.hello(args, args.streams, number, transfer, true);

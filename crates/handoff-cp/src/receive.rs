@@ -43,6 +43,8 @@ use crate::wire::{Frame, Hello};
 /// What a checksum was compared with.
 pub(crate) const SAME: &str = "the same on both sides, of what was sent and what arrived in memory";
 
+pub(crate) const UNCOMPARED: &str = "compare it yourself: --raw tells nothing of the sender's";
+
 const SHARING_OUT: &str = "sharing connections out";
 pub(crate) const ANSWERING: &str = "answering the sender";
 
@@ -239,7 +241,7 @@ impl First<'_> {
             confirm(job, &sockets, bytes, checksum);
         }
         let verified = checksum.map(|_| match order.args.raw {
-            true => "compare it yourself: --raw tells nothing of the sender's",
+            true => UNCOMPARED,
             false => SAME,
         });
         let (parts, nic) = intake.take_parts();

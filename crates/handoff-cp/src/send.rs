@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use handoff::tls::TlsSession;
-use handoff::{Region, Socket};
+use handoff::{Error, Region, Socket};
 use handoff_command::Failure;
 use handoff_command::clock::Clock;
 use handoff_command::failure::Failed;
@@ -156,6 +156,14 @@ fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failu
     };
     if raw {
         see_off(job, copier.streams())?;
+        if session.is_some() {
+            // With a ticket unread, closing would reset the connection, and its last bytes with it.
+            let _ = job.for_at_most(LAST_WORDS, async {
+                for ear in &mut ears {
+                    while let Some(Ok(())) = ear.next(|_| ()).await {}
+                }
+            });
+        }
     }
     let verified = match answer {
         None => checksum.map(|_| "compare it yourself: --raw tells the receiver nothing"),
@@ -194,6 +202,8 @@ async fn answer_of(ear: &mut Ear<'_>, raw: bool, at_work: impl Fn()) -> Answer {
             Some(Ok(Some(answer))) => return answer,
             Some(Ok(None)) if raw => {}
             Some(Ok(None)) => at_work(),
+            // What it says of its own direction matters to nobody; that it is gone, the sends tell.
+            Some(Err(Error::Tls { .. })) if raw => std::future::pending().await,
             Some(Err(error)) => return Answer::Gone(error.to_string()),
             // A receiver of bare bytes may end its own direction at any time.
             None if raw => std::future::pending().await,
@@ -234,9 +244,13 @@ fn give_up(job: &Job<'_>, copier: &Copier<'_>, failure: &Failure) {
 /// Ends bare streams, and waits until their bytes have arrived.
 fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
     for stream in streams {
-        SockRef::from(&stream.socket.as_fd())
-            .shutdown(Shutdown::Write)
-            .map_err(|error| Failure::failed(format!("ending the stream: {error}")))?;
+        const ENDING: &str = "ending the stream";
+        match stream.ciphered {
+            true => stream.socket.shutdown(Shutdown::Write).failed(ENDING)?,
+            false => {
+                SockRef::from(&stream.socket.as_fd()).shutdown(Shutdown::Write).failed(ENDING)?;
+            }
+        }
         // Closing with unread bytes resets the connection, which would discard our bytes on the other side:
         // so the close comes when they have arrived.
         let (mut seen, mut since) = (i32::MAX, Instant::now());

@@ -34,10 +34,14 @@ pub(crate) fn of(args: &Args) -> Result<(Address, Address), Failure> {
         return Err(Failure::usage("--raw needs a connection as SRC or DST"));
     }
     let listens = Address::listens;
-    if source.is_tls() || destination.is_tls() {
-        refuse_by_tls(args)?;
-    } else if args.key_file.is_some() {
-        return Err(Failure::usage("--key-file needs tls:// or tls-listen:// as SRC or DST"));
+    match [&source, &destination].into_iter().find(|side| side.is_tls()) {
+        Some(side) => refuse_by_tls(args, side)?,
+        None => {
+            if let Some(option) = of_tls(args) {
+                let needs = "needs tls:// or tls-listen:// as SRC or DST";
+                return Err(Failure::usage(format!("{option} {needs}")));
+            }
+        }
     }
     if !args.addresses.from().is_empty()
         && !listens(&source)
@@ -99,10 +103,47 @@ pub(crate) fn of(args: &Args) -> Result<(Address, Address), Failure> {
     Ok((source, destination))
 }
 
-/// Options that a copy over TLS cannot use.
-fn refuse_by_tls(args: &Args) -> Result<(), Failure> {
+/// An option that is of use over TLS only.
+fn of_tls(args: &Args) -> Option<&'static str> {
+    args.key_file.is_some().then_some("--key-file").or_else(|| of_certificates(args))
+}
+
+/// An option about certificates.
+fn of_certificates(args: &Args) -> Option<&'static str> {
+    let given = [
+        (args.certificate.cert.is_some(), "--cert"),
+        (args.ca.is_some(), "--ca"),
+        (args.name.is_some(), "--name"),
+    ];
+    given.into_iter().find_map(|(given, option)| given.then_some(option))
+}
+
+/// Options that a copy over TLS cannot use, at the end that this is.
+fn refuse_by_tls(args: &Args, side: &Address) -> Result<(), Failure> {
+    if let Some(option) = of_certificates(args).filter(|_| !args.raw) {
+        return Err(Failure::usage(format!(
+            "{option} is for --raw: between two `handoff cp` a KEY does it, without certificates"
+        )));
+    }
+    let (by_listener, by_caller) =
+        (args.certificate.cert.is_some(), args.ca.is_some() || args.name.is_some());
+    match side.listens() {
+        true if by_caller => {
+            let what = "--ca and --name are for tls://, the end that connects: a listener asks for no certificate";
+            return Err(Failure::usage(what));
+        }
+        true if args.raw && !by_listener => {
+            let what = "--raw with tls-listen:// needs --cert FILE and --cert-key FILE";
+            return Err(Failure::usage(what));
+        }
+        false if by_listener => {
+            let what = "--cert is for tls-listen://: the end that connects shows no certificate";
+            return Err(Failure::usage(what));
+        }
+        _ => {}
+    }
     let refused = [
-        (args.raw, "--raw: a KEY needs `handoff cp` at both ends"),
+        (args.raw && args.key_file.is_some(), "--key-file beside --raw, which has no KEY"),
         (args.nic.is_some(), "--nic: the card would deliver what is still ciphered"),
         (args.threads.is_some(), "--threads: one thread deciphers all streams"),
         (args.lend == Lend::Always, "--lend always: what is ciphered is read"),

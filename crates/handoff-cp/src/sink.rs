@@ -192,6 +192,11 @@ impl<'a> Sink<'a> {
         Ok(Self { intake, job, to })
     }
 
+    /// Whether somebody may read what it gets as it comes.
+    pub(crate) fn is_stream(&self) -> bool {
+        matches!(self.to, To::Stream { .. })
+    }
+
     /// The file, if its pages can go past the page cache.
     pub(crate) fn direct(&self) -> Option<&Ranged> {
         match &self.to {

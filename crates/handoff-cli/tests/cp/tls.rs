@@ -16,6 +16,7 @@ use crate::terminal::{Terminal, in_its_own_session};
 
 mod guest;
 mod peer;
+mod raw;
 mod strangers;
 
 const ADDRESS: &str = "tls-listen://127.0.0.1:0";
@@ -233,8 +234,7 @@ fn the_key_is_in_no_argument_and_in_no_file_that_others_may_read() {
     let logged = run(&["--json", ADDRESS, &copy]);
     assert!(logged.code == Some(2) && logged.stderr.contains("--key-file"), "{logged:?}");
     for args in [
-        &["--raw", &source, "tls://127.0.0.1:1"][..],
-        &["--threads", "2", "tls://127.0.0.1:1", "/dev/null"],
+        &["--threads", "2", "tls://127.0.0.1:1", "/dev/null"][..],
         &["--lend", "always", &source, "tls://127.0.0.1:1"],
         &["--engine", "copy", &source, "tls://127.0.0.1:1"],
         &["--nic", "lo", "tls://127.0.0.1:1", "/dev/null"],

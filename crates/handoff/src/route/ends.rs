@@ -118,6 +118,11 @@ impl RouteSink {
         matches!(self, Self::Socket(socket) if socket.shared.is_ciphered())
     }
 
+    /// Whether this process ciphers them.
+    pub(super) fn is_ciphered_here(&self) -> bool {
+        matches!(self, Self::Socket(socket) if socket.shared.is_deciphered_here())
+    }
+
     /// Whether pieces could overtake each other on their way.
     pub(super) fn takes_one_at_a_time(&self) -> bool {
         matches!(self, Self::Pipe(_))

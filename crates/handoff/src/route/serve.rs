@@ -150,11 +150,12 @@ impl Route {
     }
 
     async fn through_memory(&mut self, engine: RouteEngine) -> Result<()> {
-        let registered = engine == RouteEngine::Memory;
+        // What this process ciphers is read by no request of the ring.
+        let registered = engine == RouteEngine::Memory && !self.sink.is_ciphered_here();
         let mut _asked_for = None;
         // A TLS connection sends by the one engine that it has.
         if let (false, false, RouteSink::Socket(socket)) =
-            (registered, self.sink.is_ciphered(), &self.sink)
+            (engine == RouteEngine::Memory, self.sink.is_ciphered(), &self.sink)
         {
             let before = socket.shared.lender.chooser.borrow().wished();
             socket.set_engine(Engine::Copy)?;

@@ -57,7 +57,7 @@ impl FromFile {
         range: Option<Range<u64>>,
         registered: bool,
     ) -> Result<Self> {
-        let mut region = memory(driver, PIECES * PIECE, registered)?;
+        let mut region = memory(driver, pieces_for(range.as_ref()) * PIECE, registered)?;
         Ok(Self { file: file.clone(), range, free: region.chunks(PIECE), reading: None, taken: 0 })
     }
 
@@ -194,6 +194,12 @@ impl Supply for FromStream {
     }
 }
 
+/// The pieces of a range that are on their way at once: to make and register memory costs more than to copy a short file.
+fn pieces_for(range: Option<&Range<u64>>) -> usize {
+    let len = range.map_or(u64::MAX, |range| range.end.saturating_sub(range.start));
+    len.div_ceil(PIECE as u64).clamp(1, PIECES as u64) as usize
+}
+
 /// Memory for pieces, registered if wanted and possible; otherwise unregistered.
 fn memory(driver: &Rc<Reactor>, len: usize, registered: bool) -> Result<Region> {
     let region = Region::anonymous(len)?;
@@ -201,4 +207,18 @@ fn memory(driver: &Rc<Reactor>, len: usize, registered: bool) -> Result<Region> 
         tracing::info!(%error, "memory of a route is not registered");
     }
     Ok(region)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_range_gets_no_more_memory_than_it_needs() {
+        let piece = PIECE as u64;
+        assert_eq!([0, 1, piece].map(|len| pieces_for(Some(&(7..7 + len)))), [1; 3]);
+        assert_eq!(pieces_for(Some(&(7..8 + piece))), 2);
+        assert_eq!(pieces_for(Some(&(0..u64::MAX))), PIECES);
+        assert_eq!(pieces_for(None), PIECES);
+    }
 }

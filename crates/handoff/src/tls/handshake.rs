@@ -11,7 +11,7 @@ use super::session::{Ciphering, TlsSession, failed};
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::memory::Buffer;
-use crate::op::cipher::{Cipher, UserCipher, UserKeys, append, either};
+use crate::op::cipher::{Cipher, Records, UserCipher, UserKeys, either};
 use crate::socket::Socket;
 
 /// Bytes of a record's head.
@@ -91,7 +91,7 @@ enum Step {
 }
 
 async fn shake_hands(socket: &Socket, keys: &mut UserKeys) -> Result<()> {
-    let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
+    let (mut incoming, mut outgoing) = (Vec::new(), Records::default());
     loop {
         match step(keys, &mut incoming, &mut outgoing) {
             Ok(Step::Go) => {}
@@ -117,15 +117,14 @@ async fn shake_hands(socket: &Socket, keys: &mut UserKeys) -> Result<()> {
 }
 
 /// Goes on by what has come. What rustls has not used up must come again.
-fn step(keys: &mut UserKeys, incoming: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> Result<Step> {
+fn step(keys: &mut UserKeys, incoming: &mut Vec<u8>, outgoing: &mut Records) -> Result<Step> {
     let (used, step) = either!(keys, incoming, |status| {
         let UnbufferedStatus { discard, state, .. } = status;
         let step = match state {
-            Ok(ConnectionState::EncodeTlsData(mut encodes)) => {
-                append(outgoing, 0, |room| encodes.encode(room))
-                    .map(|()| Step::Go)
-                    .map_err(|stop| stop.error("a handshake"))
-            }
+            Ok(ConnectionState::EncodeTlsData(mut encodes)) => outgoing
+                .append(0, |room| encodes.encode(room))
+                .map(|()| Step::Go)
+                .map_err(|stop| stop.error("a handshake")),
             Ok(ConnectionState::TransmitTlsData(transmits)) => {
                 // Nothing else happens before they are sent.
                 transmits.done();
@@ -145,11 +144,11 @@ fn step(keys: &mut UserKeys, incoming: &mut Vec<u8>, outgoing: &mut Vec<u8>) -> 
     step
 }
 
-async fn send(socket: &Socket, outgoing: &mut Vec<u8>) -> Result<()> {
+async fn send(socket: &Socket, outgoing: &mut Records) -> Result<()> {
     if outgoing.is_empty() {
         return Ok(());
     }
-    let buffer = Buffer::from(std::mem::take(outgoing));
+    let buffer = Buffer::from(outgoing.take());
     socket.send(buffer).map_err(|refused| refused.error)?.await?.sent.map(drop)
 }
 

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 
 pub(crate) use kernel::{KernelCipher, KernelKeys, set_keys};
 pub(crate) use stop::Stop;
-pub(crate) use user::{UserCipher, UserKeys, append, either};
+pub(crate) use user::{Records, UserCipher, UserKeys, either};
 
 /// What ciphers.
 pub(crate) enum Cipher {

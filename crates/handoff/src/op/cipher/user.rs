@@ -1,6 +1,7 @@
 //! rustls ciphers what goes over a connection, in this process.
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 
 use handoff_sys::ktls;
@@ -45,7 +46,7 @@ pub(crate) use either;
 pub(crate) struct UserCipher {
     keys: UserKeys,
     /// Records of ours, and how many of their bytes the socket has taken.
-    sealed: Vec<u8>,
+    sealed: Records,
     taken: usize,
     /// Payload of the send under way that they contain.
     pub(super) payload: usize,
@@ -53,8 +54,9 @@ pub(crate) struct UserCipher {
     content: Vec<u8>,
     /// Our end is in a record.
     ended: bool,
-    /// Records of the peer's, of which the first bytes may be used up.
+    /// Records of the peer's, so many bytes of them; what is behind them means nothing.
     incoming: Vec<u8>,
+    came: usize,
     /// Bytes received and not taken.
     plain: Vec<u8>,
     plain_taken: usize,
@@ -66,12 +68,13 @@ impl UserCipher {
     pub(crate) fn new(keys: UserKeys) -> Self {
         Self {
             keys,
-            sealed: Vec::new(),
+            sealed: Records::default(),
             taken: 0,
             payload: 0,
             content: Vec::new(),
             ended: false,
             incoming: Vec::new(),
+            came: 0,
             plain: Vec::new(),
             plain_taken: 0,
             closed: false,
@@ -225,7 +228,7 @@ impl UserCipher {
     }
 
     fn receive_more(&mut self, socket: &OwnedFd) -> Result<(), Stop> {
-        let before = self.incoming.len();
+        let before = self.came;
         if before >= 2 * RECORD {
             return Err(Stop::Failed("the peer sends what is no record".to_owned()));
         }
@@ -233,7 +236,7 @@ impl UserCipher {
         let room = &mut self.incoming[before..];
         let received = rustix::net::recv(socket, room, rustix::net::RecvFlags::DONTWAIT);
         let received = received.map(|(_, len)| len).map_err(io::Error::from);
-        self.incoming.truncate(before + received.as_ref().map_or(0, |len| *len));
+        self.came = before + received.as_ref().map_or(0, |len| *len);
         match received {
             Ok(0) => Err(cut_off()),
             Ok(_) => Ok(()),
@@ -259,10 +262,10 @@ impl UserCipher {
     /// What tells the peer of an error. rustls gives it before it looks at records, and only once: it must not see again
     /// what it has refused.
     fn alert(&mut self) -> Result<(), Stop> {
-        let Self { keys, incoming, sealed, .. } = self;
-        either!(keys, incoming, |status| match status.state {
+        let Self { keys, incoming, came, sealed, .. } = self;
+        either!(keys, &mut incoming[..*came], |status| match status.state {
             Ok(ConnectionState::EncodeTlsData(mut encodes)) => {
-                append(sealed, 0, |room| encodes.encode(room))
+                sealed.append(0, |room| encodes.encode(room))
             }
             _ => Ok(()),
         })
@@ -271,8 +274,8 @@ impl UserCipher {
     /// rustls remembers places in what has come, so it sees all of that each time.
     fn process(&mut self, mut write: Option<Write<'_>>) -> Result<(), Stop> {
         loop {
-            let Self { keys, incoming, plain, sealed, closed, .. } = self;
-            let (used, done) = either!(keys, incoming, |status| {
+            let Self { keys, incoming, came, plain, sealed, closed, .. } = self;
+            let (used, done) = either!(keys, &mut incoming[..*came], |status| {
                 let UnbufferedStatus { mut discard, state, .. } = status;
                 let mut done = Ok(false);
                 match state {
@@ -285,17 +288,17 @@ impl UserCipher {
                     }
                     Ok(ConnectionState::PeerClosed) => *closed = true,
                     Ok(ConnectionState::EncodeTlsData(mut encodes)) => {
-                        append(sealed, 0, |room| encodes.encode(room))?;
+                        sealed.append(0, |room| encodes.encode(room))?;
                     }
                     Ok(ConnectionState::TransmitTlsData(transmits)) => transmits.done(),
                     Ok(ConnectionState::WriteTraffic(mut writes)) => {
                         done = match write.take() {
                             Some(Write::Data(bytes)) => {
                                 let room = bytes.len() + RECORD - ktls::MAX_RECORD;
-                                append(sealed, room, |room| writes.encrypt(bytes, room))
+                                sealed.append(room, |room| writes.encrypt(bytes, room))
                             }
                             Some(Write::Close) => {
-                                append(sealed, 0, |room| writes.queue_close_notify(room))
+                                sealed.append(0, |room| writes.queue_close_notify(room))
                             }
                             None => Ok(()),
                         }
@@ -307,7 +310,8 @@ impl UserCipher {
                 }
                 (discard, done)
             });
-            incoming.drain(..used);
+            incoming.copy_within(used..*came, 0);
+            *came -= used;
             if done? {
                 return Ok(());
             }
@@ -350,21 +354,90 @@ impl LacksRoom for EncryptError {
     }
 }
 
-/// Appends what `write` puts into the room that it gets: first so much, then as much as it asks for.
-pub(crate) fn append<E: LacksRoom>(
-    to: &mut Vec<u8>,
-    mut room: usize,
-    mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
-) -> Result<(), Stop> {
-    let before = to.len();
-    loop {
-        to.resize(before + room, 0);
-        match write(&mut to[before..]) {
-            Ok(len) => {
-                to.truncate(before + len);
-                return Ok(());
+/// Records, in memory that is kept: to clear it each time costs as much as to copy them.
+#[derive(Default)]
+pub(crate) struct Records {
+    /// Behind the records, bytes that mean nothing.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Deref for Records {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Records {
+    /// Appends what `write` puts into the room that it gets: first so much, then as much as it asks for.
+    pub(crate) fn append<E: LacksRoom>(
+        &mut self,
+        mut room: usize,
+        mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<(), Stop> {
+        loop {
+            let end = self.len + room;
+            if self.bytes.len() < end {
+                self.bytes.resize(end, 0);
             }
-            Err(error) => room = error.needs().inspect_err(|_| to.truncate(before))?,
+            match write(&mut self.bytes[self.len..end]) {
+                Ok(len) => {
+                    self.len += len;
+                    return Ok(());
+                }
+                Err(error) => room = error.needs()?,
+            }
         }
+    }
+
+    fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Gives all away, in a vector of their own.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.bytes.truncate(std::mem::take(&mut self.len));
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Short(usize);
+
+    impl LacksRoom for Short {
+        fn needs(self) -> Result<usize, Stop> {
+            Ok(self.0)
+        }
+    }
+
+    /// Writes this, if there is room for it.
+    fn record(text: &'static [u8]) -> impl FnMut(&mut [u8]) -> Result<usize, Short> {
+        move |room| match room.get_mut(..text.len()) {
+            Some(room) => {
+                room.copy_from_slice(text);
+                Ok(text.len())
+            }
+            None => Err(Short(text.len())),
+        }
+    }
+
+    #[test]
+    fn records_follow_each_other_whatever_was_there_before() {
+        let mut records = Records::default();
+        for text in [&b"a long record"[..], b"short"] {
+            assert!(records.append(0, record(text)).is_ok());
+            assert!(records.append(40, record(b" and more")).is_ok());
+            assert_eq!(&*records, [text, b" and more"].concat());
+            records.clear();
+            assert!(records.is_empty());
+        }
+        assert!(records.append(3, record(b"abc")).is_ok());
+        assert_eq!(records.take(), b"abc");
+        assert!(records.is_empty() && records.take().is_empty());
     }
 }
