@@ -69,6 +69,8 @@ pub struct OwnedReadHalf {
 pub struct OwnedWriteHalf {
     pub(super) socket: Socket,
     writing: Option<Readiness>,
+    /// Room for the end of a TLS connection. A write that was given up may wait for room for ever.
+    ending: Option<Readiness>,
     /// The end of the sends before a write.
     flushing: Waiting,
     /// What this process has yet to cipher of the last write.
@@ -86,6 +88,7 @@ pub(super) fn halves(socket: Socket) -> (OwnedReadHalf, OwnedWriteHalf) {
     let write = OwnedWriteHalf {
         socket: socket.clone(),
         writing: None,
+        ending: None,
         flushing: Waiting::default(),
         #[cfg(feature = "tls")]
         accepted: Accepted::default(),
@@ -404,9 +407,9 @@ impl AsyncWrite for OwnedWriteHalf {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         task::ready!(this.poll_sent(context))?;
-        let Self { socket, writing, .. } = this;
+        let Self { socket, ending, .. } = this;
         // A TLS connection may have no room to say its end.
-        let over = task::ready!(poll_call(socket, writing, Socket::writable, context, || {
+        let over = task::ready!(poll_call(socket, ending, Socket::writable, context, || {
             socket.shutdown(Shutdown::Write).map_err(io::Error::from)
         }));
         match over {

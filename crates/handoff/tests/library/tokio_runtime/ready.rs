@@ -149,6 +149,20 @@ fn waits_that_are_given_up_at_each_poll_lose_nothing() {
     });
 }
 
+/// A write that was given up waits for room that its peer may never make.
+#[test]
+fn a_full_stream_is_shut_down_at_once() {
+    on_each_driver(async |driver| {
+        let (near, _far) = narrow_tcp();
+        let mut near = TcpStream::try_from(driver.socket(near).unwrap()).unwrap();
+        let bytes = pattern(1, 1 << 20);
+        while let Some(written) = poll_once(near.write(&bytes)).await {
+            assert!(written.unwrap() > 0);
+        }
+        poll_once(near.shutdown()).await.expect("it waits for nobody").unwrap();
+    });
+}
+
 #[test]
 fn one_receiver_at_a_time_is_told_and_a_dropped_one_comes_first() {
     on_each_driver(async |driver| {
