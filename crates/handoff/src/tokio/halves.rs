@@ -48,7 +48,7 @@ pub struct OwnedReadHalf {
     pub(super) socket: Socket,
     reading: Receiving,
     /// The wait of [`poll_read_ready`](Self::poll_read_ready).
-    polled: RefCell<Waits>,
+    polled: RefCell<Option<Box<Waits>>>,
 }
 
 /// The writing direction of a connection, made by [`TcpStream::into_split`](super::TcpStream::into_split). It writes as the stream does.
@@ -69,15 +69,13 @@ pub struct OwnedReadHalf {
 pub struct OwnedWriteHalf {
     pub(super) socket: Socket,
     writing: Option<Readiness>,
-    /// Room for the end of a TLS connection. A write that was given up may wait for room for ever.
-    ending: Option<Readiness>,
     /// The end of the sends before a write.
     flushing: Waiting,
     /// What this process has yet to cipher of the last write.
     #[cfg(feature = "tls")]
     accepted: Accepted,
     /// The wait of [`poll_write_ready`](Self::poll_write_ready).
-    polled: RefCell<Waits>,
+    polled: RefCell<Option<Box<Waits>>>,
     pub(super) full: Full,
     /// Dropping it ends the writing.
     ends: bool,
@@ -88,7 +86,6 @@ pub(super) fn halves(socket: Socket) -> (OwnedReadHalf, OwnedWriteHalf) {
     let write = OwnedWriteHalf {
         socket: socket.clone(),
         writing: None,
-        ending: None,
         flushing: Waiting::default(),
         #[cfg(feature = "tls")]
         accepted: Accepted::default(),
@@ -165,7 +162,8 @@ impl OwnedReadHalf {
     ///
     /// As `readable`.
     pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let waits = &mut *self.polled.borrow_mut();
+        let mut waits = self.polled.borrow_mut();
+        let waits = waits.get_or_insert_default();
         ready::poll_ready(&self.socket, waits, true, None, context).map_ok(drop)
     }
 
@@ -260,7 +258,8 @@ impl OwnedWriteHalf {
     /// As `writable`.
     pub fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let writes = self.is_free(context).then_some(&self.full);
-        let waits = &mut *self.polled.borrow_mut();
+        let mut waits = self.polled.borrow_mut();
+        let waits = waits.get_or_insert_default();
         ready::poll_ready(&self.socket, waits, false, writes, context).map_ok(drop)
     }
 
@@ -407,9 +406,13 @@ impl AsyncWrite for OwnedWriteHalf {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         task::ready!(this.poll_sent(context))?;
-        let Self { socket, ending, .. } = this;
+        let Self { socket, writing, .. } = this;
+        if !socket.shared.is_ciphered() {
+            // A write that was given up may wait for room for ever.
+            *writing = None;
+        }
         // A TLS connection may have no room to say its end.
-        let over = task::ready!(poll_call(socket, ending, Socket::writable, context, || {
+        let over = task::ready!(poll_call(socket, writing, Socket::writable, context, || {
             socket.shutdown(Shutdown::Write).map_err(io::Error::from)
         }));
         match over {

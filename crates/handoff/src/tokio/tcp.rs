@@ -274,6 +274,7 @@ impl OwnedReadHalf {
     /// # Errors
     ///
     /// Returns both if they are of two streams.
+    #[allow(clippy::result_large_err, reason = "both halves come back")]
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if Rc::ptr_eq(&self.socket.shared, &write.socket.shared) {
             Ok(TcpStream::of_halves(self, OwnedWriteHalf::ending(write, false)))
@@ -289,6 +290,7 @@ impl OwnedWriteHalf {
     /// # Errors
     ///
     /// As there.
+    #[allow(clippy::result_large_err, reason = "both halves come back")]
     pub fn reunite(self, read: OwnedReadHalf) -> Result<TcpStream, ReuniteError> {
         read.reunite(self)
     }

@@ -164,6 +164,7 @@ impl UnixStream {
     /// # Errors
     ///
     /// Returns both if they are of two streams, or of TCP.
+    #[allow(clippy::result_large_err, reason = "both halves come back")]
     pub fn reunite(read: OwnedReadHalf, write: OwnedWriteHalf) -> Result<Self, ReuniteError> {
         if Rc::ptr_eq(&read.socket.shared, &write.socket.shared) && read.socket.shared.unix {
             Ok(Self { read, write: write.ending(false) })
