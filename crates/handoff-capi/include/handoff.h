@@ -212,6 +212,16 @@
 #define HANDOFF_ALLOCATE_ZERO_KEEP_SIZE 4
 
 /*
+ The kernel begins to write the range's changed pages.
+ */
+#define HANDOFF_WRITE_BACK_BEGIN 0
+
+/*
+ It has written them.
+ */
+#define HANDOFF_WRITE_BACK_FINISH 1
+
+/*
  What has the new name loses it.
  */
 #define HANDOFF_RENAME_REPLACE 0
@@ -277,6 +287,91 @@
 #define HANDOFF_MAX_HEADER 64
 
 /*
+ `nodelay` is given.
+ */
+#define HANDOFF_OPTION_NODELAY (1 << 0)
+
+/*
+ `linger` is given.
+ */
+#define HANDOFF_OPTION_LINGER (1 << 1)
+
+/*
+ `keepalive` is given.
+ */
+#define HANDOFF_OPTION_KEEPALIVE (1 << 2)
+
+/*
+ `keepalive_idle` is given.
+ */
+#define HANDOFF_OPTION_KEEPALIVE_IDLE (1 << 3)
+
+/*
+ `keepalive_interval` is given.
+ */
+#define HANDOFF_OPTION_KEEPALIVE_INTERVAL (1 << 4)
+
+/*
+ `keepalive_count` is given.
+ */
+#define HANDOFF_OPTION_KEEPALIVE_COUNT (1 << 5)
+
+/*
+ `user_timeout_ms` is given.
+ */
+#define HANDOFF_OPTION_USER_TIMEOUT (1 << 6)
+
+/*
+ `send_buffer` is given.
+ */
+#define HANDOFF_OPTION_SEND_BUFFER (1 << 7)
+
+/*
+ `receive_buffer` is given.
+ */
+#define HANDOFF_OPTION_RECEIVE_BUFFER (1 << 8)
+
+/*
+ `busy_poll_us` is given.
+ */
+#define HANDOFF_OPTION_BUSY_POLL (1 << 9)
+
+/*
+ `priority` is given.
+ */
+#define HANDOFF_OPTION_PRIORITY (1 << 10)
+
+/*
+ `mark` is given.
+ */
+#define HANDOFF_OPTION_MARK (1 << 11)
+
+/*
+ `device` is given.
+ */
+#define HANDOFF_OPTION_DEVICE (1 << 12)
+
+/*
+ `bind` and `bind_length` are given.
+ */
+#define HANDOFF_OPTION_BIND (1 << 13)
+
+/*
+ `reuse_port` is given.
+ */
+#define HANDOFF_OPTION_REUSE_PORT (1 << 14)
+
+/*
+ `backlog` is given.
+ */
+#define HANDOFF_OPTION_BACKLOG (1 << 15)
+
+/*
+ Room for the name of a device, with the zero byte at its end.
+ */
+#define HANDOFF_DEVICE_NAME 16
+
+/*
  How to make a driver. Fill with zeroes, set `size`, and then what differs from the default; 0 is the
  default everywhere.
  */
@@ -322,6 +417,24 @@ typedef struct handoff_driver_options {
    The most sends that nobody waits for. A peer, told apart by its address, may have a quarter. The default is 4096.
    */
   uint32_t unclaimed_loans;
+  /*
+   A thread of the kernel takes the requests, so that submitting them needs no call: for so many milliseconds after the
+   last request it looks for others, and uses a processor meanwhile. 0: no such thread. With `HANDOFF_RING_REQUIRE`
+   the driver fails if the kernel makes none; else `handoff_driver_sq_poll` says so.
+   */
+  uint32_t sq_poll_idle_ms;
+  /*
+   The number of that thread's processor and 1; 0: any.
+   */
+  uint32_t sq_poll_cpu;
+  /*
+   1: of `zero_copy_receive`, only completions of received bytes have 32 bytes, where the kernel can do that.
+   */
+  uint32_t mixed_completions;
+  /*
+   The most pipes that routes splice through at once. The default is as many as the process may have.
+   */
+  uint32_t pipes;
 } handoff_driver_options;
 
 /*
@@ -653,6 +766,91 @@ typedef struct handoff_send_options {
   size_t descriptor_count;
 } handoff_send_options;
 
+/*
+ Options of a socket. Fill with zeroes, set `size`, and then what you want and its bit in `given`; the rest stays as it
+ is.
+ */
+typedef struct handoff_socket_options {
+  /*
+   `sizeof(struct handoff_socket_options)`.
+   */
+  uint32_t size;
+  /*
+   Which of the others are given: `HANDOFF_OPTION_...`.
+   */
+  uint32_t given;
+  /*
+   1: TCP sends small segments at once.
+   */
+  uint32_t nodelay;
+  /*
+   How long close(2) waits for the peer to take what was sent, in seconds; -1: it does not wait. 0 resets the
+   connection.
+   */
+  int32_t linger;
+  /*
+   1: TCP asks an idle peer if it is still there. Any of the next three switches it on.
+   */
+  uint32_t keepalive;
+  /*
+   How long a connection is idle before the first question, in seconds.
+   */
+  uint32_t keepalive_idle;
+  /*
+   The time between questions, in seconds.
+   */
+  uint32_t keepalive_interval;
+  /*
+   After so many questions without an answer the connection is broken.
+   */
+  uint32_t keepalive_count;
+  /*
+   After so many milliseconds without an acknowledgement the connection is broken; 0: as the system has it.
+   */
+  uint32_t user_timeout_ms;
+  /*
+   Bytes of the send buffer. The kernel doubles them, and tells the double.
+   */
+  uint32_t send_buffer;
+  /*
+   Bytes of the receive buffer, in the same way.
+   */
+  uint32_t receive_buffer;
+  /*
+   How long a receive that finds nothing polls the device, in microseconds.
+   */
+  uint32_t busy_poll_us;
+  /*
+   Priority of the packets.
+   */
+  uint32_t priority;
+  /*
+   Mark of the packets, for routing and filters.
+   */
+  uint32_t mark;
+  /*
+   1: several listeners share the address. For `handoff_listen_at`.
+   */
+  uint32_t reuse_port;
+  /*
+   The most connections that wait to be accepted. For `handoff_listen_at`.
+   */
+  uint32_t backlog;
+  /*
+   The only device that packets come and go by; empty: any.
+   */
+  char device[HANDOFF_DEVICE_NAME];
+  /*
+   The address to connect from: a `struct sockaddr_in` or `sockaddr_in6`. With port 0 the kernel chooses the port when
+   it knows the peer. For `handoff_connect_with`.
+   */
+  const void *bind;
+  /*
+   The size of that address.
+   */
+  size_t bind_length;
+} handoff_socket_options;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -695,6 +893,23 @@ int handoff_driver_fd(handoff_driver driver);
  Returns the descriptor, or a negative error number: `-EOPNOTSUPP` where the driver has no ring.
  */
 int handoff_driver_ring_fd(handoff_driver driver);
+
+/*
+ Whether a thread of the kernel takes the driver's requests, as `sq_poll_idle_ms` asks for.
+
+ Returns 1 if one does, 0 if none was asked for, and `-EOPNOTSUPP` if the kernel makes none; `handoff_error_text` says why.
+ */
+int handoff_driver_sq_poll(handoff_driver driver);
+
+/*
+ How many calls of io_uring_enter(2) a driver has made to submit requests, and to wait; 0 without a ring.
+
+ Returns 0, or a negative error number.
+
+ Requires: `calls` can be written.
+ */
+int handoff_driver_ring_calls(handoff_driver driver,
+                              uint64_t *calls);
 
 /*
  Operations under way: buffers on loan included.
@@ -765,6 +980,20 @@ int handoff_read(handoff_file file,
                  handoff_operation *operation);
 
 /*
+ As `handoff_read`, with `flags` of preadv2(2), such as `RWF_NOWAIT`. With flags, `offset` is not -1.
+
+ Returns 0, or a negative error number; nothing was lent then.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_read_with(handoff_file file,
+                      handoff_buffer buffer,
+                      int64_t offset,
+                      int flags,
+                      uint64_t user_data,
+                      handoff_operation *operation);
+
+/*
  Begins to write a buffer, a frozen one, or a span that was received, to a file at `offset`; to a pipe at -1.
 
  The payload is on loan until `HANDOFF_EVENT_TRANSFERRED`; a span is gone then, and its handle is at once. A frozen
@@ -779,6 +1008,21 @@ int handoff_write(handoff_file file,
                   int64_t offset,
                   uint64_t user_data,
                   handoff_operation *operation);
+
+/*
+ As `handoff_write`, with `flags` of pwritev2(2): `RWF_DSYNC`, `RWF_SYNC`, `RWF_APPEND`, `RWF_NOWAIT`, `RWF_HIPRI`,
+ `RWF_ATOMIC`. With flags, `offset` is not -1.
+
+ Returns 0, or a negative error number; nothing was lent then.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_write_with(handoff_file file,
+                       handoff_handle payload,
+                       int64_t offset,
+                       int flags,
+                       uint64_t user_data,
+                       handoff_operation *operation);
 
 /*
  Begins to open a file, by a path that begins at `directory`; 0 is the process's working directory. `flags` and `mode`
@@ -829,6 +1073,51 @@ int handoff_allocate(handoff_file file,
                      handoff_operation *operation);
 
 /*
+ Begins to write changed pages of a range back (sync_file_range(2)); `length` 0 means up to the end. `how` is one of
+ `HANDOFF_WRITE_BACK_...`. This is no sync: nothing is safe on the device by it. `HANDOFF_EVENT_CALLED` tells the end.
+ `operation` is as for `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_write_back(handoff_file file,
+                       uint64_t offset,
+                       uint64_t length,
+                       uint32_t how,
+                       uint64_t user_data,
+                       handoff_operation *operation);
+
+/*
+ Begins to tell the kernel what you will do with a range (posix_fadvise(2)); `length` 0 means up to the end. `advice` is
+ one of `POSIX_FADV_...`. `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `operation` is NULL or can be written.
+ */
+int handoff_advise(handoff_file file,
+                   uint64_t offset,
+                   uint64_t length,
+                   int advice,
+                   uint64_t user_data,
+                   handoff_operation *operation);
+
+/*
+ Begins to give an open file a name, which must be free: one of `O_TMPFILE`, or another. The path begins at `directory`;
+ 0 is the process's working directory. `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `path` is a string; `operation` is NULL or can be written.
+ */
+int handoff_link(handoff_file file,
+                 handoff_directory directory,
+                 const char *path,
+                 uint64_t user_data,
+                 handoff_operation *operation);
+
+/*
  Begins to cut a file to a length, or to lengthen it by a hole (ftruncate(2)). `HANDOFF_EVENT_CALLED` tells the end.
  `operation` is as for `handoff_open`.
 
@@ -852,6 +1141,21 @@ int handoff_truncate(handoff_file file,
 int handoff_stat(handoff_file file,
                  uint64_t user_data,
                  handoff_operation *operation);
+
+/*
+ As `handoff_stat`, of what has a name: the path begins at `directory`; 0 is the process's working directory. `flags` is
+ 0, or `AT_SYMLINK_NOFOLLOW` to ask about a symbolic link itself.
+
+ Returns 0, or a negative error number.
+
+ Requires: `path` is a string; `operation` is NULL or can be written.
+ */
+int handoff_stat_at(handoff_driver driver,
+                    handoff_directory directory,
+                    const char *path,
+                    int flags,
+                    uint64_t user_data,
+                    handoff_operation *operation);
 
 /*
  What `handoff_stat` was told, once its event has come.
@@ -879,6 +1183,22 @@ int handoff_rename(handoff_driver driver,
                    uint32_t how,
                    uint64_t user_data,
                    handoff_operation *operation);
+
+/*
+ Begins to make a directory, with the permissions of `mode` that the process's umask leaves. The path begins at
+ `directory`; 0 is the process's working directory. `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for
+ `handoff_open`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `path` is a string; `operation` is NULL or can be written.
+ */
+int handoff_mkdir(handoff_driver driver,
+                  handoff_directory directory,
+                  const char *path,
+                  uint32_t mode,
+                  uint64_t user_data,
+                  handoff_operation *operation);
 
 /*
  Begins to remove a name, by a path that begins at `directory`; 0 is the process's working directory. `flags` is 0, or
@@ -1350,6 +1670,62 @@ int handoff_abort(handoff_socket socket);
  Returns the descriptor, or a negative error number.
  */
 int handoff_socket_fd(handoff_socket socket);
+
+/*
+ Sets options of a socket that is attached, before `handoff_connect` or at any time. Where the kernel refuses one, others
+ may be set. `bind`, `reuse_port` and `backlog` are refused: they are for the calls below.
+
+ Returns 0, or a negative error number.
+
+ Requires: `options` points to as many bytes as its `size` says.
+ */
+int handoff_socket_set_options(handoff_socket socket,
+                               const struct handoff_socket_options *options);
+
+/*
+ Tells the options that a socket has: `given` has the bits of those that its kind has. Set `size` before. An address to
+ connect from, `reuse_port` and `backlog` are not told.
+
+ Returns 0, or a negative error number.
+
+ Requires: `options` can be written, as many bytes as its `size` says.
+ */
+int handoff_socket_get_options(handoff_socket socket,
+                               struct handoff_socket_options *options);
+
+/*
+ Begins to connect to an address by TCP, with options that are set before the first packet. `options` may be NULL.
+ `HANDOFF_EVENT_CONNECTED` tells the end, with the new socket's handle. `address` is a `struct sockaddr_in` or
+ `sockaddr_in6`. `operation` is as for `handoff_connect`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `address` is `address_length` bytes long; `options` is NULL or points to as many bytes as its `size` says; `operation` is
+ NULL or can be written.
+ */
+int handoff_connect_with(handoff_driver driver,
+                         const void *address,
+                         size_t address_length,
+                         const struct handoff_socket_options *options,
+                         uint64_t user_data,
+                         handoff_operation *operation);
+
+/*
+ Listens for TCP connections at an address, with options that are set before, and begins to accept as `handoff_listen`
+ does. The connections have the options, too, except the priority. `options` may be NULL. `address` is a `struct
+ sockaddr_in` or `sockaddr_in6`.
+
+ Returns 0, or a negative error number.
+
+ Requires: `address` is `address_length` bytes long; `options` is NULL or points to as many bytes as its `size` says; `listener` can
+ be written.
+ */
+int handoff_listen_at(handoff_driver driver,
+                      const void *address,
+                      size_t address_length,
+                      const struct handoff_socket_options *options,
+                      uint64_t user_data,
+                      handoff_listener *listener);
 
 /*
  Listens at a name and begins to accept, as `handoff_listen` does. `address` is a `struct sockaddr_un`; one that ends

@@ -17,7 +17,7 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use handoff::{Driver, Error, LoanStats, RingUse, Span, Wait};
 use handoff_sys::process::Process;
 
-use crate::boundary::{Failure, c_string, done, enter};
+use crate::boundary::{Failure, c_string, done, enter, put};
 use crate::event::{HANDOFF_EVENT_RECEIVED, handoff_event};
 use crate::handles::{self, Kind, handoff_driver, handoff_handle};
 
@@ -54,6 +54,16 @@ pub struct handoff_driver_options {
     pub linger_ms: u32,
     /// The most sends that nobody waits for. A peer, told apart by its address, may have a quarter. The default is 4096.
     pub unclaimed_loans: u32,
+    /// A thread of the kernel takes the requests, so that submitting them needs no call: for so many milliseconds after the
+    /// last request it looks for others, and uses a processor meanwhile. 0: no such thread. With `HANDOFF_RING_REQUIRE`
+    /// the driver fails if the kernel makes none; else `handoff_driver_sq_poll` says so.
+    pub sq_poll_idle_ms: u32,
+    /// The number of that thread's processor and 1; 0: any.
+    pub sq_poll_cpu: u32,
+    /// 1: of `zero_copy_receive`, only completions of received bytes have 32 bytes, where the kernel can do that.
+    pub mixed_completions: u32,
+    /// The most pipes that routes splice through at once. The default is as many as the process may have.
+    pub pipes: u32,
 }
 
 /// What became of sends that nobody waited for.
@@ -327,6 +337,23 @@ pub unsafe extern "C" fn handoff_driver_new(
         if options.zero_copy_receive != 0 {
             builder = builder.zero_copy_receive(true);
         }
+        if options.mixed_completions != 0 {
+            builder = builder.mixed_completions(true);
+        }
+        if options.pipes != 0 {
+            builder = builder.pipes(options.pipes as usize);
+        }
+        let idle = Duration::from_millis(options.sq_poll_idle_ms.into());
+        builder = match (options.sq_poll_idle_ms, options.sq_poll_cpu.checked_sub(1)) {
+            (0, None) => builder,
+            (0, Some(_)) => {
+                return Err(Failure::invalid(
+                    "the driver's options: sq_poll_cpu is for the thread that sq_poll_idle_ms asks for",
+                ));
+            }
+            (_, None) => builder.sq_poll(idle),
+            (_, Some(cpu)) => builder.sq_poll_on(idle, cpu),
+        };
         let make = || {
             let woken = Arc::<Woken>::default();
             Ok(Rc::new(State {
@@ -408,6 +435,40 @@ pub extern "C" fn handoff_driver_ring_fd(driver: handoff_driver) -> c_int {
             let reason = state.driver.ring_unavailable().unwrap_or_default().to_owned();
             Failure::from(Error::NoRing { action: "the descriptor of a ring", reason })
         })
+    })
+}
+
+/// Whether a thread of the kernel takes the driver's requests, as `sq_poll_idle_ms` asks for.
+///
+/// Returns 1 if one does, 0 if none was asked for, and `-EOPNOTSUPP` if the kernel makes none; `handoff_error_text` says why.
+#[unsafe(no_mangle)]
+pub extern "C" fn handoff_driver_sq_poll(driver: handoff_driver) -> c_int {
+    enter(|| {
+        let state = handles::get::<Rc<State>>(driver)?;
+        match state.driver.sq_poll_unavailable() {
+            Some(reason) => Err(Failure::new(libc::EOPNOTSUPP, reason)),
+            None => Ok(c_int::from(state.driver.sq_polls())),
+        }
+    })
+}
+
+/// How many calls of io_uring_enter(2) a driver has made to submit requests, and to wait; 0 without a ring.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `calls` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_driver_ring_calls(
+    driver: handoff_driver,
+    calls: *mut u64,
+) -> c_int {
+    enter(|| {
+        let made = handles::get::<Rc<State>>(driver)?.driver.ring_calls();
+        // SAFETY: the caller vouches for it.
+        unsafe { put(calls, made) }?;
+        Ok(0)
     })
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::rc::{Rc, Weak};
 
-use handoff::{Buffer, File, Frozen, Refused, Span, Transfer, Transferred};
+use handoff::{Buffer, File, Frozen, Refused, RwFlags, Span, Transfer, Transferred};
 
 use crate::boundary::{Failure, enter, owned};
 use crate::driver::{self, State};
@@ -67,11 +67,32 @@ pub unsafe extern "C" fn handoff_read(
     user_data: u64,
     operation: *mut handoff_operation,
 ) -> c_int {
+    // SAFETY: the caller vouches for it.
+    unsafe { handoff_read_with(file, buffer, offset, 0, user_data, operation) }
+}
+
+/// As `handoff_read`, with `flags` of preadv2(2), such as `RWF_NOWAIT`. With flags, `offset` is not -1.
+///
+/// Returns 0, or a negative error number; nothing was lent then.
+///
+/// # Safety
+///
+/// `operation` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_read_with(
+    file: handoff_file,
+    buffer: handoff_buffer,
+    offset: i64,
+    flags: c_int,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
     enter(|| {
         let (file, offset) = (handles::get::<Rc<OpenFile>>(file)?, at(offset)?);
+        let flags = rw_flags(flags, offset)?;
         let begun = || {
             begin(&file, buffer, user_data, |lent: Buffer| match offset {
-                Some(offset) => file.file.read_at(lent, offset),
+                Some(offset) => file.file.read_at_with(lent, offset, flags),
                 None => file.file.read(lent),
             })
         };
@@ -98,12 +119,34 @@ pub unsafe extern "C" fn handoff_write(
     user_data: u64,
     operation: *mut handoff_operation,
 ) -> c_int {
+    // SAFETY: the caller vouches for it.
+    unsafe { handoff_write_with(file, payload, offset, 0, user_data, operation) }
+}
+
+/// As `handoff_write`, with `flags` of pwritev2(2): `RWF_DSYNC`, `RWF_SYNC`, `RWF_APPEND`, `RWF_NOWAIT`, `RWF_HIPRI`,
+/// `RWF_ATOMIC`. With flags, `offset` is not -1.
+///
+/// Returns 0, or a negative error number; nothing was lent then.
+///
+/// # Safety
+///
+/// `operation` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_write_with(
+    file: handoff_file,
+    payload: handoff_handle,
+    offset: i64,
+    flags: c_int,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
     enter(|| {
         let (file, offset) = (handles::get::<Rc<OpenFile>>(file)?, at(offset)?);
+        let how = (offset, rw_flags(flags, offset)?);
         let begun = || match loan::sendable(payload)? {
-            Sendable::Buffer => write::<Buffer>(&file, payload, offset, user_data),
-            Sendable::Frozen => write::<Frozen>(&file, payload, offset, user_data),
-            Sendable::Span => write::<Span>(&file, payload, offset, user_data),
+            Sendable::Buffer => write::<Buffer>(&file, payload, how, user_data),
+            Sendable::Frozen => write::<Frozen>(&file, payload, how, user_data),
+            Sendable::Span => write::<Span>(&file, payload, how, user_data),
         };
         // SAFETY: the caller vouches for it.
         unsafe { operation::begin(operation, begun) }
@@ -113,13 +156,36 @@ pub unsafe extern "C" fn handoff_write(
 fn write<B: Lent>(
     file: &OpenFile,
     payload: handoff_handle,
-    offset: Option<u64>,
+    (offset, flags): (Option<u64>, RwFlags),
     user_data: u64,
 ) -> Result<Weak<dyn Cancels>, Failure> {
     begin(file, payload, user_data, |lent: B| match offset {
-        Some(offset) => file.file.write_at(lent, offset),
+        Some(offset) => file.file.write_at_with(lent, offset, flags),
         None => file.file.write(lent),
     })
+}
+
+/// Flags of a read or write.
+fn rw_flags(given: c_int, offset: Option<u64>) -> Result<RwFlags, Failure> {
+    let all = [
+        RwFlags::DSYNC,
+        RwFlags::SYNC,
+        RwFlags::HIPRI,
+        RwFlags::NOWAIT,
+        RwFlags::APPEND,
+        RwFlags::ATOMIC,
+    ];
+    let mut flags = RwFlags::NONE;
+    all.into_iter().filter(|flag| given & flag.bits() != 0).for_each(|flag| flags |= flag);
+    if flags.bits() != given {
+        return Err(Failure::invalid("flags has a bit that is none of RWF_..."));
+    }
+    if given != 0 && offset.is_none() {
+        return Err(Failure::invalid(
+            "a pipe has no flags: they are for reads and writes at an offset",
+        ));
+    }
+    Ok(flags)
 }
 
 /// The place in a file; `None` is wherever a pipe is.

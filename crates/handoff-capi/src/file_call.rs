@@ -6,7 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-use handoff::{Allocation, Directory, FileCall, Metadata, OpenOptions, Renaming};
+use handoff::{
+    Advice, Allocation, Directory, FileCall, Metadata, OpenOptions, Renaming, WriteBack,
+};
 
 use crate::boundary::{Failure, check, enter, put};
 use crate::driver::{self, State};
@@ -33,6 +35,11 @@ pub const HANDOFF_ALLOCATE_PUNCH_HOLE: u32 = 2;
 pub const HANDOFF_ALLOCATE_ZERO: u32 = 3;
 /// The same, and the file keeps its length.
 pub const HANDOFF_ALLOCATE_ZERO_KEEP_SIZE: u32 = 4;
+
+/// The kernel begins to write the range's changed pages.
+pub const HANDOFF_WRITE_BACK_BEGIN: u32 = 0;
+/// It has written them.
+pub const HANDOFF_WRITE_BACK_FINISH: u32 = 1;
 
 /// What has the new name loses it.
 pub const HANDOFF_RENAME_REPLACE: u32 = 0;
@@ -204,6 +211,97 @@ pub unsafe extern "C" fn handoff_allocate(
     })
 }
 
+/// Begins to write changed pages of a range back (sync_file_range(2)); `length` 0 means up to the end. `how` is one of
+/// `HANDOFF_WRITE_BACK_...`. This is no sync: nothing is safe on the device by it. `HANDOFF_EVENT_CALLED` tells the end.
+/// `operation` is as for `handoff_open`.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `operation` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_write_back(
+    file: handoff_file,
+    offset: u64,
+    length: u64,
+    how: u32,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
+    enter(|| {
+        let file = handles::get::<Rc<OpenFile>>(file)?;
+        let how = match how {
+            HANDOFF_WRITE_BACK_BEGIN => WriteBack::Begin,
+            HANDOFF_WRITE_BACK_FINISH => WriteBack::Finish,
+            _ => return Err(Failure::invalid("how is none of HANDOFF_WRITE_BACK_...")),
+        };
+        let begin = || file.file.write_back(offset, length, how);
+        // SAFETY: the caller vouches for it.
+        unsafe { call(&file.state, user_data, operation, begin) }
+    })
+}
+
+/// Begins to tell the kernel what you will do with a range (posix_fadvise(2)); `length` 0 means up to the end. `advice` is
+/// one of `POSIX_FADV_...`. `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for `handoff_open`.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `operation` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_advise(
+    file: handoff_file,
+    offset: u64,
+    length: u64,
+    advice: c_int,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
+    enter(|| {
+        let file = handles::get::<Rc<OpenFile>>(file)?;
+        let advice = match advice {
+            libc::POSIX_FADV_NORMAL => Advice::Normal,
+            libc::POSIX_FADV_SEQUENTIAL => Advice::Sequential,
+            libc::POSIX_FADV_RANDOM => Advice::Random,
+            libc::POSIX_FADV_NOREUSE => Advice::NoReuse,
+            libc::POSIX_FADV_WILLNEED => Advice::WillNeed,
+            libc::POSIX_FADV_DONTNEED => Advice::DontNeed,
+            _ => return Err(Failure::invalid("advice is none of POSIX_FADV_...")),
+        };
+        let begin = || file.file.advise(offset, length, advice);
+        // SAFETY: the caller vouches for it.
+        unsafe { call(&file.state, user_data, operation, begin) }
+    })
+}
+
+/// Begins to give an open file a name, which must be free: one of `O_TMPFILE`, or another. The path begins at `directory`;
+/// 0 is the process's working directory. `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for `handoff_open`.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `path` is a string; `operation` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_link(
+    file: handoff_file,
+    directory: handoff_directory,
+    path: *const c_char,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
+    enter(|| {
+        let file = handles::get::<Rc<OpenFile>>(file)?;
+        let to = place_at(&file.state, directory)?;
+        // SAFETY: the caller vouches for it.
+        let path = unsafe { self::path(path) }?;
+        // SAFETY: the caller vouches for it.
+        unsafe { call(&file.state, user_data, operation, || file.file.link(&to, path)) }
+    })
+}
+
 /// Begins to cut a file to a length, or to lengthen it by a hole (ftruncate(2)). `HANDOFF_EVENT_CALLED` tells the end.
 /// `operation` is as for `handoff_open`.
 ///
@@ -242,20 +340,65 @@ pub unsafe extern "C" fn handoff_stat(
 ) -> c_int {
     enter(|| {
         let file = handles::get::<Rc<OpenFile>>(file)?;
-        let told = Told::default();
-        let event = handoff_event::new(HANDOFF_EVENT_CALLED, user_data);
-        let place = Rc::clone(&told);
-        let begin = || {
-            let call = file.file.metadata()?;
-            Ok(follow(&file.state, call, event, move |mut event, state, metadata| {
-                event.bytes = metadata.len();
-                *place.borrow_mut() = Some(metadata);
-                state.tell(event, None);
-            }))
+        // SAFETY: the caller vouches for it.
+        unsafe { ask(&file.state, user_data, operation, || file.file.metadata()) }
+    })
+}
+
+/// As `handoff_stat`, of what has a name: the path begins at `directory`; 0 is the process's working directory. `flags` is
+/// 0, or `AT_SYMLINK_NOFOLLOW` to ask about a symbolic link itself.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `path` is a string; `operation` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_stat_at(
+    driver: handoff_driver,
+    directory: handoff_directory,
+    path: *const c_char,
+    flags: c_int,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
+    enter(|| {
+        let (from, state) = place(driver, directory)?;
+        // SAFETY: the caller vouches for it.
+        let path = unsafe { self::path(path) }?;
+        let begin = || match flags {
+            0 => from.metadata(path),
+            libc::AT_SYMLINK_NOFOLLOW => from.symlink_metadata(path),
+            _ => Err(handoff::Error::Invalid("flags is neither 0 nor AT_SYMLINK_NOFOLLOW")),
         };
         // SAFETY: the caller vouches for it.
-        unsafe { operation::begin_with(operation, Some(told.into()), begin) }
+        unsafe { ask(&state, user_data, operation, begin) }
     })
+}
+
+/// Begins to ask, with a place for the answer.
+///
+/// # Safety
+///
+/// `operation` is NULL or can be written.
+unsafe fn ask(
+    state: &Rc<State>,
+    user_data: u64,
+    operation: *mut handoff_operation,
+    begin: impl FnOnce() -> handoff::Result<FileCall<Metadata>>,
+) -> Result<c_int, Failure> {
+    let told = Told::default();
+    let event = handoff_event::new(HANDOFF_EVENT_CALLED, user_data);
+    let place = Rc::clone(&told);
+    let begin = || {
+        Ok(follow(state, begin()?, event, move |mut event, state, metadata| {
+            event.bytes = metadata.len();
+            *place.borrow_mut() = Some(metadata);
+            state.tell(event, None);
+        }))
+    };
+    // SAFETY: the caller vouches for it.
+    unsafe { operation::begin_with(operation, Some(told.into()), begin) }
 }
 
 /// What `handoff_stat` was told, once its event has come.
@@ -338,6 +481,33 @@ pub unsafe extern "C" fn handoff_rename(
     })
 }
 
+/// Begins to make a directory, with the permissions of `mode` that the process's umask leaves. The path begins at
+/// `directory`; 0 is the process's working directory. `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for
+/// `handoff_open`.
+///
+/// Returns 0, or a negative error number.
+///
+/// # Safety
+///
+/// `path` is a string; `operation` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn handoff_mkdir(
+    driver: handoff_driver,
+    directory: handoff_directory,
+    path: *const c_char,
+    mode: u32,
+    user_data: u64,
+    operation: *mut handoff_operation,
+) -> c_int {
+    enter(|| {
+        let (from, state) = place(driver, directory)?;
+        // SAFETY: the caller vouches for it.
+        let path = unsafe { self::path(path) }?;
+        // SAFETY: the caller vouches for it.
+        unsafe { call(&state, user_data, operation, || from.create_dir(path, mode)) }
+    })
+}
+
 /// Begins to remove a name, by a path that begins at `directory`; 0 is the process's working directory. `flags` is 0, or
 /// `AT_REMOVEDIR` for an empty directory. `HANDOFF_EVENT_CALLED` tells the end. `operation` is as for `handoff_open`.
 ///
@@ -375,14 +545,19 @@ fn place(
     directory: handoff_directory,
 ) -> Result<(Directory, Rc<State>), Failure> {
     let state = handles::get::<Rc<State>>(driver)?;
+    Ok((place_at(&state, directory)?, state))
+}
+
+/// A directory of this driver.
+fn place_at(state: &Rc<State>, directory: handoff_directory) -> Result<Directory, Failure> {
     if directory == 0 {
-        return Ok((state.driver.working_directory()?, state));
+        return Ok(state.driver.working_directory()?);
     }
     let open = handles::get::<Rc<OpenDirectory>>(directory)?;
-    if !Rc::ptr_eq(&open.state, &state) {
+    if !Rc::ptr_eq(&open.state, state) {
         return Err(Failure::invalid("the directory belongs to another driver"));
     }
-    Ok((open.directory.clone(), state))
+    Ok(open.directory.clone())
 }
 
 /// # Safety

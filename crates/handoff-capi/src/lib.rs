@@ -28,13 +28,15 @@ mod probe;
 mod receive;
 mod route;
 mod socket;
+mod socket_options;
 mod unix;
 
 pub use boundary::{handoff_error_text, handoff_version};
 pub use driver::{
     HANDOFF_RING_AVOID, HANDOFF_RING_PREFER, HANDOFF_RING_REQUIRE, handoff_driver_fd,
     handoff_driver_in_flight, handoff_driver_loans, handoff_driver_new, handoff_driver_options,
-    handoff_driver_ring_fd, handoff_loan_stats, handoff_turn,
+    handoff_driver_ring_calls, handoff_driver_ring_fd, handoff_driver_sq_poll, handoff_loan_stats,
+    handoff_turn,
 };
 pub use event::{
     HANDOFF_ENGINE_AUTO, HANDOFF_ENGINE_COPY, HANDOFF_ENGINE_GET_BUF, HANDOFF_ENGINE_KERNEL_TLS,
@@ -46,13 +48,17 @@ pub use event::{
     HANDOFF_OUTCOME_UNKNOWN, HANDOFF_OUTCOME_ZERO_COPY, handoff_event, handoff_outcome,
     handoff_tally,
 };
-pub use file::{handoff_file_new, handoff_read, handoff_write};
+pub use file::{
+    handoff_file_new, handoff_read, handoff_read_with, handoff_write, handoff_write_with,
+};
 pub use file_call::{
     HANDOFF_ALLOCATE_GROW, HANDOFF_ALLOCATE_KEEP_SIZE, HANDOFF_ALLOCATE_PUNCH_HOLE,
     HANDOFF_ALLOCATE_ZERO, HANDOFF_ALLOCATE_ZERO_KEEP_SIZE, HANDOFF_OPEN_BENEATH,
     HANDOFF_RENAME_EXCHANGE, HANDOFF_RENAME_NO_REPLACE, HANDOFF_RENAME_REPLACE, HANDOFF_SYNC_DATA,
-    handoff_allocate, handoff_metadata, handoff_open, handoff_rename, handoff_stat, handoff_sync,
-    handoff_take_metadata, handoff_truncate, handoff_unlink,
+    HANDOFF_WRITE_BACK_BEGIN, HANDOFF_WRITE_BACK_FINISH, handoff_advise, handoff_allocate,
+    handoff_link, handoff_metadata, handoff_mkdir, handoff_open, handoff_rename, handoff_stat,
+    handoff_stat_at, handoff_sync, handoff_take_metadata, handoff_truncate, handoff_unlink,
+    handoff_write_back,
 };
 pub use group::{handoff_group_flush, handoff_group_new};
 pub use handles::{
@@ -81,5 +87,14 @@ pub use socket::{
     HANDOFF_MAX_HEADER, HANDOFF_SEND_MORE, HANDOFF_SEND_TELL_SENT, handoff_abort, handoff_connect,
     handoff_send, handoff_send_options, handoff_socket_fd, handoff_socket_new,
     handoff_socket_set_engine,
+};
+pub use socket_options::{
+    HANDOFF_DEVICE_NAME, HANDOFF_OPTION_BACKLOG, HANDOFF_OPTION_BIND, HANDOFF_OPTION_BUSY_POLL,
+    HANDOFF_OPTION_DEVICE, HANDOFF_OPTION_KEEPALIVE, HANDOFF_OPTION_KEEPALIVE_COUNT,
+    HANDOFF_OPTION_KEEPALIVE_IDLE, HANDOFF_OPTION_KEEPALIVE_INTERVAL, HANDOFF_OPTION_LINGER,
+    HANDOFF_OPTION_MARK, HANDOFF_OPTION_NODELAY, HANDOFF_OPTION_PRIORITY,
+    HANDOFF_OPTION_RECEIVE_BUFFER, HANDOFF_OPTION_REUSE_PORT, HANDOFF_OPTION_SEND_BUFFER,
+    HANDOFF_OPTION_USER_TIMEOUT, handoff_connect_with, handoff_listen_at,
+    handoff_socket_get_options, handoff_socket_options, handoff_socket_set_options,
 };
 pub use unix::{handoff_listen_unix, handoff_receive_message, handoff_take_descriptors};

@@ -46,6 +46,11 @@ impl RequestQueue {
         number: u16,
         depth: u16,
     ) -> Result<Self> {
+        if driver.core.io.is_polled {
+            return Err(Error::Invalid(
+                "requests of a block device come by an ordinary ring: build the driver without DriverBuilder::sq_poll",
+            ));
+        }
         let shared = requests::open(&driver.core, device, number, depth)?;
         Ok(Self { shared, driver: Rc::clone(driver) })
     }

@@ -46,6 +46,7 @@ void unix_cases(uint32_t ring);
 void lane_cases(void);
 void file_cases(uint32_t ring);
 void storage_cases(uint32_t ring);
+void option_cases(uint32_t ring);
 void route_cases(uint32_t ring);
 void misuse_cases(void);
 void fork_cases(uint32_t ring);

@@ -95,6 +95,8 @@ int main(void)
 	storage_cases(HANDOFF_RING_PREFER);
 	file_cases(HANDOFF_RING_AVOID);
 	storage_cases(HANDOFF_RING_AVOID);
+	option_cases(HANDOFF_RING_PREFER);
+	option_cases(HANDOFF_RING_AVOID);
 	route_cases(HANDOFF_RING_PREFER);
 	route_cases(HANDOFF_RING_AVOID);
 	unix_cases(HANDOFF_RING_PREFER);

@@ -2,6 +2,7 @@
 /* Files as storage engines use them: opened, synced, cut, renamed and removed by calls that tell of their end. */
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -81,6 +82,47 @@ static void log_is_kept(handoff_driver driver)
 	event = next_event(driver);
 	CHECK(event.kind == HANDOFF_EVENT_OPENED && event.error == -EXDEV);
 	CHECK(strstr(event.error_text, "opening ../../etc/passwd: ") != NULL);
+	CHECK(handoff_stat_at(driver, directory, "kept", 0, 1, &operation) == 0);
+	event = next_event(driver);
+	CHECK(event.kind == HANDOFF_EVENT_CALLED && event.error == 0 && event.bytes == 4);
+	CHECK(handoff_take_metadata(operation, &metadata) == 0);
+	CHECK(metadata.inode == there.st_ino);
+	CHECK(handoff_close(operation) == 0);
+
+	/* A record at the end, which is on its device when the write ends. */
+	CHECK(handoff_write_with(file, buffer, 0, RWF_APPEND | RWF_DSYNC, 1, NULL) == 0);
+	event = next_event(driver);
+	CHECK(event.kind == HANDOFF_EVENT_TRANSFERRED && event.error == 0 && event.bytes == 10);
+	CHECK(stat(path, &there) == 0 && there.st_size == 14);
+	CHECK(handoff_read_with(file, buffer, 4, 0, 1, NULL) == 0);
+	CHECK(next_event(driver).bytes == 10);
+	CHECK(handoff_write_back(file, 0, 0, HANDOFF_WRITE_BACK_BEGIN, 1, NULL) == 0);
+	CHECK(ended(driver) == 0);
+	CHECK(handoff_write_back(file, 0, 14, HANDOFF_WRITE_BACK_FINISH, 1, NULL) == 0);
+	CHECK(ended(driver) == 0);
+	CHECK(handoff_advise(file, 0, 0, POSIX_FADV_DONTNEED, 1, NULL) == 0);
+	CHECK(ended(driver) == 0);
+	CHECK(handoff_link(file, directory, "other", 1, NULL) == 0);
+	CHECK(ended(driver) == 0);
+	CHECK(stat(path, &there) == 0 && there.st_nlink == 2);
+	CHECK(handoff_link(file, directory, "other", 1, NULL) == 0);
+	CHECK(ended(driver) == -EEXIST);
+	CHECK(handoff_mkdir(driver, directory, "made", 0700, 1, NULL) == 0);
+	CHECK(ended(driver) == 0);
+	CHECK(handoff_unlink(driver, directory, "made", AT_REMOVEDIR, 1, NULL) == 0);
+	CHECK(ended(driver) == 0);
+	snprintf(path, sizeof(path), "%s/points", place);
+	CHECK(symlink("nowhere", path) == 0);
+	CHECK(handoff_stat_at(driver, directory, "points", 0, 1, NULL) == 0);
+	CHECK(ended(driver) == -ENOENT);
+	CHECK(handoff_stat_at(driver, directory, "points", AT_SYMLINK_NOFOLLOW, 1, &operation) == 0);
+	CHECK(ended(driver) == 0);
+	CHECK(handoff_take_metadata(operation, &metadata) == 0 && S_ISLNK(metadata.mode));
+	CHECK(handoff_close(operation) == 0);
+	CHECK(unlink(path) == 0);
+	CHECK(handoff_unlink(driver, directory, "other", 0, 1, NULL) == 0);
+	CHECK(ended(driver) == 0);
+
 	CHECK(handoff_unlink(driver, directory, "kept", 0, 1, NULL) == 0);
 	CHECK(ended(driver) == 0);
 	CHECK(handoff_unlink(driver, directory, "kept", 0, 1, NULL) == 0);
@@ -113,6 +155,14 @@ static void misuse(handoff_driver driver, uint32_t ring)
 	CHECK(handoff_allocate(file, 0, 1, 9, 1, NULL) == -EINVAL);
 	CHECK(handoff_rename(driver, 0, "x", 0, "y", 9, 1, NULL) == -EINVAL);
 	CHECK(handoff_unlink(driver, 0, "x", 9, 1, NULL) == -EINVAL);
+	CHECK(handoff_stat_at(driver, 0, "x", 9, 1, NULL) == -EINVAL);
+	CHECK(handoff_stat_at(driver, 0, NULL, 0, 1, NULL) == -EINVAL);
+	CHECK(handoff_write_back(file, 0, 0, 9, 1, NULL) == -EINVAL);
+	CHECK(handoff_advise(file, 0, 0, 99, 1, NULL) == -EINVAL);
+	CHECK(handoff_link(file, file, "x", 1, NULL) == -EBADF);
+	CHECK(handoff_mkdir(driver, 0, NULL, 0700, 1, NULL) == -EINVAL);
+	CHECK(handoff_read_with(file, 0, -1, RWF_NOWAIT, 1, NULL) == -EINVAL);
+	CHECK(handoff_read_with(file, 0, 0, 1 << 20, 1, NULL) == -EINVAL);
 	CHECK(handoff_stat(file, 1, &operation) == 0);
 	CHECK(handoff_cancel(operation) == 0);
 	CHECK(next_event(driver).kind == HANDOFF_EVENT_CALLED);

@@ -173,6 +173,20 @@ fn the_example_prints_a_file_that_is_passed() {
 }
 
 #[test]
+fn the_example_connects_with_its_options() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = example("connect_options", AS_TOLD, directory.path());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+    let port = listener.local_addr().expect("has an address").port().to_string();
+    let mut command = Command::new(&program);
+    let told = command.arg(port).env("ASAN_OPTIONS", "detect_leaks=0").output().expect("runs");
+    let said = String::from_utf8_lossy(&told.stdout);
+    assert!(said.starts_with("nodelay 1, user time-out 20000 ms, send buffer "), "{told:?}");
+    let (_, peer) = listener.accept().expect("is connected");
+    assert_eq!(peer.ip(), IpAddr::from([127, 0, 0, 2]));
+}
+
+#[test]
 fn the_echo_server_of_the_examples_echoes() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = example("echo", AS_TOLD, directory.path());

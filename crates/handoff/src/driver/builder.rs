@@ -1,5 +1,6 @@
 //! What a driver consists of: its ring, or the reason why there is none, and the sizes of its tables.
 
+use std::io;
 use std::time::Duration;
 
 use super::Driver;
@@ -7,7 +8,7 @@ use crate::core::UNCLAIMED_LOANS;
 use crate::error::{Error, Result};
 use crate::lease::pending::SEND_SPANS;
 use crate::reactor::Reactor;
-use crate::ring::{Epoll, Io, Ring, Shape};
+use crate::ring::{Epoll, Io, Ring, Shape, SqPoll};
 
 /// Whether a driver uses io_uring.
 ///
@@ -52,6 +53,7 @@ pub struct DriverBuilder {
     unclaimed_loans: usize,
     pipes: usize,
     send_spans: usize,
+    sq_poll: Option<SqPoll>,
 }
 
 impl Driver {
@@ -85,6 +87,7 @@ impl Default for DriverBuilder {
             unclaimed_loans: UNCLAIMED_LOANS,
             pipes: usize::MAX,
             send_spans: SEND_SPANS,
+            sq_poll: None,
         }
     }
 }
@@ -190,27 +193,75 @@ impl DriverBuilder {
         self
     }
 
+    /// Has a thread of the kernel take the requests (`IORING_SETUP_SQPOLL`): submitting them needs no call while that
+    /// thread looks for them. It looks for `idle` after the last request, a millisecond at least and 49 days at most, and
+    /// uses a processor meanwhile; then it sleeps, and the next submission wakes it by a call. Default: no such thread.
+    ///
+    /// The requests run with the credentials that the thread calling [`build`](Self::build) has by then. If it changes
+    /// them later, the requests keep the old ones: build the driver behind the change.
+    ///
+    /// If the kernel makes no such thread, a driver of [`RingUse::Prefer`] has an ordinary ring, and
+    /// [`Driver::sq_poll_unavailable`] says why; with [`RingUse::Require`] building fails. Rx queues
+    /// ([`zero_copy_receive`](Self::zero_copy_receive)) and [`Driver::requests`] need an ordinary ring. Minimum kernel: that
+    /// of the ring.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use handoff::Driver;
+    ///
+    /// let driver = Driver::builder().sq_poll(Duration::from_millis(2)).build()?;
+    /// if let Some(reason) = driver.sq_poll_unavailable() {
+    ///     println!("requests are submitted by calls: {reason}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn sq_poll(mut self, idle: Duration) -> Self {
+        let cpu = self.sq_poll.and_then(|before| before.cpu);
+        self.sq_poll = Some(SqPoll { idle, cpu });
+        self
+    }
+
+    /// As [`sq_poll`](Self::sq_poll), with that thread on one processor only (`IORING_SETUP_SQ_AFF`). Take another than
+    /// your own thread's: they would wait for each other.
+    pub fn sq_poll_on(mut self, idle: Duration, cpu: u32) -> Self {
+        self.sq_poll = Some(SqPoll { idle, cpu: Some(cpu) });
+        self
+    }
+
     /// Builds the driver for the calling thread.
     ///
     /// # Errors
     ///
     /// When a ring is required and cannot be made, or when descriptors or memory are exhausted.
+    /// [`Error::Invalid`](crate::Error::Invalid) for options that exclude each other.
     pub fn build(self) -> Result<Driver> {
+        if self.sq_poll.is_some() && self.ring == RingUse::Avoid {
+            return Err(Error::Invalid("DriverBuilder::sq_poll needs a ring: do not avoid it"));
+        }
+        if self.sq_poll.is_some() && self.zero_copy_receive {
+            return Err(Error::Invalid(
+                "the kernel has no rx queues on a ring that it polls: leave out sq_poll or zero_copy_receive",
+            ));
+        }
+        let mut why_not_polled = None;
         let ring = match self.ring {
             RingUse::Avoid => Err("it was not asked for".to_owned()),
-            _ => Ring::new(
-                (self.entries, self.completions),
-                self.registered_buffers,
-                (self.registered_files, u32::try_from(self.unclaimed_loans).unwrap_or(u32::MAX)),
-                match (self.zero_copy_receive, self.mixed_completions) {
-                    (false, _) => Shape::Narrow,
-                    (true, false) => Shape::Wide,
-                    (true, true) => Shape::Mixed,
-                },
-            )
-            .map_err(|error| handoff_probe::why_no_ring(&error)),
+            _ => self.open_ring(self.sq_poll).or_else(|error| {
+                let Some(asked) = self.sq_poll else {
+                    return Err(handoff_probe::why_no_ring(&error));
+                };
+                let reason = why_not_polled.insert(why_no_thread(asked, &error));
+                match self.ring {
+                    RingUse::Prefer => self
+                        .open_ring(None)
+                        .inspect(|_| tracing::info!(%reason, "requests are submitted by calls"))
+                        .map_err(|error| handoff_probe::why_no_ring(&error)),
+                    _ => Err(reason.clone()),
+                }
+            }),
         };
-        let io = match ring {
+        let mut io = match ring {
             Ok(ring) => Io::of_ring(ring),
             Err(reason) if self.ring == RingUse::Require => {
                 return Err(Error::NoRing { action: "this driver", reason });
@@ -221,6 +272,7 @@ impl DriverBuilder {
                 Io::of_epoll(epoll, reason)
             }
         };
+        io.why_not_polled = why_not_polled;
         let reactor = Reactor::new(io, self.in_flight)?;
         if let Some(time) = self.linger {
             reactor.core.linger.set(time);
@@ -229,5 +281,30 @@ impl DriverBuilder {
         reactor.core.pipes.most.set(self.pipes);
         reactor.core.pending.most_away.set(self.send_spans);
         Ok(Driver::of(reactor))
+    }
+
+    fn open_ring(&self, sq_poll: Option<SqPoll>) -> io::Result<Ring> {
+        let parked = u32::try_from(self.unclaimed_loans).unwrap_or(u32::MAX);
+        let shape = match (self.zero_copy_receive, self.mixed_completions) {
+            (false, _) => Shape::Narrow,
+            (true, false) => Shape::Wide,
+            (true, true) => Shape::Mixed,
+        };
+        let (sizes, files) = ((self.entries, self.completions), (self.registered_files, parked));
+        Ring::new(sizes, self.registered_buffers, files, shape, sq_poll)
+    }
+}
+
+/// Why the kernel makes no thread that polls.
+fn why_no_thread(asked: SqPoll, error: &io::Error) -> String {
+    match (error.raw_os_error(), asked.cpu) {
+        (Some(libc::EINVAL), Some(cpu)) => format!(
+            "the kernel's thread cannot have processor {cpu}: there is none of that number, it is offline, or it is not in \
+             this process's cpuset"
+        ),
+        _ => format!(
+            "the kernel makes no thread that polls the ring: {}",
+            handoff_probe::why_no_ring(error)
+        ),
     }
 }

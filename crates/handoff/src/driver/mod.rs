@@ -136,6 +136,22 @@ impl Driver {
         self.core().io.why_no_ring()
     }
 
+    /// Why no thread of the kernel takes the requests, although one was asked for
+    /// ([`DriverBuilder::sq_poll`](crate::DriverBuilder::sq_poll)); `None` if one does, or none was asked for.
+    pub fn sq_poll_unavailable(&self) -> Option<&str> {
+        self.core().io.why_not_polled.as_deref()
+    }
+
+    /// Whether a thread of the kernel takes the requests.
+    pub fn sq_polls(&self) -> bool {
+        self.core().io.is_polled
+    }
+
+    /// How many calls of `io_uring_enter(2)` this driver has made to submit requests, and to wait; 0 without a ring.
+    pub fn ring_calls(&self) -> u64 {
+        self.core().io.ring().map_or(0, |ring| ring.borrow().calls.get())
+    }
+
     /// Attaches a socket, blocking or not. The driver waits for it; other holders of the open socket see no
     /// change.
     ///
@@ -412,7 +428,8 @@ impl Driver {
     /// # Errors
     ///
     /// [`Error::NoRing`](crate::Error::NoRing) without a ring; when the ring's table of buffers has no room
-    /// for the depth; the kernel's error about the descriptor.
+    /// for the depth; the kernel's error about the descriptor. A driver of [`sq_poll`](crate::DriverBuilder::sq_poll) takes
+    /// none.
     #[cfg(feature = "ublk")]
     pub fn requests(
         &self,

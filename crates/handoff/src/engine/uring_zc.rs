@@ -237,7 +237,9 @@ pub(super) fn tell(
             lent_nothing(op, taken);
         }
         if op.socket().stream && op.in_chain != InChain::Behind {
-            op.socket().crowded.set(core.turns() != op.turn && result >= 0);
+            // When a thread of the kernel takes requests, the turn says nothing about the socket.
+            let waited = core.turns() != op.turn && !core.io.is_polled;
+            op.socket().crowded.set(waited && result >= 0);
         }
     }
     if result < 0 {

@@ -46,6 +46,12 @@ impl Reception {
         matches!(self.receiver.get(), Receiver::Somebody | Receiver::Leaving { next: Some(_) })
     }
 
+    /// Whether the kernel has the request of a dropped receiver.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self.receiver.get(), Receiver::Leaving { .. })
+    }
+
     /// Whether another receive may be begun; it may have to wait for a dropped one.
     pub(crate) fn check_free(&self) -> Result<()> {
         match self.receiver.get() {

@@ -23,6 +23,10 @@ pub(crate) struct Io {
     pub(crate) backend: Backend,
     no_ring: Option<String>,
     ring_id: u32,
+    /// Whether a thread of the kernel polls the ring's queue.
+    pub(crate) is_polled: bool,
+    /// Why none does, although one was asked for.
+    pub(crate) why_not_polled: Option<String>,
     /// Whether the kernel reports if it copied a zero-copy send.
     pub(crate) reports_usage: bool,
     /// The driver goes: it waits for nothing any more, and keeps no connection.
@@ -35,8 +39,9 @@ pub(crate) struct Io {
 impl Io {
     pub(crate) fn of_ring(ring: Ring) -> Self {
         let (ring_id, reports_usage) = (ring.id, ring.reports_usage);
+        let is_polled = ring.is_polled();
         let backend = Backend::Ring(RefCell::new(ring));
-        Self::new(backend, None, ring_id, reports_usage)
+        Self { is_polled, ..Self::new(backend, None, ring_id, reports_usage) }
     }
 
     /// Without a ring, for this reason.
@@ -51,6 +56,8 @@ impl Io {
             backend,
             no_ring,
             ring_id,
+            is_polled: false,
+            why_not_polled: None,
             reports_usage,
             groups: RefCell::default(),
             is_closing: Cell::new(false),

@@ -3,13 +3,16 @@
 //! Minimum kernel: 6.1 (`IORING_SETUP_DEFER_TASKRUN`). Capability: none, unless
 //! `kernel.io_uring_disabled` or a seccomp filter forbids it. The ring is used by one thread
 //! (`IORING_SETUP_SINGLE_ISSUER`), and completions are posted only while that thread is in the
-//! kernel for them, so nothing here is shared.
+//! kernel for them, so nothing here is shared. Where a thread of the kernel polls the queue
+//! ([`SqPoll`]), that thread takes requests and posts completions at any time.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use handoff_sys::ring_fd::RingFd;
 use io_uring::types::{SubmitArgs, Timespec};
@@ -19,6 +22,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::features::Features;
 use super::queues::{Batch, Completion, Queues, RawSpan, Shape};
 use super::slots::{self, Files, Slots};
+use super::sq_poll::{SqPoll, Staged};
 use super::until::Until;
 
 /// The most bytes of one request; the kernel takes no more than 2 GiB at once.
@@ -30,6 +34,9 @@ const MAX_BUFFERS: u32 = 1 << 14;
 /// After so many requests submitted with [`Until::Soon`], deferred work runs all the same. Running it costs
 /// a tenth of a single zero-copy send.
 const DEFERRED_MOST: u32 = 32;
+
+/// How long the kernel's thread may take to come to the queue of a ring. It must be scheduled for that.
+const THREAD_COMES: Duration = Duration::from_secs(10);
 
 pub(crate) struct Ring {
     /// Before the ring itself, which stays open as long as this.
@@ -57,6 +64,10 @@ pub(crate) struct Ring {
     pub(crate) files: Files,
     /// Requests submitted since deferred work last ran.
     since_work: u32,
+    /// What the kernel's thread is not to see yet, where one polls the queue.
+    staged: Option<Staged>,
+    /// Calls of `io_uring_enter(2)` so far.
+    pub(crate) calls: Cell<u64>,
     /// Queued requests of chains that are expected not to wait.
     chained: u32,
 }
@@ -69,9 +80,10 @@ impl Ring {
         buffers: u32,
         (files, parked): (u32, u32),
         shape: Shape,
+        sq_poll: Option<SqPoll>,
     ) -> io::Result<Self> {
         static RINGS: AtomicU32 = AtomicU32::new(1);
-        let mut io = Queues::new(entries, completions, shape)?;
+        let mut io = Queues::new(entries, completions, shape, sq_poll)?;
         if !io.params().is_feature_nodrop() || !io.params().is_feature_ext_arg() {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
@@ -95,6 +107,8 @@ impl Ring {
         let features = Features::try_out(&mut io)?;
         Ok(Self {
             ring_fd,
+            staged: sq_poll.map(|_| Staged::new(io.params().sq_entries() as usize)),
+            calls: Cell::new(0),
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             event_watched: false,
             io,
@@ -119,7 +133,15 @@ impl Ring {
 
     /// Entries pushed and not submitted.
     pub(crate) fn unsubmitted(&mut self) -> usize {
-        self.io.submission().len()
+        match &self.staged {
+            Some(staged) => staged.len(),
+            None => self.io.submission().len(),
+        }
+    }
+
+    /// Whether a thread of the kernel polls the queue.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.staged.is_some()
     }
 
     /// Makes room to push `entries`, and submits queued requests if necessary. Requests that belong
@@ -131,6 +153,9 @@ impl Ring {
 
     #[inline]
     fn has_room(&mut self, entries: usize) -> bool {
+        if let Some(staged) = &self.staged {
+            return staged.room() >= entries;
+        }
         let queue = self.io.submission();
         queue.capacity() - queue.len() >= entries
     }
@@ -151,8 +176,46 @@ impl Ring {
     /// Everything that the entry points to must stay valid and, where the request says so, untouched until
     /// its last completion.
     pub(crate) unsafe fn push(&mut self, entry: &squeue::Entry) {
+        if let Some(staged) = &mut self.staged {
+            return staged.push(entry.clone());
+        }
         // SAFETY: the caller's duty.
         unsafe { self.io.submission().push(entry) }.expect("room was made");
+    }
+
+    /// Queues requests as long as there are some, and room.
+    ///
+    /// # Safety
+    ///
+    /// As of [`push`](Self::push), for each.
+    #[inline(always)]
+    pub(crate) unsafe fn push_all(&mut self, mut next: impl FnMut() -> Option<squeue::Entry>) {
+        if let Some(staged) = &mut self.staged {
+            while staged.room() > 0
+                && let Some(entry) = next()
+            {
+                staged.push(entry);
+            }
+            return;
+        }
+        let mut queue = self.io.submission();
+        while !queue.is_full()
+            && let Some(entry) = next()
+        {
+            // SAFETY: the caller's duty.
+            unsafe { queue.push(&entry) }.expect("there is room");
+        }
+    }
+
+    /// Submits queued requests. When this returns, the kernel has taken them; it may not have begun with them.
+    pub(crate) fn hand_over(&mut self) -> io::Result<()> {
+        self.enter(Until::Now)?;
+        let deadline = Instant::now() + THREAD_COMES;
+        while self.is_polled() && !self.io.submission().is_empty() {
+            self.wake_thread()?;
+            check_time(deadline)?;
+        }
+        Ok(())
     }
 
     /// A descriptor that is readable when there is work or a completion. The ring's own descriptor does not
@@ -200,6 +263,10 @@ impl Ring {
 
     /// So many queued requests are links of chains that are expected to wait for nothing else.
     pub(crate) fn expect_to_go_through(&mut self, chained: usize) {
+        if self.is_polled() {
+            // They go through where they are taken.
+            return;
+        }
         self.chained += chained as u32;
     }
 
@@ -207,6 +274,9 @@ impl Ring {
     #[inline(always)]
     pub(crate) fn enter(&mut self, until: Until) -> io::Result<()> {
         let waits = !matches!(until, Until::Now | Until::Soon);
+        if self.is_polled() {
+            return self.enter_polled(until, waits);
+        }
         if self.chained > 0 {
             self.go_through()?;
             if !waits || !self.io.is_empty() {
@@ -237,6 +307,56 @@ impl Ring {
             // SAFETY: there is no argument.
             _ => tolerated(unsafe { self.call::<libc::sigset_t>(submit, want, flags, None) }),
         }
+    }
+
+    /// Publishes staged requests, and calls only if the kernel's thread sleeps, or there is something to wait for.
+    fn enter_polled(&mut self, until: Until, waits: bool) -> io::Result<()> {
+        self.publish()?;
+        let queue = self.io.submission();
+        // With the barrier between what was published and the look: the thread looks again after it has said that it
+        // sleeps.
+        let (sleeps, overflown) = (queue.need_wakeup(), queue.cq_overflow());
+        drop(queue);
+        let waits = waits && self.io.is_empty();
+        if !sleeps && !waits && !overflown {
+            return Ok(());
+        }
+        let wakeup = if sleeps { EnterFlags::SQ_WAKEUP } else { EnterFlags::empty() };
+        if !waits && !overflown {
+            // SAFETY: there is no argument.
+            return tolerated(unsafe { self.call::<libc::sigset_t>(0, 0, wakeup, None) });
+        }
+        let (flags, want) = (wakeup | EnterFlags::GETEVENTS, u32::from(waits));
+        match until {
+            Until::OneOr(time) => self.call_for_at_most(0, want, flags, time),
+            // SAFETY: there is no argument.
+            _ => tolerated(unsafe { self.call::<libc::sigset_t>(0, want, flags, None) }),
+        }
+    }
+
+    /// Makes staged requests visible to the kernel's thread, all at once; waits for room for that.
+    fn publish(&mut self) -> io::Result<()> {
+        let mut deadline = None;
+        loop {
+            let Some(staged) = &mut self.staged else { return Ok(()) };
+            if staged.publish(self.io.submission()) {
+                return Ok(());
+            }
+            self.wake_thread()?;
+            check_time(*deadline.get_or_insert_with(|| Instant::now() + THREAD_COMES))?;
+        }
+    }
+
+    /// Gives the kernel's thread, which polls the queue, an occasion to go on.
+    fn wake_thread(&mut self) -> io::Result<()> {
+        if self.io.submission().need_wakeup() {
+            // SAFETY: there is no argument.
+            return tolerated(unsafe {
+                self.call::<libc::sigset_t>(0, 0, EnterFlags::SQ_WAKEUP, None)
+            });
+        }
+        thread::yield_now();
+        Ok(())
     }
 
     /// Submits queued requests, and makes the kernel go through the chains as far as they go at once. Each
@@ -287,6 +407,7 @@ impl Ring {
         flags: EnterFlags,
         argument: Option<&T>,
     ) -> io::Result<usize> {
+        self.calls.update(|calls| calls + 1);
         // SAFETY: queued entries may be submitted, by the contract of `push`; the caller answers for the
         // argument.
         unsafe {
@@ -323,6 +444,16 @@ impl Ring {
     }
 }
 
+fn check_time(deadline: Instant) -> io::Result<()> {
+    if Instant::now() < deadline {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::TimedOut,
+        "the kernel's thread that polls the ring (DriverBuilder::sq_poll) does not come to it: give it processor time",
+    ))
+}
+
 /// Errors that are no failure of a call.
 fn tolerated(result: io::Result<usize>) -> io::Result<()> {
     match result {
@@ -353,7 +484,10 @@ mod tests {
     use crate::ring::skip;
 
     fn ring(test: &str) -> Option<Ring> {
-        skip::told(Ring::new((32, 0), 0, (0, 0), Shape::Narrow), &format!("ring::instance::{test}"))
+        skip::told(
+            Ring::new((32, 0), 0, (0, 0), Shape::Narrow, None),
+            &format!("ring::instance::{test}"),
+        )
     }
 
     fn push(ring: &mut Ring, entry: squeue::Entry, linked: bool) {

@@ -17,6 +17,7 @@ use handoff_sys::ring_setup::{self, CQE_F_BUFFER, CQE_F_MORE};
 use handoff_sys::workers;
 use io_uring::{IoUring, Parameters, SubmissionQueue, Submitter, cqueue, squeue};
 
+use super::sq_poll::SqPoll;
 use super::token::{Stage, Token};
 
 /// Completions taken at a time.
@@ -152,7 +153,12 @@ macro_rules! any {
 impl Queues {
     /// Queues for one thread. 0 completions: as many places as the shape needs. There are fewer where the kernel has no
     /// memory for so many: it must lie in one piece, and may count as locked.
-    pub(crate) fn new(entries: u32, completions: u32, shape: Shape) -> io::Result<Self> {
+    pub(crate) fn new(
+        entries: u32,
+        completions: u32,
+        shape: Shape,
+        sq_poll: Option<SqPoll>,
+    ) -> io::Result<Self> {
         workers::keep()?;
         // The kernel rounds the entries up, and refuses fewer places than that.
         let least = entries.checked_next_power_of_two().unwrap_or(u32::MAX);
@@ -164,7 +170,8 @@ impl Queues {
         let wanted = wanted.clamp(least, least.max(MOST_PLACES));
         with_fewer(wanted, least, |places| {
             // The queue's indirection is useless here, and costs a look for each request (Linux 6.6).
-            let build = |no_indirection| Self::build((entries, places), shape, no_indirection);
+            let build =
+                |no_indirection| Self::build((entries, places), shape, sq_poll, no_indirection);
             build(true).or_else(|error| match error.raw_os_error() {
                 Some(libc::EINVAL) => build(false),
                 _ => Err(error),
@@ -172,13 +179,18 @@ impl Queues {
         })
     }
 
-    fn build(sizes: (u32, u32), shape: Shape, no_indirection: bool) -> io::Result<Self> {
+    fn build(
+        sizes: (u32, u32),
+        shape: Shape,
+        sq_poll: Option<SqPoll>,
+        no_indirection: bool,
+    ) -> io::Result<Self> {
         match shape {
-            Shape::Narrow => uniform(sizes, no_indirection).map(Self::Narrow),
-            Shape::Wide => uniform(sizes, no_indirection).map(Self::Wide),
+            Shape::Narrow => uniform(sizes, sq_poll, no_indirection).map(Self::Narrow),
+            Shape::Wide => uniform(sizes, sq_poll, no_indirection).map(Self::Wide),
             Shape::Mixed => match mixed(sizes, no_indirection) {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    Self::build(sizes, Shape::Wide, no_indirection)
+                    Self::build(sizes, Shape::Wide, sq_poll, no_indirection)
                 }
                 ring => ring.map(Self::Mixed),
             },
@@ -204,6 +216,21 @@ impl Queues {
 
     pub(crate) fn is_empty(&mut self) -> bool {
         any!(self, io => io.completion().is_empty())
+    }
+
+    /// Submits all that is queued, and waits until the kernel has taken it: a thread of the kernel does that when it
+    /// comes to it.
+    pub(crate) fn hand_over(&mut self) -> io::Result<()> {
+        loop {
+            match self.submitter().submit() {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            if self.submission().is_empty() {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// The next completion, of a ring that receives nothing yet.
@@ -310,16 +337,17 @@ fn with_fewer<T>(
 /// Queues whose completions are all of one size, which the type says.
 fn uniform<C: cqueue::EntryMarker>(
     (entries, completions): (u32, u32),
+    sq_poll: Option<SqPoll>,
     no_indirection: bool,
 ) -> io::Result<IoUring<squeue::Entry, C>> {
     let mut builder = IoUring::<squeue::Entry, C>::builder();
-    builder
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_taskrun_flag()
-        .setup_submit_all()
-        .setup_clamp()
-        .setup_cqsize(completions);
+    match sq_poll {
+        Some(sq_poll) => sq_poll.set_up(&mut builder),
+        None => {
+            builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        }
+    }
+    builder.setup_submit_all().setup_clamp().setup_cqsize(completions);
     if no_indirection {
         builder.setup_no_sqarray();
     }
@@ -352,7 +380,9 @@ mod tests {
         extern "C" fn nothing(_: libc::c_int) {}
 
         let test = "ring::queues::tests::signals_end_no_wait";
-        let Some(mut queues) = skip::told(Queues::new(8, 0, Shape::Narrow), test) else { return };
+        let Some(mut queues) = skip::told(Queues::new(8, 0, Shape::Narrow, None), test) else {
+            return;
+        };
         // SAFETY: the handler does nothing; all-zero bytes are no flags, so that calls are interrupted, and
         // no blocked signals.
         let waiting = unsafe {
@@ -453,7 +483,7 @@ mod tests {
             let test =
                 "ring::queues::tests::there_are_as_many_places_for_completions_as_were_asked_for";
             let places = |asked| {
-                let queues = skip::told(Queues::new(5, asked, shape), test)?;
+                let queues = skip::told(Queues::new(5, asked, shape, None), test)?;
                 let places = queues.params().cq_entries();
                 // A long one takes two.
                 Some(if matches!(queues, Queues::Mixed(_)) { places / 2 } else { places })
@@ -492,7 +522,7 @@ mod tests {
     fn completions_of_every_shape_come_in_order() {
         for shape in [Shape::Narrow, Shape::Mixed, Shape::Wide] {
             let test = "ring::queues::tests::completions_of_every_shape_come_in_order";
-            let Some(mut queues) = skip::told(Queues::new(8, 0, shape), test) else { return };
+            let Some(mut queues) = skip::told(Queues::new(8, 0, shape, None), test) else { return };
             assert_eq!(queues.tell_of_spans(), shape != Shape::Narrow);
             let mut places = Vec::new();
             let mut batch: Batch = [const { MaybeUninit::uninit() }; BATCH];

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use super::instance::Ring;
 use super::keeper;
 use super::slots::{memlock_or, part, spans};
-use super::until::Until;
 use crate::error::{Error, Result};
 use crate::memory::{Backing, Departed, Keeping, Pinning, Registration};
 
@@ -102,7 +101,7 @@ impl Ring {
             first_slot.ok_or(Error::Invalid("the region is not registered with this driver"))?,
         );
         // Queued requests must find their memory before it goes.
-        self.enter(Until::Now).map_err(|error| Error::io("entering the ring", error))?;
+        self.hand_over().map_err(|error| Error::io("entering the ring", error))?;
         self.clear(start, spans(backing))?;
         self.leave(backing);
         self.buffers.release(start, spans(backing));

@@ -103,7 +103,7 @@ fn lets_go_at_once(io: &mut Queues) -> io::Result<bool> {
     let poll = opcode::PollAdd::new(types::Fixed(0), libc::POLLIN as u32).build();
     // SAFETY: the entry names no memory.
     unsafe { io.submission().push(&poll) }.map_err(io::Error::other)?;
-    io.submitter().submit()?;
+    io.hand_over()?;
     drop(writer);
     io.submitter().register_files_update(1, &[-1])?;
     let at_end = rustix::io::read(&reader, &mut [0u8; 1]) == Ok(0);

@@ -9,7 +9,6 @@ use std::time::Duration;
 use io_uring::types::{CancelBuilder, Timespec};
 
 use super::instance::Ring;
-use super::until::Until;
 
 /// How long a closing driver waits for the kernel to end cancelled requests. Notifications of data that a
 /// stalled peer does not take can stay out for longer, and nothing can speed them up.
@@ -22,7 +21,7 @@ impl Ring {
     /// Cancels every request under way, and waits at most so long for those that a worker has.
     pub(crate) fn cancel_all(&mut self, time: Duration) {
         // The kernel finds neither requests that are still queued nor those that deferred work is to try again.
-        if let Err(error) = self.enter(Until::Now) {
+        if let Err(error) = self.hand_over() {
             tracing::warn!(%error, "requests may end late");
         }
         // ENOENT: there is none. ETIME: the rest ends while the ring is drained or closed.

@@ -383,6 +383,8 @@ impl<'a, B: Payload> Message<'a, B> {
             extent.home.is_none()
                 && (!shared.stream || shared.queue.borrow().is_idle())
                 && driver.core.is_quiet()
+                // Its work is not this thread's.
+                && !driver.core.io.is_polled
         });
         if pick.engine.lends() && driver.core.unclaimed.lends_no_more(&shared.lender) {
             if !shared.lender.chooser.borrow().is_free() {

@@ -5,6 +5,7 @@
 //! - at most [`AT_ONCE`] bytes of a stream are accepted and not with the kernel;
 //! - what became of an accepted write is told by the next write, flush or shutdown.
 
+use std::cell::RefCell;
 use std::future::Future as _;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -24,39 +25,82 @@ const AT_ONCE: usize = 64 << 10;
 
 /// The write that was accepted last, if there was any.
 #[derive(Debug, Default)]
-pub(super) struct Accepted(Option<Box<Last>>);
+pub(super) struct Accepted(RefCell<Option<Box<Last>>>);
 
 #[derive(Debug, Default)]
 struct Last {
     sent: Option<Sent>,
+    /// What became of it, if it failed.
+    failed: Option<Error>,
     /// When to look for room again.
     pause: Option<Sleep>,
 }
 
 impl Accepted {
-    /// Waits until the kernel has taken it.
-    pub(super) fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(last) = &mut self.0 else { return Poll::Ready(Ok(())) };
-        let Some(sent) = &mut last.sent else { return Poll::Ready(Ok(())) };
-        let over = ready!(sent.poll_taken(context));
-        last.sent = None;
-        Poll::Ready(over.map(drop).map_err(io::Error::from))
+    /// Waits until the kernel has taken it, or never will.
+    pub(super) fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(last) = &mut *self.0.borrow_mut()
+            && let Some(sent) = &mut last.sent
+        {
+            last.failed = ready!(sent.poll_taken(context)).err();
+            last.sent = None;
+        }
+        Poll::Ready(())
+    }
+
+    /// The same, and tells what became of it.
+    pub(super) fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_over(context));
+        Poll::Ready(self.told())
+    }
+
+    /// As [`poll_sent`](Self::poll_sent), without a wait.
+    fn try_sent(&self) -> io::Result<()> {
+        if let Some(last) = &mut *self.0.borrow_mut()
+            && let Some(sent) = last.sent.take()
+        {
+            match sent.try_take() {
+                Ok(over) => last.failed = over.err(),
+                Err(sent) => {
+                    last.sent = Some(sent);
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+            }
+        }
+        self.told()
+    }
+
+    fn told(&self) -> io::Result<()> {
+        let failed = self.0.borrow_mut().as_mut().and_then(|last| last.failed.take());
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Accepts the beginning of these slices, if the one before has been sent, and there is room for a send.
+    pub(super) fn try_accept(&self, socket: &Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.try_sent()?;
+        let bytes = beginning(slices);
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        match self.0.borrow_mut().get_or_insert_default().send(socket, bytes) {
+            Ok(len) => Ok(len),
+            Err(Refused { error: Error::Busy { .. }, .. }) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(refused) => Err(refused.error.into()),
+        }
     }
 
     /// Accepts the beginning of these slices; the one before has been sent.
     pub(super) fn poll_accept(
-        &mut self,
+        &self,
         socket: &Socket,
         slices: &[IoSlice<'_>],
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         let budget = ready!(poll_proceed(context));
         socket.driver.core.check_driven()?;
-        let last = self.0.get_or_insert_default();
-        let mut bytes = Vec::new();
-        for slice in slices {
-            bytes.extend_from_slice(&slice[..slice.len().min(AT_ONCE - bytes.len())]);
-        }
+        let mut last = self.0.borrow_mut();
+        let last = last.get_or_insert_default();
+        let mut bytes = beginning(slices);
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -65,10 +109,8 @@ impl Accepted {
                 ready!(Pin::new(pause).poll(context))?;
                 last.pause = None;
             }
-            let len = bytes.len();
-            match socket.send(Buffer::from(bytes)) {
-                Ok(sending) => {
-                    last.sent = Some(sending.split().0);
+            match last.send(socket, bytes) {
+                Ok(len) => {
                     budget.made_progress();
                     return Poll::Ready(Ok(len));
                 }
@@ -80,6 +122,23 @@ impl Accepted {
             }
         }
     }
+}
+
+impl Last {
+    fn send(&mut self, socket: &Socket, bytes: Vec<u8>) -> Result<usize, Refused<Buffer>> {
+        let len = bytes.len();
+        self.sent = Some(socket.send(Buffer::from(bytes))?.split().0);
+        Ok(len)
+    }
+}
+
+/// As much as is accepted at once.
+fn beginning(slices: &[IoSlice<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for slice in slices {
+        bytes.extend_from_slice(&slice[..slice.len().min(AT_ONCE - bytes.len())]);
+    }
+    bytes
 }
 
 /// Tells the peer of a TLS connection that nothing follows, as soon as there is room for that.

@@ -20,12 +20,15 @@ use crate::op::Waiting;
 use crate::socket::Socket;
 use crate::transfer::Readiness;
 
+/// The most slices that a call takes (`UIO_MAXIOV`).
+pub(super) const MAX_SLICES: usize = 1024;
+
 /// What a receive by call waits for.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
     /// The end of a dropped receive.
-    before: Waiting,
-    readiness: Option<Readiness>,
+    pub(super) before: Waiting,
+    pub(super) readiness: Option<Readiness>,
 }
 
 /// As [`poll_call`] for receiving. Only one receives at a time; each of two would get parts of what comes.

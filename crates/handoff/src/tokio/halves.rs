@@ -5,26 +5,26 @@
 //! - a dropped write half ends the connection's writing behind the sends accepted before, like the end of a stream;
 //!   the read half keeps the socket open.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{self, Context, Poll};
 
-use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use bytes::BufMut;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::SockRef;
 
 #[cfg(feature = "tls")]
 use super::accepted::{self, Accepted};
-use super::call::{Receiving, as_uninit, poll_call, poll_receive, receive};
-use crate::error::Result;
+use super::call::{MAX_SLICES, Receiving, as_uninit, poll_call, poll_receive, receive};
+use super::ready::{self, Full, Waits};
+use crate::error::{Error, Result};
 use crate::op::Waiting;
 use crate::socket::{Socket, internet_address};
 use crate::transfer::Readiness;
-
-/// The most slices that a call takes (`UIO_MAXIOV`).
-const MAX_SLICES: usize = 1024;
 
 /// The reading direction of a connection, made by [`TcpStream::into_split`](super::TcpStream::into_split). It reads as the stream does. Dropping it
 /// ends nothing: the connection stays as long as either half exists.
@@ -47,6 +47,8 @@ const MAX_SLICES: usize = 1024;
 pub struct OwnedReadHalf {
     pub(super) socket: Socket,
     reading: Receiving,
+    /// The wait of [`poll_read_ready`](Self::poll_read_ready).
+    polled: RefCell<Option<Box<Waits>>>,
 }
 
 /// The writing direction of a connection, made by [`TcpStream::into_split`](super::TcpStream::into_split). It writes as the stream does.
@@ -72,6 +74,9 @@ pub struct OwnedWriteHalf {
     /// What this process has yet to cipher of the last write.
     #[cfg(feature = "tls")]
     accepted: Accepted,
+    /// The wait of [`poll_write_ready`](Self::poll_write_ready).
+    polled: RefCell<Option<Box<Waits>>>,
+    pub(super) full: Full,
     /// Dropping it ends the writing.
     ends: bool,
 }
@@ -84,9 +89,11 @@ pub(super) fn halves(socket: Socket) -> (OwnedReadHalf, OwnedWriteHalf) {
         flushing: Waiting::default(),
         #[cfg(feature = "tls")]
         accepted: Accepted::default(),
+        polled: RefCell::default(),
+        full: Full::default(),
         ends: false,
     };
-    (OwnedReadHalf { socket, reading: Receiving::default() }, write)
+    (OwnedReadHalf { socket, reading: Receiving::default(), polled: RefCell::default() }, write)
 }
 
 impl OwnedReadHalf {
@@ -96,7 +103,7 @@ impl OwnedReadHalf {
     ///
     /// As of a read.
     pub async fn peek(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let Self { socket, reading } = self;
+        let Self { socket, reading, .. } = self;
         if into.is_empty() {
             return Ok(0);
         }
@@ -125,6 +132,68 @@ impl OwnedReadHalf {
     /// What the kernel says of the socket.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         peer_addr(&self.socket)
+    }
+
+    /// Waits until a read has something to give: bytes, the end, or an error. This asks the kernel each time, so it also
+    /// waits behind a read that has taken everything. Nothing is read, so you may drop it.
+    ///
+    /// # Errors
+    ///
+    /// While the socket has a receiver; the driver's.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// As [`readable`](Self::readable), and tells whether the peer has ended its direction.
+    ///
+    /// # Errors
+    ///
+    /// As `readable`; for an interest in more than reading.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        if interest != Interest::READABLE {
+            return Err(Error::Invalid("a read half is ready to be read, and nothing else").into());
+        }
+        ready::ready(&self.socket, interest, &Full::default(), |_| true).await
+    }
+
+    /// As [`readable`](Self::readable), for code that polls. The last task that polled is woken.
+    ///
+    /// # Errors
+    ///
+    /// As `readable`.
+    pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut waits = self.polled.borrow_mut();
+        let waits = waits.get_or_insert_default();
+        ready::poll_ready(&self.socket, waits, true, None, context).map_ok(drop)
+    }
+
+    /// Reads what has come, without a wait; 0 is the end.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if nothing has; as of a read.
+    pub fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: bytes that are initialised are written over by such.
+        ready::try_read(&self.socket, unsafe { as_uninit(into) })
+    }
+
+    /// As [`try_read`](Self::try_read), into several slices one after another. What is deciphered fills the first only.
+    ///
+    /// # Errors
+    ///
+    /// As `try_read`.
+    pub fn try_read_vectored(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        ready::try_read_vectored(&self.socket, into)
+    }
+
+    /// As [`try_read`](Self::try_read), behind the bytes of a buffer, whose room is not cleared before.
+    ///
+    /// # Errors
+    ///
+    /// As `try_read`.
+    pub fn try_read_buf<B: BufMut + ?Sized>(&self, into: &mut B) -> io::Result<usize> {
+        let read = |room: &mut [_]| Ok((ready::try_read(&self.socket, room)?, ()));
+        ready::into_buf(into, read).map(|(bytes, ())| bytes)
     }
 
     /// The socket, for receiving by lending.
@@ -162,6 +231,75 @@ impl OwnedWriteHalf {
         peer_addr(&self.socket)
     }
 
+    /// Waits until a write has room, or an error to tell: all sends that were accepted before are with the kernel, and
+    /// no write without a wait has found the socket full since the kernel told of room. Nothing is written, so you may drop
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.ready(Interest::WRITABLE).await.map(drop)
+    }
+
+    /// As [`writable`](Self::writable), and tells whether the connection is over.
+    ///
+    /// # Errors
+    ///
+    /// As `writable`.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        ready::ready(&self.socket, interest, &self.full, |context| self.is_free(context)).await
+    }
+
+    /// As [`writable`](Self::writable), for code that polls. The last task that polled is woken.
+    ///
+    /// # Errors
+    ///
+    /// As `writable`.
+    pub fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let writes = self.is_free(context).then_some(&self.full);
+        let mut waits = self.polled.borrow_mut();
+        let waits = waits.get_or_insert_default();
+        ready::poll_ready(&self.socket, waits, false, writes, context).map_ok(drop)
+    }
+
+    /// Writes as much as there is room for, without a wait.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is no room, or sends accepted before are not with the kernel yet: a write overtakes nothing.
+    /// As of a write.
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.try_write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    /// As [`try_write`](Self::try_write), of several slices one after another.
+    ///
+    /// # Errors
+    ///
+    /// As `try_write`.
+    pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let slices = &slices[..slices.len().min(MAX_SLICES)];
+        #[cfg(feature = "tls")]
+        if self.socket.shared.is_deciphered_here() {
+            // What fills is the cipher's, which `is_free` waits for.
+            ready::try_sending(&self.socket, &Full::default(), || Ok(()))?;
+            return self.accepted.try_accept(&self.socket, slices);
+        }
+        ready::try_sending(&self.socket, &self.full, || send_now(&self.socket, slices))
+    }
+
+    /// Whether what was accepted last has gone.
+    pub(super) fn is_free(&self, context: &mut Context<'_>) -> bool {
+        #[cfg(feature = "tls")]
+        return self.accepted.poll_over(context).is_ready();
+        #[cfg(not(feature = "tls"))]
+        {
+            let _ = context;
+            true
+        }
+    }
+
     /// The socket, for lending.
     pub fn socket(&self) -> &Socket {
         &self.socket
@@ -172,27 +310,20 @@ impl OwnedWriteHalf {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_sent(context))?;
+        task::ready!(self.poll_sent(context))?;
         let Self { socket, writing, .. } = self;
         let slices = &slices[..slices.len().min(MAX_SLICES)];
         #[cfg(feature = "tls")]
         if socket.shared.is_deciphered_here() {
             return self.accepted.poll_accept(socket, slices, context);
         }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        poll_call(socket, writing, Socket::writable, context, || {
-            #[cfg(feature = "tls")]
-            if let Some(sent) = socket.shared.send_ciphered(slices) {
-                return sent.map_err(io::Error::from);
-            }
-            Ok(sendmsg(&*socket, slices, &mut SendAncillaryBuffer::default(), flags)?)
-        })
+        poll_call(socket, writing, Socket::writable, context, || send_now(socket, slices))
     }
 
     /// Waits until the kernel has taken all that was accepted.
     fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         #[cfg(feature = "tls")]
-        ready!(self.accepted.poll_sent(context))?;
+        task::ready!(self.accepted.poll_sent(context))?;
         self.socket.poll_flush(&mut self.flushing, context).map_err(io::Error::from)
     }
 }
@@ -205,6 +336,16 @@ impl Drop for OwnedWriteHalf {
             self.socket.shared.end_writing();
         }
     }
+}
+
+/// Sends by a call, by whoever ciphers.
+fn send_now(socket: &Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    #[cfg(feature = "tls")]
+    if let Some(sent) = socket.shared.send_ciphered(slices) {
+        return sent.map_err(io::Error::from);
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    Ok(sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
 pub(super) fn local_addr(socket: &Socket) -> Result<SocketAddr> {
@@ -221,11 +362,11 @@ impl AsyncRead for OwnedReadHalf {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { socket, reading } = self.get_mut();
+        let Self { socket, reading, .. } = self.get_mut();
         if into.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let received = ready!(poll_receive(socket, reading, context, || {
+        let received = task::ready!(poll_receive(socket, reading, context, || {
             // SAFETY: the kernel writes bytes there, and nobody makes any of them uninitialised.
             let room = unsafe { into.unfilled_mut() };
             receive(socket, room, false)
@@ -264,10 +405,14 @@ impl AsyncWrite for OwnedWriteHalf {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_sent(context))?;
+        task::ready!(this.poll_sent(context))?;
         let Self { socket, writing, .. } = this;
+        if !socket.shared.is_ciphered() {
+            // A write that was given up may wait for room for ever.
+            *writing = None;
+        }
         // A TLS connection may have no room to say its end.
-        let over = ready!(poll_call(socket, writing, Socket::writable, context, || {
+        let over = task::ready!(poll_call(socket, writing, Socket::writable, context, || {
             socket.shutdown(Shutdown::Write).map_err(io::Error::from)
         }));
         match over {

@@ -22,11 +22,14 @@
 mod accepted;
 mod buffers;
 mod call;
+mod datagrams;
 mod drive;
 mod halves;
+mod ready;
 mod remote;
 mod run;
 mod sink;
+mod stream;
 mod tcp;
 mod threads;
 #[cfg(feature = "tls")]

@@ -2,18 +2,18 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use futures_core::Stream;
 use socket2::{Domain, Protocol, SockRef, Type};
 
-use super::halves::{OwnedReadHalf, OwnedWriteHalf, halves};
+use super::halves::{OwnedReadHalf, OwnedWriteHalf};
+use super::stream::stream;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::socket::Socket;
@@ -168,11 +168,6 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
-    pub(super) fn of_stream(socket: Socket) -> Self {
-        let (read, write) = halves(socket);
-        Self { read, write }
-    }
-
     /// `write` is of the same socket, and dropping it ends nothing.
     fn of_halves(read: OwnedReadHalf, write: OwnedWriteHalf) -> Self {
         Self { read, write }
@@ -197,11 +192,6 @@ impl TcpStream {
     /// ```
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         (self.read, self.write.ending(true))
-    }
-
-    /// Both halves, for one task: they are lent, and dropping them ends nothing.
-    pub fn split(&mut self) -> (&mut OwnedReadHalf, &mut OwnedWriteHalf) {
-        (&mut self.read, &mut self.write)
     }
 
     /// Makes a connection. Dropping the future abandons it.
@@ -253,25 +243,6 @@ impl TcpStream {
             .tcp_nodelay()
             .map_err(|error| Error::io("asking for TCP_NODELAY", error))
     }
-
-    /// As a read, but the bytes stay for the next one. 0 is the end.
-    ///
-    /// # Errors
-    ///
-    /// As of a read.
-    pub async fn peek(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.read.peek(into).await
-    }
-
-    /// The socket, for lending.
-    pub fn socket(&self) -> &Socket {
-        &self.read.socket
-    }
-
-    /// The socket alone. Nothing that came is lost.
-    pub fn into_socket(self) -> Socket {
-        self.read.socket
-    }
 }
 
 /// Two halves of different streams, both given back.
@@ -303,6 +274,7 @@ impl OwnedReadHalf {
     /// # Errors
     ///
     /// Returns both if they are of two streams.
+    #[allow(clippy::result_large_err, reason = "both halves come back")]
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if Rc::ptr_eq(&self.socket.shared, &write.socket.shared) {
             Ok(TcpStream::of_halves(self, OwnedWriteHalf::ending(write, false)))
@@ -318,6 +290,7 @@ impl OwnedWriteHalf {
     /// # Errors
     ///
     /// As there.
+    #[allow(clippy::result_large_err, reason = "both halves come back")]
     pub fn reunite(self, read: OwnedReadHalf) -> Result<TcpStream, ReuniteError> {
         read.reunite(self)
     }
@@ -336,48 +309,4 @@ impl TryFrom<Socket> for TcpStream {
     }
 }
 
-impl AsFd for TcpStream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket().as_fd()
-    }
-}
-
-impl AsyncRead for TcpStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.read).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for TcpStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.write).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.write).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.write.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_shutdown(context)
-    }
-}
+stream!(TcpStream);

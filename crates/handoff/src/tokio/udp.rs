@@ -1,15 +1,13 @@
 //! Datagrams with the addresses of their senders.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::task::{Context, Poll};
 
-use rustix::net::{RecvFlags, SendFlags, recvfrom, send, sendto};
 use socket2::SockRef;
 
-use super::buffers::{Datagrams, address_of};
-use super::call::{Receiving, poll_call, poll_receive};
+use super::buffers::{Datagrams as PoolDatagrams, address_of};
+use super::datagrams::{Datagrams, datagrams};
 use super::tcp::OtherSocket;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -23,7 +21,7 @@ use crate::socket::{Socket, internet_address};
 ///
 /// **Dropped futures:** a dropped receive has taken no datagram, and a dropped send has sent none.
 #[derive(Debug)]
-pub struct UdpSocket(Socket);
+pub struct UdpSocket(Datagrams);
 
 impl UdpSocket {
     /// Makes a socket bound to an address; port 0 means any free port.
@@ -35,7 +33,7 @@ impl UdpSocket {
         let socket = std::net::UdpSocket::bind(address).map_err(|error| {
             Error::descriptor("binding a socket", error.raw_os_error().unwrap_or(libc::EIO))
         })?;
-        driver.socket(socket).map(Self)
+        Ok(Self(Datagrams::of(driver.socket(socket)?)))
     }
 
     /// Sends to an address by default, and receives from it only.
@@ -44,7 +42,7 @@ impl UdpSocket {
     ///
     /// The kernel's error about the address.
     pub fn connect(&self, address: SocketAddr) -> Result<()> {
-        let connected = SockRef::from(&self.0).connect(&address.into());
+        let connected = SockRef::from(&self.0.socket).connect(&address.into());
         connected.map_err(|error| Error::io("connecting a datagram socket", error))
     }
 
@@ -54,7 +52,7 @@ impl UdpSocket {
     ///
     /// What the kernel says of the socket.
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        internet_address(SockRef::from(&self.0).local_addr())
+        internet_address(SockRef::from(&self.0.socket).local_addr())
     }
 
     /// The address that it is [connected](Self::connect) to.
@@ -63,43 +61,7 @@ impl UdpSocket {
     ///
     /// The kernel's error about the socket; when it is not connected.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
-        internet_address(SockRef::from(&self.0).peer_addr())
-    }
-
-    /// Receives a datagram, cut at the slice's length: its number of bytes, and its sender.
-    ///
-    /// # Errors
-    ///
-    /// While the socket has another receiver; the kernel's error about the socket, also one of an earlier
-    /// send.
-    pub async fn recv_from(&self, into: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let mut receiving = Receiving::default();
-        poll_fn(|context| {
-            poll_receive(&self.0, &mut receiving, context, || {
-                let (bytes, _, from) = recvfrom(&self.0, &mut *into, RecvFlags::DONTWAIT)?;
-                Ok((bytes, address_of(from)?))
-            })
-        })
-        .await
-    }
-
-    /// As [`recv_from`](Self::recv_from), without the sender.
-    ///
-    /// # Errors
-    ///
-    /// As `recv_from`.
-    pub async fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
-        self.recv_from(into).await.map(|(bytes, _)| bytes)
-    }
-
-    /// Sends a datagram to the address that the socket is [connected](Self::connect) to. The kernel copies the bytes;
-    /// sends by [`socket`](Self::socket) lend. If you drop it, it has sent nothing.
-    ///
-    /// # Errors
-    ///
-    /// The kernel's error about the socket, the address or the length.
-    pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.send_by(|| Ok(send(&self.0, bytes, SendFlags::DONTWAIT)?)).await
+        internet_address(SockRef::from(&self.0.socket).peer_addr())
     }
 
     /// As [`send`](Self::send), to an address.
@@ -108,13 +70,30 @@ impl UdpSocket {
     ///
     /// As `send`.
     pub async fn send_to(&self, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
-        self.send_by(|| Ok(sendto(&self.0, bytes, SendFlags::DONTWAIT, &address)?)).await
+        self.0.send(bytes, Some(&address)).await
     }
 
-    async fn send_by(&self, mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-        let mut waiting = None;
-        poll_fn(|context| poll_call(&self.0, &mut waiting, Socket::writable, context, &mut call))
-            .await
+    /// As [`send_to`](Self::send_to), for code that polls.
+    ///
+    /// # Errors
+    ///
+    /// As `send`.
+    pub fn poll_send_to(
+        &self,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+        address: SocketAddr,
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_send(context, bytes, Some(&address))
+    }
+
+    /// As [`send_to`](Self::send_to), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is no room; as of `send`.
+    pub fn try_send_to(&self, bytes: &[u8], address: SocketAddr) -> io::Result<usize> {
+        self.0.try_send(bytes, Some(&address))
     }
 
     /// Receives datagrams into buffers of a pool, each cut at the buffer's length: a `Stream` of datagrams with
@@ -123,20 +102,12 @@ impl UdpSocket {
     /// # Errors
     ///
     /// When the socket has a receiver of any kind.
-    pub fn datagrams(&self, pool: &BufferPool) -> Result<Datagrams> {
-        Datagrams::new(self.0.clone(), pool)
-    }
-
-    /// The socket, for lending.
-    pub fn socket(&self) -> &Socket {
-        &self.0
-    }
-
-    /// The socket alone.
-    pub fn into_socket(self) -> Socket {
-        self.0
+    pub fn datagrams(&self, pool: &BufferPool) -> Result<PoolDatagrams> {
+        PoolDatagrams::new(self.0.socket.clone(), pool)
     }
 }
+
+datagrams!(UdpSocket, SocketAddr, address_of, SocketAddr);
 
 impl TryFrom<Socket> for UdpSocket {
     type Error = OtherSocket;
@@ -145,12 +116,6 @@ impl TryFrom<Socket> for UdpSocket {
         if !socket.shared.udp {
             return Err(OtherSocket { socket, error: Error::Invalid("this is not a UDP socket") });
         }
-        Ok(Self(socket))
-    }
-}
-
-impl AsFd for UdpSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        Ok(Self(Datagrams::of(socket)))
     }
 }

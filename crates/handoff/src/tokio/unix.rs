@@ -1,7 +1,7 @@
 //! Unix sockets with tokio's names: connections, and datagrams.
 
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::pin::Pin;
@@ -9,15 +9,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use ::tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use ::tokio::task::coop::consume_budget;
 use futures_core::Stream;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, recvfrom, send, sendto};
+use rustix::net::{SocketAddrAny, SocketAddrUnix};
 use socket2::SockRef;
 
-use super::call::{Receiving, poll_call, poll_receive};
-use super::halves::{OwnedReadHalf, OwnedWriteHalf, halves};
+use super::datagrams::{Datagrams, datagrams};
+use super::halves::{OwnedReadHalf, OwnedWriteHalf};
+use super::stream::stream;
 use super::tcp::{OtherSocket, ReuniteError};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -125,11 +124,6 @@ pub struct UnixStream {
 }
 
 impl UnixStream {
-    fn of_stream(socket: Socket) -> Self {
-        let (read, write) = halves(socket);
-        Self { read, write }
-    }
-
     /// Connects to a path. Dropping the future abandons it.
     ///
     /// # Errors
@@ -165,16 +159,12 @@ impl UnixStream {
         (self.read, self.write.ending(true))
     }
 
-    /// Both halves, for one task: they are lent, and dropping them ends nothing.
-    pub fn split(&mut self) -> (&mut OwnedReadHalf, &mut OwnedWriteHalf) {
-        (&mut self.read, &mut self.write)
-    }
-
     /// The stream of two halves.
     ///
     /// # Errors
     ///
     /// Returns both if they are of two streams, or of TCP.
+    #[allow(clippy::result_large_err, reason = "both halves come back")]
     pub fn reunite(read: OwnedReadHalf, write: OwnedWriteHalf) -> Result<Self, ReuniteError> {
         if Rc::ptr_eq(&read.socket.shared, &write.socket.shared) && read.socket.shared.unix {
             Ok(Self { read, write: write.ending(false) })
@@ -209,16 +199,6 @@ impl UnixStream {
     pub fn peer_cred(&self) -> Result<Credentials> {
         self.socket().peer_credentials()
     }
-
-    /// The socket.
-    pub fn socket(&self) -> &Socket {
-        &self.read.socket
-    }
-
-    /// The socket alone. Nothing that came is lost.
-    pub fn into_socket(self) -> Socket {
-        self.read.socket
-    }
 }
 
 impl TryFrom<Socket> for UnixStream {
@@ -232,51 +212,7 @@ impl TryFrom<Socket> for UnixStream {
     }
 }
 
-impl AsFd for UnixStream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket().as_fd()
-    }
-}
-
-impl AsyncRead for UnixStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.read).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for UnixStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.write).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.write).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.write.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_shutdown(context)
-    }
-}
+stream!(UnixStream);
 
 /// A Unix datagram socket that reports the sender of each datagram, and the [`Socket`] for descriptors.
 ///
@@ -296,7 +232,7 @@ impl AsyncWrite for UnixStream {
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub struct UnixDatagram(Socket);
+pub struct UnixDatagram(Datagrams);
 
 impl UnixDatagram {
     /// Makes a socket with a path as its name.
@@ -314,7 +250,7 @@ impl UnixDatagram {
     ///
     /// As [`Driver::bind_unix`].
     pub fn bind_addr(driver: &Driver, address: &UnixAddress) -> Result<Self> {
-        driver.bind_unix(address).map(Self)
+        Ok(Self(Datagrams::of(driver.bind_unix(address)?)))
     }
 
     /// Makes a socket without a name, to which nobody can answer.
@@ -323,7 +259,7 @@ impl UnixDatagram {
     ///
     /// As [`Driver::unix_socket`].
     pub fn unbound(driver: &Driver) -> Result<Self> {
-        driver.unix_socket(UnixKind::Datagram).map(Self)
+        Ok(Self(Datagrams::of(driver.unix_socket(UnixKind::Datagram)?)))
     }
 
     /// Two sockets that are connected to each other.
@@ -333,7 +269,7 @@ impl UnixDatagram {
     /// As [`Driver::unix_pair`].
     pub fn pair(driver: &Driver) -> Result<(Self, Self)> {
         let (one, other) = driver.unix_pair(UnixKind::Datagram)?;
-        Ok((Self(one), Self(other)))
+        Ok((Self(Datagrams::of(one)), Self(Datagrams::of(other))))
     }
 
     /// Sends to a path by default, and receives from there only.
@@ -351,7 +287,7 @@ impl UnixDatagram {
     ///
     /// The kernel's error about the name.
     pub fn connect_addr(&self, address: &UnixAddress) -> Result<()> {
-        let connected = SockRef::from(&self.0).connect(address.as_socket_address());
+        let connected = SockRef::from(&self.0.socket).connect(address.as_socket_address());
         connected.map_err(|error| Error::io("connecting a datagram socket", error))
     }
 
@@ -361,7 +297,7 @@ impl UnixDatagram {
     ///
     /// What the kernel says of the socket.
     pub fn local_addr(&self) -> Result<UnixAddress> {
-        UnixAddress::local(&self.0)
+        UnixAddress::local(self)
     }
 
     /// The name that it is [connected](Self::connect) to.
@@ -370,50 +306,7 @@ impl UnixDatagram {
     ///
     /// The kernel's error about the socket; when it is not connected.
     pub fn peer_addr(&self) -> Result<UnixAddress> {
-        UnixAddress::peer(&self.0)
-    }
-
-    /// Receives a datagram, cut at the slice's length: its number of bytes, and its sender, which may be unnamed.
-    ///
-    /// # Errors
-    ///
-    /// While the socket has another receiver; the kernel's error about the socket.
-    pub async fn recv_from(&self, into: &mut [u8]) -> io::Result<(usize, UnixAddress)> {
-        let mut receiving = Receiving::default();
-        let (bytes, from) = poll_fn(|context| {
-            poll_receive(&self.0, &mut receiving, context, || {
-                let (bytes, _, from) = recvfrom(&self.0, &mut *into, RecvFlags::DONTWAIT)?;
-                Ok((bytes, from))
-            })
-        })
-        .await?;
-        Ok((bytes, sender_of(from)?))
-    }
-
-    /// As [`recv_from`](Self::recv_from), without the sender.
-    ///
-    /// # Errors
-    ///
-    /// As `recv_from`.
-    pub async fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
-        self.recv_from(into).await.map(|(bytes, _)| bytes)
-    }
-
-    /// Sends a datagram to the name that the socket is [connected](Self::connect) to, when that has room. If you drop it,
-    /// it has sent nothing.
-    ///
-    /// # Errors
-    ///
-    /// The kernel's error about the socket, the peer or the length.
-    pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut waiting = None;
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        poll_fn(|context| {
-            poll_call(&self.0, &mut waiting, Socket::writable, context, || {
-                Ok(send(&self.0, bytes, flags)?)
-            })
-        })
-        .await
+        UnixAddress::peer(self)
     }
 
     /// As [`send`](Self::send), to a path.
@@ -431,34 +324,47 @@ impl UnixDatagram {
     ///
     /// As `send`.
     pub async fn send_to_addr(&self, bytes: &[u8], address: &UnixAddress) -> io::Result<usize> {
-        let name = match (address.as_path(), address.as_abstract_name()) {
-            (Some(path), _) => SocketAddrUnix::new(path)?,
-            (None, Some(name)) => SocketAddrUnix::new_abstract_name(name)?,
-            (None, None) => SocketAddrUnix::new_unnamed(),
-        };
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let name = name_of(address)?;
         loop {
             consume_budget().await;
-            self.0.driver.core.check_driven()?;
-            match sendto(&self.0, bytes, flags, &name) {
-                Err(Errno::AGAIN) => {
-                    Sleep::new(&self.0.driver, Instant::now() + LOOK_AGAIN).await?;
+            self.0.socket.driver.core.check_driven()?;
+            match self.0.try_send(bytes, Some(&name)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    Sleep::new(&self.0.socket.driver, Instant::now() + LOOK_AGAIN).await?;
                 }
-                Err(Errno::INTR) => {}
-                over => return over.map_err(io::Error::from),
+                over => return over,
             }
         }
     }
 
-    /// The socket, for descriptors.
-    pub fn socket(&self) -> &Socket {
-        &self.0
+    /// As [`send_to`](Self::send_to), without a wait.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if the peer has no room; as of `send_to`.
+    pub fn try_send_to(&self, bytes: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
+        self.try_send_to_addr(bytes, &UnixAddress::path(path)?)
     }
 
-    /// The socket alone.
-    pub fn into_socket(self) -> Socket {
-        self.0
+    /// As [`try_send_to`](Self::try_send_to), to a name of any kind.
+    ///
+    /// # Errors
+    ///
+    /// As `try_send_to`.
+    pub fn try_send_to_addr(&self, bytes: &[u8], address: &UnixAddress) -> io::Result<usize> {
+        self.0.try_send(bytes, Some(&name_of(address)?))
     }
+}
+
+datagrams!(UnixDatagram, UnixAddress, sender_of, SocketAddrUnix);
+
+/// A name for rustix's calls.
+fn name_of(address: &UnixAddress) -> io::Result<SocketAddrUnix> {
+    Ok(match (address.as_path(), address.as_abstract_name()) {
+        (Some(path), _) => SocketAddrUnix::new(path)?,
+        (None, Some(name)) => SocketAddrUnix::new_abstract_name(name)?,
+        (None, None) => SocketAddrUnix::new_unnamed(),
+    })
 }
 
 /// The name that a datagram came from.
@@ -482,12 +388,6 @@ impl TryFrom<Socket> for UnixDatagram {
             let error = Error::Invalid("this is no Unix datagram socket");
             return Err(OtherSocket { socket, error });
         }
-        Ok(Self(socket))
-    }
-}
-
-impl AsFd for UnixDatagram {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        Ok(Self(Datagrams::of(socket)))
     }
 }

@@ -40,6 +40,7 @@ mod segments;
 mod send;
 #[cfg(feature = "bytes")]
 mod send_spans;
+mod sq_poll;
 mod stages;
 mod time_outs;
 #[cfg(feature = "tls")]

@@ -35,9 +35,23 @@ pub(crate) fn assert_same(got: &[u8], expected: &[u8]) {
     assert!(got == expected, "{come} bytes instead of {sent}, different from {place:?}");
 }
 
-/// A driver with a ring where there is one, and one without.
+/// Set where tests run with a ring whose queue a thread of the kernel polls.
+pub(crate) const POLLED: &str = "HANDOFF_TEST_SQ_POLL";
+
+/// A driver with a ring where there is one.
+pub(crate) fn with_ring() -> Driver {
+    let builder = Driver::builder();
+    match std::env::var_os(POLLED) {
+        None => builder.build().unwrap(),
+        Some(_) => {
+            builder.sq_poll(Duration::from_millis(1)).ring(RingUse::Require).build().unwrap()
+        }
+    }
+}
+
+/// The same, and one without.
 pub(crate) fn drivers() -> Vec<Driver> {
-    vec![Driver::new().unwrap(), without_ring()]
+    vec![with_ring(), without_ring()]
 }
 
 pub(crate) fn without_ring() -> Driver {
@@ -56,8 +70,7 @@ pub(crate) fn engines(driver: &Driver) -> Vec<Engine> {
 /// Every engine with a driver of its own that has it.
 pub(crate) fn engines_apart() -> Vec<(Driver, Engine)> {
     let mut apart = Vec::new();
-    for ring in [RingUse::Prefer, RingUse::Avoid] {
-        let driver = || Driver::builder().ring(ring).build().unwrap();
+    for driver in [with_ring, without_ring] {
         apart.extend(engines(&driver()).into_iter().map(|engine| (driver(), engine)));
     }
     apart

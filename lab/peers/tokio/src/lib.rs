@@ -54,12 +54,16 @@ pub mod net {
     use std::io::{Error, ErrorKind, Result};
     use std::net::SocketAddr;
     use std::ops::{Deref, DerefMut};
+    use std::os::unix::net::SocketAddr as StdAddress;
     use std::path::Path;
     use std::pin::Pin;
     use std::task::{Context, Poll};
+    use std::time::Duration;
 
+    use bytes::BufMut;
     use handoff::UnixAddress;
     use handoff::tokio as ours;
+    use socket2::SockRef;
     use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
     use tokio::net::{ToSocketAddrs, lookup_host};
     use tokio::sync::Mutex;
@@ -191,6 +195,21 @@ pub mod net {
         }
     }
 
+    /// Options are set by the descriptor.
+    impl TcpStream {
+        pub fn linger(&self) -> Result<Option<Duration>> {
+            SockRef::from(&self.0).linger()
+        }
+
+        pub fn set_linger(&self, time: Option<Duration>) -> Result<()> {
+            SockRef::from(&self.0).set_linger(time)
+        }
+
+        pub fn set_zero_linger(&self) -> Result<()> {
+            self.set_linger(Some(Duration::ZERO))
+        }
+    }
+
     impl TcpStream {
         pub async fn connect(addresses: impl ToSocketAddrs) -> Result<Self> {
             each(addresses, async |to| ours::TcpStream::connect(&driver(), to).await).await.map(Self)
@@ -267,6 +286,11 @@ pub mod net {
         }
     }
 
+    fn named((len, from): (usize, UnixAddress)) -> Result<(usize, StdAddress)> {
+        let path = from.as_path().unwrap_or(Path::new(""));
+        Ok((len, StdAddress::from_pathname(path)?))
+    }
+
     impl UnixDatagram {
         pub fn bind(path: impl AsRef<Path>) -> Result<Self> {
             Ok(Self(ours::UnixDatagram::bind(&driver(), path)?))
@@ -281,13 +305,20 @@ pub mod net {
         pub async fn recv_from(
             &self,
             into: &mut [u8],
-        ) -> Result<(usize, std::os::unix::net::SocketAddr)> {
-            let (len, from) = self.0.recv_from(into).await?;
-            let from = match from.as_path() {
-                Some(path) => std::os::unix::net::SocketAddr::from_pathname(path)?,
-                None => std::os::unix::net::SocketAddr::from_pathname("")?,
-            };
-            Ok((len, from))
+        ) -> Result<(usize, StdAddress)> {
+            named(self.0.recv_from(into).await?)
+        }
+
+        pub fn try_recv_from(&self, into: &mut [u8]) -> Result<(usize, StdAddress)> {
+            named(self.0.try_recv_from(into)?)
+        }
+
+        pub async fn recv_buf_from(&self, into: &mut impl BufMut) -> Result<(usize, StdAddress)> {
+            named(self.0.recv_buf_from(into).await?)
+        }
+
+        pub fn try_recv_buf_from(&self, into: &mut impl BufMut) -> Result<(usize, StdAddress)> {
+            named(self.0.try_recv_buf_from(into)?)
         }
     }
 }

@@ -43,17 +43,19 @@ impl State {
         let ring_id = ring.id;
         let socket = lane.socket();
         loop {
-            let mut queue = ring.io.submission();
-            while self.next != self.tail && !queue.is_full() {
-                let place = self.next;
-                let entry = request(&socket, self.slot(place), ring_id);
-                // SAFETY: the place keeps the buffer, and with it its memory, until the request and its
-                // return signal are over.
-                unsafe { queue.push(&entry) }.expect("there is room");
-                self.next = place.wrapping_add(1);
-                submitted.requests += 1;
+            // SAFETY: the place keeps the buffer, and with it its memory, until the request and its return
+            // signal are over.
+            unsafe {
+                ring.push_all(|| {
+                    let place = self.next;
+                    if place == self.tail {
+                        return None;
+                    }
+                    self.next = place.wrapping_add(1);
+                    submitted.requests += 1;
+                    Some(request(&socket, self.slot(place), ring_id))
+                });
             }
-            drop(queue);
             if self.next == self.tail {
                 break;
             }

@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn a_wait_of_a_lane_that_was_cancelled_is_told_to_no_other() {
         let test = "engine::lane::tests::a_wait_of_a_lane_that_was_cancelled_is_told_to_no_other";
-        let ring = skip::told(Ring::new((32, 0), 0, (0, 0), Shape::Narrow), test);
+        let ring = skip::told(Ring::new((32, 0), 0, (0, 0), Shape::Narrow, None), test);
         let Some(ring) = ring else { return };
         let core = Core::new(Io::of_ring(ring), 16).unwrap();
         let (near, _far) = UnixStream::pair().unwrap();

@@ -208,6 +208,65 @@ fn a_dropped_stream_sends_what_it_accepted() {
     });
 }
 
+/// What is deciphered and not taken counts as readable, and calls that do not wait go by the cipher or not at all.
+pub(super) fn calls_that_do_not_wait_go_by_the_cipher(ciphering: Ciphering) {
+    each(async |driver| {
+        let identity = Identity::new();
+        let (near, far) = narrow_tcp();
+        let (connector, acceptor) = (identity.connector(ciphering), identity.acceptor(ciphering));
+        let (near, far) = zip(
+            connector.connect_stream(stream(driver, near), localhost()),
+            acceptor.accept_stream(stream(driver, far)),
+        )
+        .await;
+        let (near, mut far) = (near.expect("a handshake").0, far.expect("a handshake").0);
+        near.writable().await.expect("room");
+        assert_eq!(near.try_write(b"one record").expect("written"), 10);
+        let mut got = [0; 4];
+        far.readable().await.expect("something");
+        while let Err(error) = far.try_read(&mut got) {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock);
+            far.readable().await.expect("something");
+        }
+        assert_eq!(&got, b"one ");
+        poll_once(far.readable()).await.expect("the rest is held").expect("something");
+        let mut rest = Vec::new();
+        assert_eq!(far.try_read_buf(&mut rest).expect("held"), 6);
+        assert_eq!(rest, b"record");
+        let error = far.try_read(&mut got).expect_err("all was taken");
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        let error = near.try_io(tokio::io::Interest::WRITABLE, || Ok(())).expect_err("refused");
+        assert!(error.to_string().contains("beside its cipher"), "{error}");
+        // Until there is no room, and then behind that.
+        let bytes = pattern(5, LEN);
+        let writing = async {
+            let mut left = &bytes[..];
+            let mut full = 0;
+            while !left.is_empty() {
+                match near.try_write(left) {
+                    Ok(written) => left = &left[written..],
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        full += 1;
+                        near.writable().await.expect("room");
+                    }
+                }
+            }
+            full
+        };
+        let mut got = vec![0; LEN];
+        let (full, read) = zip(writing, far.read_exact(&mut got)).await;
+        read.expect("read");
+        assert!(full > 0);
+        assert_same(&got, &bytes);
+    });
+}
+
+#[test]
+fn in_user_space_calls_that_do_not_wait_go_by_the_cipher() {
+    calls_that_do_not_wait_go_by_the_cipher(Ciphering::User);
+}
+
 #[test]
 fn in_user_space_tokio_copies_over_tls() {
     tokio_copies_over_tls(Ciphering::User, Engine::UserTls);

@@ -5,6 +5,7 @@ mod drive;
 mod halves;
 mod page;
 mod programs;
+mod ready;
 mod servers;
 mod sockets;
 mod threads;

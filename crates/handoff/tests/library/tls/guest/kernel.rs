@@ -14,8 +14,8 @@ use crate::tls::routes::{
 };
 #[cfg(feature = "tokio")]
 use crate::tls::streams::{
-    a_cut_is_an_error, a_dropped_half_ends_properly, nothing_is_lost_to_what_is_given_up,
-    tokio_copies_over_tls,
+    a_cut_is_an_error, a_dropped_half_ends_properly, calls_that_do_not_wait_go_by_the_cipher,
+    nothing_is_lost_to_what_is_given_up, tokio_copies_over_tls,
 };
 use crate::traffic::drivers;
 
@@ -101,6 +101,12 @@ fn in_the_kernel_tokio_copies_over_tls() {
 #[test]
 fn in_the_kernel_nothing_is_lost_to_what_is_given_up() {
     nothing_is_lost_to_what_is_given_up(Ciphering::Kernel);
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn in_the_kernel_calls_that_do_not_wait_go_by_the_cipher() {
+    calls_that_do_not_wait_go_by_the_cipher(Ciphering::Kernel);
 }
 
 #[cfg(feature = "tokio")]
