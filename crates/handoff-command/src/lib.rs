@@ -11,6 +11,7 @@
 
 pub mod access_log;
 pub mod allow_list;
+pub mod certificates;
 pub mod clock;
 pub mod completions;
 pub mod context;
