@@ -251,13 +251,15 @@ impl Listening {
         Ok(format!("listening on {}", places.join(" and ")))
     }
 
-    /// Says that anyone may come, where that is so.
+    /// Says that anyone may come, where that is so, and what to type instead.
     ///
     /// # Errors
     ///
     /// None that a bound socket gives.
-    pub fn warn(&self, from: &[IpNet], what: &str) -> Result<(), Failure> {
-        self.addresses()?.into_iter().for_each(|address| allow_list::warn(address, from, what));
+    pub fn warn(&self, from: &[IpNet], what: &str, instead: &str) -> Result<(), Failure> {
+        for address in self.addresses()? {
+            allow_list::warn_with(address, from, what, instead);
+        }
         Ok(())
     }
 }

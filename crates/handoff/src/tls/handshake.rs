@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use rustix::net::RecvFlags;
 use rustls::CommonState;
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 
@@ -18,6 +19,13 @@ use crate::socket::Socket;
 const HEAD: usize = 5;
 /// The most bytes behind it.
 const MOST: usize = (1 << 14) + 2048;
+
+/// Two bytes, the type, and the cipher's tag.
+const SEALED_ALERT: usize = 2 + 1 + 16;
+
+/// Bytes that are discarded at once, and how often.
+const UNREAD: usize = 64 << 10;
+const MOST_UNREAD: u32 = 4;
 
 /// Makes a TLS connection of a socket.
 pub(super) async fn run(
@@ -92,13 +100,17 @@ enum Step {
 
 async fn shake_hands(socket: &Socket, keys: &mut UserKeys) -> Result<()> {
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
+    // What the peer says are records.
+    let mut is_tls = true;
+    let not_tls = || Error::Tls { reason: "the peer does not speak TLS".into() };
     loop {
         match step(keys, &mut incoming, &mut outgoing) {
             Ok(Step::Go) => {}
             Ok(Step::Send) => send(socket, &mut outgoing).await?,
+            Ok(Step::Receive) if !is_tls => return Err(not_tls()),
             Ok(Step::Receive) => {
                 send(socket, &mut outgoing).await?;
-                receive(socket, &mut incoming).await?;
+                is_tls = receive(socket, &mut incoming).await?;
             }
             Ok(Step::Done) => {
                 return match incoming.is_empty() {
@@ -107,11 +119,28 @@ async fn shake_hands(socket: &Socket, keys: &mut UserKeys) -> Result<()> {
                 };
             }
             Err(error) => {
-                // What the peer is told about it: rustls gives that first, and must not see again what it has refused.
-                let _ = step(keys, &mut incoming, &mut outgoing);
+                tell(keys, &mut incoming, &mut outgoing);
                 let _ = send(socket, &mut outgoing).await;
-                return Err(error);
+                discard(socket);
+                return Err(if is_tls { error } else { not_tls() });
             }
+        }
+    }
+}
+
+/// Writes what the peer is told about an error: an alert, behind what answers its messages. rustls gives that first, and must
+/// not see again what it has refused, so nothing is asked for behind the alert.
+fn tell(keys: &mut UserKeys, incoming: &mut Vec<u8>, outgoing: &mut Vec<u8>) {
+    loop {
+        let before = outgoing.len();
+        let stepped = step(keys, incoming, outgoing);
+        let is_alert = match &outgoing[before..] {
+            // One that is ciphered, by TLS 1.3, is the only record that is so short.
+            [23, ..] => outgoing.len() - before == HEAD + SEALED_ALERT,
+            record => record.first() == Some(&21),
+        };
+        if is_alert || !matches!(stepped, Ok(Step::Go)) {
+            return;
         }
     }
 }
@@ -153,16 +182,31 @@ async fn send(socket: &Socket, outgoing: &mut Vec<u8>) -> Result<()> {
     socket.send(buffer).map_err(|refused| refused.error)?.await?.sent.map(drop)
 }
 
-/// Receives one record, and no byte more.
-async fn receive(socket: &Socket, incoming: &mut Vec<u8>) -> Result<()> {
+/// Takes what else has come: TCP resets a connection that is closed with something unread, and then a peer that had more to
+/// say would not hear why it was refused.
+fn discard(socket: &Socket) {
+    let fd = &socket.shared.endpoint.fd;
+    let mut unread = vec![0; UNREAD];
+    let mut left = MOST_UNREAD;
+    while left > 0 {
+        match rustix::net::recv(fd, &mut unread[..], RecvFlags::DONTWAIT) {
+            Ok((_, 1..)) => left -= 1,
+            Err(rustix::io::Errno::INTR) => {}
+            _ => return,
+        }
+    }
+}
+
+/// Receives one record, and no byte more. `false`: of what is none, the head is there, and rustls says what the peer is told.
+async fn receive(socket: &Socket, incoming: &mut Vec<u8>) -> Result<bool> {
     let head = exactly(socket, HEAD).await?;
     let len = usize::from(u16::from_be_bytes([head[3], head[4]]));
-    if !(20..=23).contains(&head[0]) || head[1] != 3 || len > MOST {
-        return Err(Error::Tls { reason: "the peer does not speak TLS".into() });
-    }
     incoming.extend_from_slice(&head);
+    if !(20..=23).contains(&head[0]) || head[1] != 3 || len > MOST {
+        return Ok(false);
+    }
     incoming.extend_from_slice(&exactly(socket, len).await?);
-    Ok(())
+    Ok(true)
 }
 
 async fn exactly(socket: &Socket, len: usize) -> Result<Buffer> {

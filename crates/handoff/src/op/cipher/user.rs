@@ -180,8 +180,9 @@ impl UserCipher {
                 now as i32
             }
             Err(stop) => {
-                if matches!(stop, Stop::Failed(_)) {
-                    // It tells the peer why, if there is room for that.
+                // A peer hears at once why it fails, and what it has asked for, if there is room for that. Behind payload
+                // the answer goes with the payload.
+                if matches!(stop, Stop::Failed(_)) || self.payload == 0 {
                     let _ = self.flush(socket);
                 }
                 fail(stop, &mut self.failure)

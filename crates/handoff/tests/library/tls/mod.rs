@@ -2,6 +2,7 @@
 
 mod exchange;
 mod fixture;
+mod gnutls;
 mod openssl;
 mod pools;
 mod refused;
