@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 
-use rustix::net::RecvFlags;
 use rustls::CommonState;
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 
@@ -12,7 +11,7 @@ use super::session::{Ciphering, TlsSession, failed};
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::memory::Buffer;
-use crate::op::cipher::{Cipher, UserCipher, UserKeys, append, either};
+use crate::op::cipher::{Cipher, UserCipher, UserKeys, append, discard, either};
 use crate::socket::Socket;
 
 /// Bytes of a record's head.
@@ -22,10 +21,6 @@ const MOST: usize = (1 << 14) + 2048;
 
 /// Two bytes, the type, and the cipher's tag.
 const SEALED_ALERT: usize = 2 + 1 + 16;
-
-/// Bytes that are discarded at once, and how often.
-const UNREAD: usize = 64 << 10;
-const MOST_UNREAD: u32 = 4;
 
 /// Makes a TLS connection of a socket.
 pub(super) async fn run(
@@ -121,7 +116,7 @@ async fn shake_hands(socket: &Socket, keys: &mut UserKeys) -> Result<()> {
             Err(error) => {
                 tell(keys, &mut incoming, &mut outgoing);
                 let _ = send(socket, &mut outgoing).await;
-                discard(socket);
+                discard(&socket.shared.endpoint.fd);
                 return Err(if is_tls { error } else { not_tls() });
             }
         }
@@ -180,21 +175,6 @@ async fn send(socket: &Socket, outgoing: &mut Vec<u8>) -> Result<()> {
     }
     let buffer = Buffer::from(std::mem::take(outgoing));
     socket.send(buffer).map_err(|refused| refused.error)?.await?.sent.map(drop)
-}
-
-/// Takes what else has come: TCP resets a connection that is closed with something unread, and then a peer that had more to
-/// say would not hear why it was refused.
-fn discard(socket: &Socket) {
-    let fd = &socket.shared.endpoint.fd;
-    let mut unread = vec![0; UNREAD];
-    let mut left = MOST_UNREAD;
-    while left > 0 {
-        match rustix::net::recv(fd, &mut unread[..], RecvFlags::DONTWAIT) {
-            Ok((_, 1..)) => left -= 1,
-            Err(rustix::io::Errno::INTR) => {}
-            _ => return,
-        }
-    }
 }
 
 /// Receives one record, and no byte more. `false`: of what is none, the head is there, and rustls says what the peer is told.

@@ -141,8 +141,8 @@ fn output(peer: &mut Child) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Sends and receives as much, and ends properly on both sides.
-async fn exchange(socket: &Socket, bytes: Vec<u8>) -> handoff::Result<Vec<u8>> {
+/// Sends and receives as much, and ends properly. Its client does so, too; its server ends without a word.
+async fn exchange(socket: &Socket, bytes: Vec<u8>, ends: bool) -> handoff::Result<Vec<u8>> {
     let len = bytes.len();
     let sending = socket.send(Buffer::from(bytes)).expect("accepted");
     let receiving = socket.receive_exact(Buffer::from(vec![0; len])).expect("accepted");
@@ -153,7 +153,9 @@ async fn exchange(socket: &Socket, bytes: Vec<u8>) -> handoff::Result<Vec<u8>> {
     received.result?;
     socket.shutdown(Shutdown::Write)?;
     let end = socket.receive_into(Buffer::from(vec![0; 10])).expect("accepted").await?;
-    assert_eq!(end.result?, 0, "a proper end");
+    if ends {
+        assert_eq!(end.result?, 0, "a proper end");
+    }
     Ok(received.buffer.to_vec())
 }
 
@@ -173,7 +175,7 @@ fn one(driver: &Driver, place: &Place, side: Side, (way, version): (&str, Protoc
             let done = driver.block_on(async {
                 let (socket, session) = place.connector().connect(socket, localhost()).await?;
                 assert_agreed(&session, version);
-                exchange(&socket, bytes.clone()).await
+                exchange(&socket, bytes.clone(), false).await
             });
             ends(peer);
             done
@@ -187,7 +189,7 @@ fn one(driver: &Driver, place: &Place, side: Side, (way, version): (&str, Protoc
             let done = driver.block_on(async {
                 let (socket, session) = place.acceptor(|_| {}).accept(socket).await?;
                 assert_agreed(&session, version);
-                exchange(&socket, bytes.clone()).await
+                exchange(&socket, bytes.clone(), true).await
             });
             drop(stdin.join().expect("written"));
             assert_same(&stdout.join().expect("read"), &bytes);
@@ -257,7 +259,7 @@ fn gnutls_changes_keys_as_often_as_it_likes() {
         drop(socket);
         ends(peer);
         let log = fs::read_to_string(place.path("log")).expect("a log");
-        assert!(log.matches("rekey").count() >= changes, "{log}");
+        assert!(log.matches("Rekey was completed").count() == changes, "{log}");
     }
 }
 

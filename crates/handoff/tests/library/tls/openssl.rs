@@ -25,7 +25,8 @@ const CIPHERS: [[&str; 3]; 7] = [
     ["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"],
     ["-tls1_3", "-groups", "P-256"],
     ["-tls1_3", "-groups", "X25519"],
-    ["-tls1_2", "-groups", "X25519"],
+    // The certificate has a key of the second.
+    ["-tls1_2", "-groups", "X25519:P-256"],
 ];
 
 /// Sends and receives, and waits for the end.
