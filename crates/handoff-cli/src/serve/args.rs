@@ -17,16 +17,17 @@ Examples:
   handoff serve public --listen unix:/run/files.sock --listen :8080   two places to wait
   handoff serve public --from 192.0.2.0/24 --listen :8080
   handoff serve public --access-log /var/log/handoff.log
-  handoff serve public --listen :443 --cert chain.pem --cert-key key.pem   https://, and nothing in the clear
+  handoff serve public --listen :443 --cert chain.pem --cert-key key.pem   https://
 
 Files of 64 KiB and more are sent from the page cache's own pages: lent (get-buf, needs the module
 getbuf), or by splice(2), which does not report whether it copies. Smaller files are read and
 copied. A request for one range gets this range, and a request for several gets the whole file. A
 request for a directory gets its index.html. Names that begin with a dot are not served, except
 .well-known; symbolic links are followed within the directory. A file that shrinks while it is sent
-ends the connection. --access-log has a line for each request. With --cert the server speaks HTTPS: files are
-spliced to the kernel's cipher, or read and ciphered in this process where the kernel has no TLS. After SIGINT, SIGTERM or SIGHUP the command takes no new
-connections, gives requests under way --grace seconds, and prints its report.";
+ends the connection. --access-log has a line for each request. With --cert the server speaks HTTPS:
+files are spliced to the kernel's cipher, or read and ciphered in this process where the kernel has
+no TLS. After SIGINT, SIGTERM or SIGHUP the command takes no new connections, gives requests under
+way --grace seconds, and prints its report.";
 
 /// Arguments of `handoff serve`.
 #[derive(Debug, clap::Args)]
