@@ -17,6 +17,7 @@ pub fn between_looks(time: Duration) -> Duration {
 }
 
 /// Both since its start.
+#[derive(Clone, Copy)]
 pub struct Clock {
     start: Instant,
     cpu: Duration,

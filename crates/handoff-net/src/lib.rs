@@ -13,5 +13,6 @@ pub mod deadline;
 pub mod listening;
 pub mod nic;
 pub mod path;
+pub mod proxy;
 pub mod rds;
 pub mod reach;

@@ -93,30 +93,6 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// Finds the addresses of `tcp://host:port`, or takes the name of a Unix socket.
-    ///
-    /// # Errors
-    ///
-    /// A text that is neither, and as of [`reach::resolve`].
-    pub fn find(
-        text: &OsStr,
-        family: Family,
-        deadline: Deadline<'_>,
-    ) -> Result<Vec<Self>, Failure> {
-        if let Some(name) = unix_name(text) {
-            return Ok(vec![Self::Unix(name.map_err(Failure::usage)?)]);
-        }
-        match Address::parse(text).map_err(Failure::usage)? {
-            Address::Connect(endpoint) => {
-                let found = reach::resolve(&endpoint, family, deadline)?;
-                Ok(found.into_iter().map(Self::Tcp).collect())
-            }
-            other => Err(Failure::usage(format!(
-                "TARGET is {other}; it must be tcp://host:port, unix:/path or unix:@name"
-            ))),
-        }
-    }
-
     /// Connects within a time.
     ///
     /// # Errors
@@ -132,6 +108,49 @@ impl Target {
             Self::Unix(name) => {
                 driver.timeout(time, driver.connect_unix(name, UnixKind::Stream)?).await?
             }
+        }
+    }
+}
+
+/// A target as written on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// A host and a port.
+    Tcp(Endpoint),
+    /// `unix:/path` or `unix:@name`.
+    Unix(UnixAddress),
+}
+
+impl Goal {
+    /// Takes `tcp://host:port` or the name of a Unix socket apart.
+    ///
+    /// # Errors
+    ///
+    /// A text that is neither.
+    pub fn parse(text: &OsStr) -> Result<Self, Failure> {
+        if let Some(name) = unix_name(text) {
+            return name.map(Self::Unix).map_err(Failure::usage);
+        }
+        match Address::parse(text).map_err(Failure::usage)? {
+            Address::Connect(endpoint) => Ok(Self::Tcp(endpoint)),
+            other => Err(Failure::usage(format!(
+                "TARGET is {other}; it must be tcp://host:port, unix:/path or unix:@name"
+            ))),
+        }
+    }
+
+    /// Its addresses now.
+    ///
+    /// # Errors
+    ///
+    /// As of [`reach::resolve`].
+    pub fn find(&self, family: Family, deadline: Deadline<'_>) -> Result<Vec<Target>, Failure> {
+        match self {
+            Self::Tcp(endpoint) => {
+                let found = reach::resolve(endpoint, family, deadline)?;
+                Ok(found.into_iter().map(Target::Tcp).collect())
+            }
+            Self::Unix(name) => Ok(vec![Target::Unix(name.clone())]),
         }
     }
 }
@@ -160,18 +179,34 @@ impl Listening {
         from: &[IpNet],
         deadline: Deadline<'_>,
     ) -> Result<(Self, SocketFiles), Failure> {
+        let passed = service::sockets()?;
+        if passed.is_empty() {
+            return Self::listen_at(places, family, from, deadline);
+        }
+        let (mut tcp, mut unix) = (Vec::new(), Vec::new());
+        for socket in passed {
+            match is_unix(&socket) {
+                true => unix.push(socket),
+                false => tcp.push(Listener::passed(socket.into(), from)?),
+            }
+        }
+        let allow_list = AllowList::new(from);
+        Ok((Self { tcp, unix, allow_list }, SocketFiles { _listeners: Vec::new() }))
+    }
+
+    /// As [`bind`](Self::bind), at these places in any case.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn listen_at(
+        places: &[Place],
+        family: Family,
+        from: &[IpNet],
+        deadline: Deadline<'_>,
+    ) -> Result<(Self, SocketFiles), Failure> {
         let (mut tcp, mut unix, mut files) = (Vec::new(), Vec::new(), Vec::new());
         let allow_list = AllowList::new(from);
-        let passed = service::sockets()?;
-        if !passed.is_empty() {
-            for socket in passed {
-                match is_unix(&socket) {
-                    true => unix.push(socket),
-                    false => tcp.push(Listener::passed(socket.into(), from)?),
-                }
-            }
-            return Ok((Self { tcp, unix, allow_list }, SocketFiles { _listeners: files }));
-        }
         let mut binder = None;
         for place in places {
             match place {
@@ -251,12 +286,22 @@ impl Listening {
         Ok(format!("listening on {}", places.join(" and ")))
     }
 
-    /// Says that anyone may come, where that is so, and what to type instead.
+    /// Says that anyone may come, where that is so.
     ///
     /// # Errors
     ///
     /// None that a bound socket gives.
-    pub fn warn(&self, from: &[IpNet], what: &str, instead: &str) -> Result<(), Failure> {
+    pub fn warn(&self, from: &[IpNet], what: &str) -> Result<(), Failure> {
+        self.addresses()?.into_iter().for_each(|address| allow_list::warn(address, from, what));
+        Ok(())
+    }
+
+    /// The same, with what to type instead.
+    ///
+    /// # Errors
+    ///
+    /// None that a bound socket gives.
+    pub fn warn_with(&self, from: &[IpNet], what: &str, instead: &str) -> Result<(), Failure> {
         for address in self.addresses()? {
             allow_list::warn_with(address, from, what, instead);
         }

@@ -105,24 +105,30 @@ pub fn resolve(
             "{address} is an address of every link: name the interface, as in [{address}%eth0]"
         )));
     }
-    let asked = (endpoint.host.clone(), endpoint.port);
-    let asking = move || asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-    let Some(answer) = deadline.detached(asking)? else {
-        return Err(Failure::failed(format!(
+    let asked = endpoint.clone();
+    match deadline.detached(move || look_up(&asked, family))? {
+        Some(answer) => answer.map_err(Failure::failed),
+        None => Err(Failure::failed(format!(
             "finding the address of \"{}\" took too long (--connect-timeout)",
             endpoint.host
-        )));
-    };
-    let mut all = answer.map_err(|error| {
-        Failure::failed(format!("unknown host \"{}\": {}", endpoint.host, resolver_words(&error)))
-    })?;
+        ))),
+    }
+}
+
+/// Asks the system for the addresses of a name, which may take long.
+///
+/// # Errors
+///
+/// An unknown name, one without an address of the family.
+pub fn look_up(endpoint: &Endpoint, family: Family) -> Result<Vec<SocketAddr>, String> {
+    let Endpoint { host, port } = endpoint;
+    let answer = (host.as_str(), *port).to_socket_addrs();
+    let mut all: Vec<_> = answer
+        .map_err(|error| format!("unknown host \"{host}\": {}", resolver_words(&error)))?
+        .collect();
     all.retain(|address| family.allows(address.ip()));
     if all.is_empty() {
-        return Err(Failure::failed(format!(
-            "\"{}\" has no {} address",
-            endpoint.host,
-            family.name()
-        )));
+        return Err(format!("\"{host}\" has no {} address", family.name()));
     }
     Ok(all)
 }

@@ -82,7 +82,7 @@ pub(super) async fn run(
         let quit = readable(&relay.driver, ends.quit)?;
         let signalled = pin!(stop.wait(&relay.driver));
         let stopped = pin!(select(signalled, quit));
-        let accepting = pin!(accept(relay, executor, listener, args, ends.limit));
+        let accepting = pin!(accept(relay, executor, listener, ends.limit));
         match select(stopped, accepting).await {
             Either::Left((Either::Left((failure, _)), _)) if !stop.requested() => {
                 return Err(failure);
@@ -107,7 +107,6 @@ async fn accept(
     relay: &Rc<Relay>,
     executor: &Executor,
     listener: Listening,
-    args: &Args,
     limit: &ConnectionLimit,
 ) -> Result<(), Failure> {
     let (mut listener, allow_list) = listener.on(&relay.driver)?;
@@ -122,9 +121,12 @@ async fn accept(
         match accepted {
             Ok((client, peer)) => {
                 if !lets_in(&allow_list, peer) {
+                    relay.counters.refused();
                     continue;
                 }
-                let Some(counted) = relay.counters.enter(peer, args.max_per_client) else {
+                // Whose client it is, a front has yet to say.
+                let most = relay.most_per_client.filter(|_| !relay.accept_proxy);
+                let Some(counted) = relay.counters.enter(peer, most) else {
                     let most = "it has as many connections as --max-per-client allows";
                     allow_list.turned_away(peer, most);
                     continue;

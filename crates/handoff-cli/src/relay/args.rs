@@ -7,6 +7,7 @@ use std::time::Duration;
 use handoff::RouteEngine;
 use handoff_command::access_log::LogArgs;
 use handoff_command::quantity::{self, parse_bytes};
+use handoff_net::proxy::Version;
 use handoff_net::reach::Addresses;
 use handoff_sys::getbuf;
 
@@ -20,12 +21,15 @@ Examples:
   handoff relay --nic eth0 --threads 4 tcp-listen://:8080 tcp://host:80   one queue, four rings
   handoff relay unix:/run/app.sock tcp://host:80            clients by a Unix socket
   handoff relay tcp-listen://:8080 unix:/run/app.sock --listen unix:@app   two places to wait, a Unix target
+  handoff relay --proxy-protocol v2 --stats unix:/run/relay.stats tcp-listen://:8080 tcp://host:80
+  curl --unix-socket /run/relay.stats http://relay/         what it has done so far
   handoff relay --connections 1 --json tcp-listen://:9000 tcp://host:9000   one, and its report
 
 Payload goes from socket to socket without being read into memory: lent from the receive queue
 (get-buf, needs the module getbuf), or by splice(2). Of each direction the first 16 KiB are copied,
 as long as they come in small pieces, which is cheaper. With --nic what clients send stays where
-the NIC has put it. After SIGINT, SIGTERM or SIGHUP the relay takes no new connections, gives
+the NIC has put it. The target's name is resolved for each connection, and its addresses are tried
+in turn. After SIGINT, SIGTERM or SIGHUP the relay takes no new connections, gives
 those under way --grace seconds, and prints its report.";
 
 /// Arguments of `handoff relay`.
@@ -44,6 +48,20 @@ pub struct Args {
     /// Where else to wait for connections, as LISTEN; may be repeated
     #[arg(long = "listen", value_name = "LISTEN")]
     pub beside: Vec<OsString>,
+
+    /// Tell the target who connects, by the head of the PROXY protocol before each connection's bytes. The
+    /// target must expect it
+    #[arg(long, value_name = "VERSION", value_enum)]
+    pub proxy_protocol: Option<Version>,
+
+    /// Expect that head, of either version, from a front that connects for others. What it says is in the log,
+    /// counts for --max-per-client, and goes on by --proxy-protocol; --from is about the front itself
+    #[arg(long)]
+    pub accept_proxy: bool,
+
+    /// Answer HTTP here, an address as LISTEN, with what was done so far: / has JSON, /metrics OpenMetrics
+    #[arg(long, value_name = "LISTEN")]
+    pub stats: Option<OsString>,
 
     /// Engine to pass payload on with
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]

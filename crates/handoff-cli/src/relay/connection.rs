@@ -1,14 +1,16 @@
 //! One connection: the target is reached, and a route carries each direction to its end.
 
-use std::net::Shutdown;
+use std::future::IntoFuture as _;
+use std::net::{Shutdown, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, FutureExt as _, select};
-use handoff::{Client, Engine, Error, Intake, Route, RouteEngine, RouteSource, Socket};
+use handoff::{Buffer, Client, Engine, Error, Intake, Route, RouteEngine, RouteSource, Socket};
 use handoff_command::clock;
 use handoff_net::listening::Target;
+use handoff_net::proxy::{self, Head, MAX_HEAD};
 use handoff_net::reach;
 use rustix::net::sockopt::{set_socket_linger, set_tcp_user_timeout};
 
@@ -23,7 +25,7 @@ const CLOSING: Duration = Duration::from_secs(2);
 
 /// Serves a client to the end, and counts how it was.
 pub(super) async fn serve(relay: Rc<Relay>, client: Socket, peer: Client, mut counted: Counted) {
-    match carry(&relay, client, &mut counted).await {
+    match carry(&relay, client, peer, &mut counted).await {
         Ok(()) => counted.ended_well(),
         Err(reason) => {
             tracing::info!(%peer, %reason, "a connection failed");
@@ -32,13 +34,29 @@ pub(super) async fn serve(relay: Rc<Relay>, client: Socket, peer: Client, mut co
     }
 }
 
-async fn carry(relay: &Relay, client: Socket, counted: &mut Counted) -> Result<(), String> {
+async fn carry(
+    relay: &Relay,
+    client: Socket,
+    peer: Client,
+    counted: &mut Counted,
+) -> Result<(), String> {
     // For the target, and for what the engine needs; dropped after them.
     let _room = relay.reserve.lend(relay.beside_client);
     let client = Side::new(client);
+    let front = match relay.accept_proxy {
+        true => match hear(relay, &client.socket, counted).await? {
+            Some(front) => Some(front),
+            None => {
+                client.ends_well(relay.idle);
+                return Ok(());
+            }
+        },
+        false => None,
+    };
     let (server, address) = connect(relay).await?;
     let server = Side::new(server);
     counted.reached(address);
+    begin(relay, (&client.socket, peer), front, &server.socket, counted).await?;
     let up = route(relay, &client.socket, relay.intake.clone(), &server.socket)?;
     let down = route(relay, &server.socket, None, &client.socket)?;
     counted.watch(up.progress(), down.progress());
@@ -54,6 +72,84 @@ async fn carry(relay: &Relay, client: Socket, counted: &mut Counted) -> Result<(
     client.ends_well(relay.idle);
     server.ends_well(relay.idle);
     Ok(())
+}
+
+/// What a front has sent: its head, and what lies behind it already.
+struct Front {
+    head: Head,
+    bytes: Vec<u8>,
+}
+
+/// Takes the head that a front sends; `None` if it only looked whether somebody listens.
+async fn hear(
+    relay: &Relay,
+    client: &Socket,
+    counted: &mut Counted,
+) -> Result<Option<Front>, String> {
+    let hearing = async {
+        let mut bytes = Vec::new();
+        loop {
+            let room = Buffer::from(vec![0; MAX_HEAD - bytes.len()]);
+            let receiving =
+                client.receive_into(room).map_err(|refused| refused.error.to_string())?;
+            let received = receiving.await.map_err(|error| error.to_string())?;
+            match received.result.map_err(|error| error.to_string())? {
+                0 if bytes.is_empty() => return Ok(None),
+                0 => return Err("it ended within the head of the PROXY protocol".to_owned()),
+                count => bytes.extend_from_slice(&received.buffer[..count]),
+            }
+            if let Some(head) = proxy::read(&bytes)? {
+                return Ok(Some(Front { head, bytes }));
+            }
+        }
+    };
+    let heard = relay.driver.timeout(relay.connect_timeout, hearing).await;
+    let late =
+        |_| "its head of the PROXY protocol did not come in time (--connect-timeout)".to_owned();
+    let front = heard.map_err(late)??;
+    if let Some((client, _)) = front.as_ref().and_then(|front| front.head.addresses)
+        && !counted.comes_for(client.into(), relay.most_per_client)
+    {
+        return Err("it has as many connections as --max-per-client allows".to_owned());
+    }
+    Ok(front)
+}
+
+/// Tells the target who connects, if it is to know, and sends what came with a front's head.
+async fn begin(
+    relay: &Relay,
+    (client, peer): (&Socket, Client),
+    front: Option<Front>,
+    server: &Socket,
+    counted: &mut Counted,
+) -> Result<(), String> {
+    let ahead = front.as_ref().map_or(&[][..], |front| &front.bytes[front.head.len..]);
+    let head = relay.proxy_protocol.map(|version| {
+        let addresses = match &front {
+            Some(front) => front.head.addresses,
+            None => peer.address().zip(local_address(client)),
+        };
+        proxy::head(version, addresses)
+    });
+    let bytes = [head.as_deref().unwrap_or_default(), ahead].concat();
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let (len, ahead) = (bytes.len(), ahead.len());
+    let sending = server.send(Buffer::from(bytes)).map_err(|refused| refused.error.to_string())?;
+    let sent = relay.driver.timeout(relay.connect_timeout, sending.into_future()).await;
+    let late = |_| "the target takes nothing (--connect-timeout)".to_owned();
+    let sent = sent.map_err(late)?.and_then(|finished| finished.sent);
+    match sent.map_err(|error| error.to_string())? {
+        all if all == len => counted.copied_ahead(ahead),
+        _ => return Err("the target took a part of the first bytes".to_owned()),
+    }
+    Ok(())
+}
+
+/// The address that a client has connected to.
+fn local_address(client: &Socket) -> Option<SocketAddr> {
+    rustix::net::getsockname(client).ok()?.try_into().ok()
 }
 
 /// One side of a connection. Unless it ends well, it is reset: what was cut does not look whole, and a side that takes
@@ -100,8 +196,9 @@ fn linger(socket: &Socket, time: Option<Duration>) {
 /// A connection to the first address of the target that takes it. Without a descriptor it waits until others end.
 async fn connect(relay: &Relay) -> Result<(Socket, Target), String> {
     let (begin, timeout) = (Instant::now(), relay.connect_timeout);
-    let mut errors = Vec::new();
-    for address in &relay.target {
+    let (addresses, unresolved) = relay.target.find(&relay.driver, timeout).await;
+    let mut errors: Vec<_> = unresolved.into_iter().collect();
+    for address in &*addresses {
         let reached = loop {
             match address.connect(&relay.driver, timeout).await {
                 Err(error @ Error::NoDescriptor { .. }) if begin.elapsed() < timeout => {
@@ -114,6 +211,9 @@ async fn connect(relay: &Relay) -> Result<(Socket, Target), String> {
         match reached {
             Ok(socket) => {
                 relay.counters.reached();
+                for why in errors {
+                    tracing::info!(%address, %why, "this was passed over");
+                }
                 return Ok((socket, address.clone()));
             }
             Err(error) => errors.push(format!("{address}: {}", reach::why(&error))),

@@ -23,13 +23,15 @@ use indicatif::ProgressBar;
 use super::log::Ended;
 
 /// What is counted while it runs.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Counts {
     pub(super) connections: u64,
     pub(super) most_open: u64,
     pub(super) failed: u64,
     /// For having too many of their client's already; not among the connections.
     pub(super) turned_away: u64,
+    /// For coming from elsewhere than --from says.
+    pub(super) refused: u64,
     /// How often each failure was seen.
     pub(super) failures: BTreeMap<String, u64>,
     pub(super) up: u64,
@@ -49,6 +51,7 @@ impl Counts {
         self.most_open = self.most_open.max(other.most_open);
         self.failed += other.failed;
         self.turned_away += other.turned_away;
+        self.refused += other.refused;
         for (failure, count) in other.failures {
             *self.failures.entry(failure).or_default() += count;
         }
@@ -71,6 +74,8 @@ struct All {
     progress: ProgressBar,
     open: AtomicU64,
     totals: Mutex<Totals>,
+    /// Of each thread.
+    threads: Mutex<BTreeMap<usize, Arc<Mutex<Counts>>>>,
     /// It was said that the target can't be reached, and no connection has reached it since.
     down: AtomicBool,
     unreached: RateLimit,
@@ -78,10 +83,10 @@ struct All {
 }
 
 /// What is for the report.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Totals {
     pub(super) notes: Vec<String>,
-    /// Of threads that have ended, by their number.
+    /// Of threads, by their number.
     pub(super) counts: BTreeMap<usize, Counts>,
     pub(super) nic: Option<Arrived>,
 }
@@ -92,6 +97,7 @@ impl Shared {
             progress: progress::bytes(None, quiet),
             open: AtomicU64::new(0),
             totals: Mutex::default(),
+            threads: Mutex::default(),
             down: AtomicBool::new(false),
             unreached: RateLimit::new(
                 |count| format!("{count} more connections did not reach the target"),
@@ -104,12 +110,21 @@ impl Shared {
     /// The progress line goes; what is for the report.
     pub(super) fn close(&self) -> Totals {
         self.0.progress.finish_and_clear();
-        std::mem::take(&mut self.totals())
+        self.read().1
     }
 
-    fn totals(&self) -> MutexGuard<'_, Totals> {
-        self.0.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How many connections are under way, and what is known so far.
+    pub(super) fn read(&self) -> (u64, Totals) {
+        let mut totals = locked(&self.0.totals).clone();
+        let counts =
+            |(number, counts): (&usize, &Arc<Mutex<Counts>>)| (*number, locked(counts).clone());
+        totals.counts = locked(&self.0.threads).iter().map(counts).collect();
+        (self.0.open.load(Relaxed), totals)
     }
+}
+
+fn locked<T>(counts: &Mutex<T>) -> MutexGuard<'_, T> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The counts of a thread. Clones are of the same.
@@ -121,37 +136,34 @@ struct Inner {
     open: Cell<u64>,
     /// How many of them each client has.
     clients: RefCell<HashMap<IpAddr, u32>>,
-    counts: RefCell<Counts>,
+    /// Others only read them.
+    counts: Arc<Mutex<Counts>>,
     /// Who waits for connections to end.
     waiting: RefCell<Vec<Waker>>,
 }
 
 impl Counters {
-    pub(super) fn new(all: Shared) -> Self {
+    /// Those of the thread of this number.
+    pub(super) fn new(all: Shared, number: usize) -> Self {
+        let counts = Arc::<Mutex<Counts>>::default();
+        locked(&all.0.threads).insert(number, Arc::clone(&counts));
         Self(Rc::new(Inner {
             all,
             open: Cell::new(0),
             clients: RefCell::default(),
-            counts: RefCell::default(),
+            counts,
             waiting: RefCell::default(),
         }))
     }
 
     /// A connection has come; `None` where its client has `most` already.
     pub(super) fn enter(&self, client: Client, most: Option<u32>) -> Option<Counted> {
-        // A Unix socket is most often another server's, with many clients behind it.
-        if let Some(address) = client.address() {
-            let mut clients = self.0.clients.borrow_mut();
-            let own = clients.entry(address.ip()).or_default();
-            if most.is_some_and(|most| *own >= most) {
-                self.0.counts.borrow_mut().turned_away += 1;
-                return None;
-            }
-            *own += 1;
+        if !self.0.join(client, most) {
+            return None;
         }
         self.0.open.set(self.0.open.get() + 1);
         let open = self.0.all.0.open.fetch_add(1, Relaxed) + 1;
-        let mut counts = self.0.counts.borrow_mut();
+        let mut counts = self.0.counts();
         counts.connections += 1;
         counts.most_open = counts.most_open.max(open);
         Some(Counted {
@@ -160,11 +172,17 @@ impl Counters {
             target: None,
             began: SystemTime::now(),
             clock: Instant::now(),
+            ahead: 0,
             up: Rc::default(),
             down: Rc::default(),
-            shown: Cell::new(0),
+            shown: Cell::default(),
             end: End::WithRelay,
         })
+    }
+
+    /// One has come that --from does not let in.
+    pub(super) fn refused(&self) {
+        self.0.counts().refused += 1;
     }
 
     /// Connections under way.
@@ -212,19 +230,51 @@ impl Counters {
 
     /// Says what goes otherwise than asked, now and in the report.
     pub(super) fn note(&self, note: String) {
-        let mut totals = self.0.all.totals();
+        let mut totals = locked(&self.0.all.0.totals);
         if !totals.notes.contains(&note) {
             output::say(format_args!("note: {note}"));
             totals.notes.push(note);
         }
     }
 
-    /// The thread of this number ends; it received from this queue, if from any.
-    pub(super) fn close(&self, number: usize, queue: Option<&RxQueue>) {
-        let mut totals = self.0.all.totals();
-        totals.counts.insert(number, self.0.counts.take());
+    /// The thread ends; it received from this queue, if from any.
+    pub(super) fn close(&self, queue: Option<&RxQueue>) {
+        let mut totals = locked(&self.0.all.0.totals);
         // Who ends last knows all, so each looks when it is its turn.
         totals.nic = queue.map(Arrived::by).or(totals.nic.take());
+    }
+}
+
+impl Inner {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        locked(&self.counts)
+    }
+
+    /// Counts one more of this client; whether it may have that.
+    fn join(&self, client: Client, most: Option<u32>) -> bool {
+        // A Unix socket is most often another server's, with many clients behind it.
+        let Some(address) = client.address() else { return true };
+        let mut clients = self.clients.borrow_mut();
+        let own = clients.entry(address.ip().to_canonical()).or_default();
+        if most.is_some_and(|most| *own >= most) {
+            self.counts().turned_away += 1;
+            return false;
+        }
+        *own += 1;
+        true
+    }
+
+    /// Counts one less of it.
+    fn leave(&self, client: Client) {
+        if let Some(address) = client.address()
+            && let Entry::Occupied(mut own) =
+                self.clients.borrow_mut().entry(address.ip().to_canonical())
+        {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
     }
 }
 
@@ -236,10 +286,12 @@ pub(super) struct Counted {
     target: Option<Target>,
     began: SystemTime,
     clock: Instant,
+    /// Bytes of the client's that came with the head of its front.
+    ahead: u64,
     up: Rc<Cell<u64>>,
     down: Rc<Cell<u64>>,
-    /// Bytes that the progress knows of.
-    shown: Cell<u64>,
+    /// Of both, what is in the counts.
+    shown: Cell<(u64, u64)>,
     end: End,
 }
 
@@ -259,6 +311,24 @@ impl Counted {
         self.target = Some(target);
     }
 
+    /// Its front says for whom it has come; `false` if that client has `most` already.
+    pub(super) fn comes_for(&mut self, client: Client, most: Option<u32>) -> bool {
+        let inner = &self.counters.0;
+        if !inner.join(client, most) {
+            return false;
+        }
+        inner.leave(std::mem::replace(&mut self.client, client));
+        true
+    }
+
+    /// Bytes were copied to the target before its direction began.
+    pub(super) fn copied_ahead(&mut self, bytes: usize) {
+        self.ahead = bytes as u64;
+        let mut counts = self.counters.0.counts();
+        counts.taken.copied += self.ahead;
+        counts.given.copied += self.ahead;
+    }
+
     /// The counts of its two directions.
     pub(super) fn watch(&mut self, up: Rc<Cell<u64>>, down: Rc<Cell<u64>>) {
         (self.up, self.down) = (up, down);
@@ -266,18 +336,25 @@ impl Counted {
 
     /// Bytes in both directions.
     pub(super) fn moved(&self) -> u64 {
-        self.up.get() + self.down.get()
+        self.ahead + self.up.get() + self.down.get()
     }
 
     /// Shows how far it is.
     pub(super) fn tell(&self) {
-        let moved = self.moved();
-        self.counters.0.all.0.progress.inc(moved - self.shown.replace(moved));
+        let (up, down) = (self.ahead + self.up.get(), self.down.get());
+        let (shown_up, shown_down) = self.shown.replace((up, down));
+        let (up, down) = (up - shown_up, down - shown_down);
+        if up + down > 0 {
+            let mut counts = self.counters.0.counts();
+            counts.up += up;
+            counts.down += down;
+            self.counters.0.all.0.progress.inc(up + down);
+        }
     }
 
     /// A direction has ended, well or not; whether it came by a NIC's queue.
     pub(super) fn carried(&self, route: &Route, by_queue: bool) {
-        let mut counts = self.counters.0.counts.borrow_mut();
+        let mut counts = self.counters.0.counts();
         *counts.engines.entry(route.engine().name()).or_default() += 1;
         match by_queue {
             true => counts.taken_by_queue += route.taken(),
@@ -289,7 +366,7 @@ impl Counted {
     /// Takes it out of the count of those that came: it is not served.
     pub(super) fn uncount(mut self) {
         self.end = End::None;
-        self.counters.0.counts.borrow_mut().connections -= 1;
+        self.counters.0.counts().connections -= 1;
     }
 
     pub(super) fn ended_well(mut self) {
@@ -306,9 +383,7 @@ impl Drop for Counted {
         self.tell();
         let inner = &self.counters.0;
         {
-            let mut counts = inner.counts.borrow_mut();
-            counts.up += self.up.get();
-            counts.down += self.down.get();
+            let mut counts = inner.counts();
             let failure = match &self.end {
                 End::Well | End::None => None,
                 End::Failed(reason) => Some(reason.as_str()),
@@ -323,7 +398,7 @@ impl Drop for Counted {
                     began: self.began,
                     client: self.client,
                     target: self.target.as_ref(),
-                    up: self.up.get(),
+                    up: self.ahead + self.up.get(),
                     down: self.down.get(),
                     seconds: self.clock.elapsed().as_secs_f64(),
                     end: failure.unwrap_or("well"),
@@ -332,14 +407,7 @@ impl Drop for Counted {
         }
         inner.open.set(inner.open.get() - 1);
         inner.all.0.open.fetch_sub(1, Relaxed);
-        if let Some(address) = self.client.address()
-            && let Entry::Occupied(mut own) = inner.clients.borrow_mut().entry(address.ip())
-        {
-            *own.get_mut() -= 1;
-            if *own.get() == 0 {
-                own.remove();
-            }
-        }
+        inner.leave(self.client);
         inner.waiting.take().into_iter().for_each(Waker::wake);
     }
 }

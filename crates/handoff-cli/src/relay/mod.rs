@@ -4,7 +4,9 @@
 //! - each direction ends by itself: the end of one is passed on and the other goes on;
 //! - a side that takes nothing holds back the other, with bounded memory;
 //! - whatever ends the command, connections are closed and what was lent is back;
-//! - the engine that served, what was passed over and what was copied are in the report.
+//! - the engine that served, what was passed over and what was copied are in the report;
+//! - with `--proxy-protocol` the target hears who connects before the first byte; with `--accept-proxy` no client comes
+//!   past the head of its front.
 //!
 //! The way: [`worker`] (a thread) -> [`accept`] (accepts, connects, keeps the number) -> [`connection`] (two routes
 //! and their end) -> [`counters`] (counts, and tells the access log) -> [`report`].
@@ -16,6 +18,8 @@ mod counters;
 mod log;
 mod report;
 mod shared;
+mod stats;
+mod target;
 mod worker;
 
 use std::os::unix::net::UnixStream;
@@ -32,7 +36,7 @@ use handoff_command::failure::Failed;
 use handoff_command::threads::{on_threads, share};
 use handoff_command::{Context, Failure, output};
 use handoff_net::deadline::Deadline;
-use handoff_net::listening::{Listening, Place, Target};
+use handoff_net::listening::{Goal, Listening, Place, Target};
 use handoff_net::nic::{self, Card};
 use report::Report;
 use worker::{First, Turn, Worker};
@@ -55,15 +59,21 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
     let family = args.addresses.family();
     let deadline = Deadline::new(&context.stop, Some(args.connect_timeout));
-    let target = Target::find(&args.target, family, deadline)?;
-    let by_unix = places.iter().any(|place| matches!(place, Place::Unix(_)))
-        || target.iter().any(|target| matches!(target, Target::Unix(_)));
+    let goal = Goal::parse(&args.target)?;
+    let target = goal.find(family, deadline)?;
+    let by_unix =
+        places.iter().any(|place| matches!(place, Place::Unix(_))) || matches!(goal, Goal::Unix(_));
     if by_unix && args.engine == EngineName::GetBuf {
         return Err(Failure::usage(
             "--engine get-buf sends without copying, which Unix sockets cannot: use --engine auto or splice",
         ));
     }
     let (listener, _files) = Listening::bind(&places, family, args.addresses.from(), deadline)?;
+    let stats = args.stats.as_deref().map(|text| Place::by_scheme(text).map_err(Failure::usage));
+    let stats = stats
+        .transpose()?
+        .map(|place| Listening::listen_at(&[place], family, args.addresses.from(), deadline));
+    let (stats, _stats_files) = stats.transpose()?.unzip();
     let card = match &args.nic {
         Some(name) => {
             let addresses = listener.addresses()?;
@@ -75,21 +85,26 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         }
         None => None,
     };
-    let ended = relay(args, context, listener, target, card.as_ref());
+    let ended = relay(args, context, Ways { listener, stats, goal, target }, card.as_ref());
     match card {
         Some(card) => nic::put_back(card, ended),
         None => ended,
     }
 }
 
-/// Relays on all threads; their drivers have let go of everything afterwards.
-fn relay(
-    args: &Args,
-    context: &Context,
+/// From where to where.
+struct Ways {
     listener: Listening,
+    /// For those who ask for the counts.
+    stats: Option<Listening>,
+    goal: Goal,
+    /// Its addresses now.
     target: Vec<Target>,
-    card: Option<&Card>,
-) -> Result<(), Failure> {
+}
+
+/// Relays on all threads; their drivers have let go of everything afterwards.
+fn relay(args: &Args, context: &Context, ways: Ways, card: Option<&Card>) -> Result<(), Failure> {
+    let Ways { listener, stats, goal, target } = ways;
     descriptors::allow_all();
     let clock = Clock::start();
     let (said, addresses) = (listener.said("tcp")?, listener.addresses()?);
@@ -108,7 +123,8 @@ fn relay(
     let shared = Shared::new(context.json, log.clone());
     let limit = ConnectionLimit::new(args.connections)?;
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
-    let mut first = First { said, addresses, card, others: Vec::new() };
+    let mut first =
+        First { said, addresses, card, stats: stats.map(|it| (it, clock)), others: Vec::new() };
     let mut turns = Vec::new();
     for _ in 1..args.threads {
         let (tell, told) = channel();
@@ -130,6 +146,7 @@ fn relay(
             reserve: carried.reserve / usize::from(args.threads),
             note: carried.note.clone().filter(|_| number == 0),
             listener,
+            goal: &goal,
             target: target.clone(),
             shared: shared.clone(),
             limit: &limit,

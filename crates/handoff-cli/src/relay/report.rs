@@ -14,30 +14,32 @@ use super::counters::{Counts, Totals};
 /// The result; its fields are those of `--json`.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    connections: u64,
+    pub(super) connections: u64,
     /// Of these, by each thread.
     threads: Vec<u64>,
     /// At once.
     most_open: u64,
-    failed: u64,
+    pub(super) failed: u64,
     /// For --max-per-client.
-    turned_away: u64,
+    pub(super) turned_away: u64,
+    /// For --from.
+    pub(super) refused: u64,
     failures: BTreeMap<String, u64>,
     /// From clients to the target.
-    bytes_up: u64,
-    bytes_down: u64,
+    pub(super) bytes_up: u64,
+    pub(super) bytes_down: u64,
     seconds: f64,
     bytes_per_s: f64,
     /// Of this process, in user and kernel mode.
     cpu_seconds: f64,
     /// Directions that ended, by the engine that served last.
-    engines: BTreeMap<&'static str, u64>,
+    pub(super) engines: BTreeMap<&'static str, u64>,
     /// On the way out of sockets; of directions that ended.
     #[serde(serialize_with = "output::tally")]
-    taken: Tally,
+    pub(super) taken: Tally,
     /// On the way into sockets.
     #[serde(serialize_with = "output::tally")]
-    given: Tally,
+    pub(super) given: Tally,
     /// Of the queue that clients' payload was received from; `null` without --nic.
     nic: Option<Arrived>,
     notes: Vec<String>,
@@ -57,6 +59,7 @@ impl Report {
             most_open: counts.most_open,
             failed: counts.failed,
             turned_away: counts.turned_away,
+            refused: counts.refused,
             failures: counts.failures,
             bytes_up: counts.up,
             bytes_down: counts.down,

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use handoff::{Driver, Intake, RouteEngine};
 use handoff_command::descriptors::Reserve;
-use handoff_net::listening::Target;
+use handoff_net::proxy::Version;
 
 use super::counters::Counters;
+use super::target::Targets;
 
 /// What they share.
 pub(super) struct Relay {
@@ -16,8 +17,12 @@ pub(super) struct Relay {
     pub(super) engine: Option<RouteEngine>,
     /// What clients' payload is received from, where that is a NIC's queue.
     pub(super) intake: Option<Intake>,
-    /// The target's addresses, in the order in which they are tried.
-    pub(super) target: Vec<Target>,
+    pub(super) target: Targets,
+    /// The form of the head that the target gets.
+    pub(super) proxy_protocol: Option<Version>,
+    /// Whether clients come by a front, which says for whom.
+    pub(super) accept_proxy: bool,
+    pub(super) most_per_client: Option<u32>,
     pub(super) connect_timeout: Duration,
     pub(super) reserve: Reserve,
     /// What a connection takes of it.

@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use handoff::{Driver, Executor, ExportedRxQueue, Region, RxQueue};
 use handoff_command::allow_list;
+use handoff_command::clock::Clock;
 use handoff_command::descriptors::Reserve;
 use handoff_command::failure::Failed;
 use handoff_command::{Failure, Stop, clock, output, service};
-use handoff_net::listening::{Listening, Target};
+use handoff_net::listening::{Goal, Listening, Target};
 use handoff_net::nic::{self, Card};
 
 use super::accept::{self, ConnectionLimit, Ends};
 use super::args::{Args, EngineName};
 use super::counters::{Counters, Shared};
 use super::shared::Relay;
+use super::stats;
+use super::target::Targets;
 
 /// Between looks at how far connections are.
 const LOOK: Duration = Duration::from_secs(1);
@@ -42,6 +45,8 @@ pub(super) struct Worker<'a> {
     /// What all threads have to say.
     pub(super) note: Option<String>,
     pub(super) listener: Listening,
+    pub(super) goal: &'a Goal,
+    /// Its addresses now.
     pub(super) target: Vec<Target>,
     pub(super) shared: Shared,
     pub(super) limit: &'a ConnectionLimit,
@@ -64,6 +69,8 @@ pub(super) struct First<'a> {
     /// Those of TCP.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) card: Option<&'a Card>,
+    /// Where to answer what was done so far.
+    pub(super) stats: Option<(Listening, Clock)>,
     /// Has the others have the queue, if there is one, and hears when they do.
     pub(super) others: Vec<(Sender<Option<ExportedRxQueue>>, Receiver<()>)>,
 }
@@ -81,7 +88,7 @@ impl Worker<'_> {
             driver.get_buf().map_err(Failure::not_possible)?;
         }
         // Before the queue, which has rules made for it.
-        let queue = match turn {
+        let (queue, stats) = match turn {
             Turn::First(first) => {
                 let queue = first.bind(&driver, args.max_connections as usize)?;
                 if !first.wait_for_others(queue.as_ref())? {
@@ -93,7 +100,7 @@ impl Worker<'_> {
                 for address in first.addresses {
                     allow_list::warn(address, args.addresses.from(), "use it");
                 }
-                queue
+                (queue, first.stats)
             }
             Turn::Other { told, is_ready } => {
                 // The first has failed, and says why.
@@ -103,7 +110,7 @@ impl Worker<'_> {
                 let queue = queue.failed("sharing an rx queue")?;
                 // As above.
                 let _ = is_ready.send(());
-                queue
+                (queue, None)
             }
         };
         let intake = match &queue {
@@ -118,7 +125,10 @@ impl Worker<'_> {
             most_open: connections,
             engine: args.engine.only(),
             intake,
-            target: self.target,
+            target: Targets::new(self.goal, args.addresses.family(), self.target),
+            proxy_protocol: args.proxy_protocol,
+            accept_proxy: args.accept_proxy,
+            most_per_client: args.max_per_client,
             connect_timeout: args.connect_timeout,
             reserve: Reserve::new(self.reserve),
             beside_client: args.engine.descriptors() - 1,
@@ -128,7 +138,7 @@ impl Worker<'_> {
                 true => LOOK,
                 false => clock::between_looks(args.idle),
             },
-            counters: Counters::new(self.shared),
+            counters: Counters::new(self.shared.clone(), number),
             driver,
         });
         self.note.into_iter().for_each(|note| relay.counters.note(note));
@@ -136,11 +146,18 @@ impl Worker<'_> {
             relay.counters.note(format!("plain system calls instead of io_uring: {reason}"));
         }
         let executor = Executor::new(&relay.driver);
+        if let Some((listening, clock)) = stats {
+            let said = listening.said("http")?;
+            listening.warn(args.addresses.from(), "read the counts")?;
+            let answering = stats::serve(&relay.driver, listening, self.shared, clock)?;
+            executor.spawn(answering).detach();
+            output::say(format_args!("counts: {said}"));
+        }
         let ends = Ends { stop: &self.stop, quit: self.quit, limit: self.limit };
         let ended = executor.run(accept::run(&relay, &executor, self.listener, args, ends));
         // What is still under way is dropped, and counted, before the report.
         drop(executor);
-        relay.counters.close(number, queue.as_ref());
+        relay.counters.close(queue.as_ref());
         ended.failed("relaying")?
     }
 }
@@ -170,7 +187,7 @@ fn driver(args: &Args, connections: u32, pipes: usize) -> Result<Driver, Failure
         .entries(1024)
         .zero_copy_receive(args.nic.is_some())
         // Both directions: what waits to be lent, and what is on its way.
-        .in_flight(64 + connections as usize * 48)
+        .in_flight(64 + stats::ASKERS * 24 + connections as usize * 48)
         .registered_buffers((64 + connections * 34).min(16_384))
         .registered_files((64 + connections * 6).min(16_384))
         .pipes(pipes)

@@ -69,11 +69,10 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
     output::say(&listening);
     service::ready(&listening);
-    let (what, instead) = match &tls {
-        Some(_) => ("read these files", "--from ADDR/LEN lets fewer in"),
-        None => ("read these files", IN_THE_CLEAR),
-    };
-    first.warn(args.addresses.from(), what, instead)?;
+    match &tls {
+        Some(_) => first.warn(args.addresses.from(), "read these files")?,
+        None => first.warn_with(args.addresses.from(), "read these files", IN_THE_CLEAR)?,
+    }
     listeners.push(first);
     let clock = Clock::start();
     let counts = serve(args, context, &root, listeners, log.as_ref(), tls.as_ref());

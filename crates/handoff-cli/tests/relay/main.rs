@@ -4,7 +4,9 @@ mod crowd;
 mod ends;
 mod limits;
 mod payload;
+mod proxy;
 mod session;
+mod stats;
 mod unix;
 
 #[allow(dead_code, reason = "each test program uses a part")]

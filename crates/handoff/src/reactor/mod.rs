@@ -436,7 +436,7 @@ impl Reactor {
     #[cold]
     fn take_last(&self, ring: &RefCell<Ring>) -> Result<usize> {
         let mut borrowed = ring.borrow_mut();
-        borrowed.cancel_all();
+        borrowed.cancel_all(teardown::TIMEOUT);
         borrowed.enter(Until::Now).map_err(|error| Error::io("entering the ring", error))?;
         drop(borrowed);
         self.take_completions(ring)
@@ -445,7 +445,7 @@ impl Reactor {
     /// Cancels operations under way, and gives them a moment to end.
     fn end(&self, ending: Vec<Key>) {
         match &self.core.io.backend {
-            Backend::Ring(ring) => ring.borrow_mut().cancel_all(),
+            Backend::Ring(ring) => ring.borrow_mut().cancel_all(teardown::TIMEOUT),
             Backend::Readiness(_) => {
                 for &key in &ending {
                     let token = Token { key, stage: Stage::Ready };
@@ -471,14 +471,22 @@ impl Reactor {
         }
     }
 
-    /// Gives the kernel a moment to let go of everything.
+    /// Gives the kernel a moment to let go of everything. It is asked again, after ever longer pauses: it does not
+    /// find a request that begins only when another has ended, nor one that a worker has just taken.
     fn wait_for_kernel(&self) {
         let deadline = Instant::now() + teardown::TIMEOUT;
+        let mut pause = teardown::FIRST_PAUSE;
         while self.core.kernel_holds_any() {
             let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
-            if self.turn(Until::OneOr(time)).is_err() {
+            if self.turn(Until::OneOr(time.min(pause))).is_err() {
                 break;
             }
+            if let Some(ring) = self.core.io.ring()
+                && self.core.kernel_holds_any()
+            {
+                ring.borrow_mut().cancel_all(time);
+            }
+            pause *= 2;
         }
     }
 }

@@ -15,15 +15,18 @@ use super::until::Until;
 /// stalled peer does not take can stay out for longer, and nothing can speed them up.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(250);
 
+/// How long it waits before it asks the kernel again.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
 impl Ring {
-    /// Cancels every request under way.
-    pub(crate) fn cancel_all(&mut self) {
+    /// Cancels every request under way, and waits at most so long for those that a worker has.
+    pub(crate) fn cancel_all(&mut self, time: Duration) {
         // The kernel finds neither requests that are still queued nor those that deferred work is to try again.
         if let Err(error) = self.enter(Until::Now) {
             tracing::warn!(%error, "requests may end late");
         }
         // ENOENT: there is none. ETIME: the rest ends while the ring is drained or closed.
-        let time = Some(Timespec::from(TIMEOUT));
+        let time = Some(Timespec::from(time));
         let _ = self.io.submitter().register_sync_cancel(time, CancelBuilder::any());
     }
 

@@ -120,6 +120,31 @@ fn a_request_that_is_given_up_keeps_its_owner_until_it_is_over() {
     });
 }
 
+/// A closing driver's question does not find what the kernel begins only then.
+#[test]
+fn a_request_that_begins_while_its_driver_goes_ends_too() {
+    within(LONG, || {
+        let test = "raw::a_request_that_begins_while_its_driver_goes_ends_too";
+        let Some(driver) = with_ring(test) else { return };
+        let ends = Rc::new(Cell::new(0));
+        let (reader, writer) = std::io::pipe().unwrap();
+        // The second waits for the end of the first.
+        let requests = [squeue::Flags::empty(), squeue::Flags::IO_DRAIN].map(|flags| {
+            let (entry, room) = read(&reader, &ends);
+            // SAFETY: the owner has the memory on the heap; the pipe is open until the end.
+            let request = unsafe { driver.raw_request(entry.flags(flags), room) };
+            request.map_err(|it| it.error).unwrap()
+        });
+        driver.turn(Wait::No).unwrap();
+        drop(driver);
+        for request in requests {
+            let ended = request.try_take().expect("the driver has taken its end");
+            assert!(matches!(-ended.result, libc::ECANCELED | libc::EINTR), "{}", ended.result);
+        }
+        drop(writer);
+    });
+}
+
 #[test]
 fn what_can_be_no_raw_request_is_refused_with_its_owner() {
     let refused = |driver: &Driver, flags: squeue::Flags| {
