@@ -58,7 +58,7 @@ demo: setup ## Probe this machine, measure sending, and copy 1 GiB; then the sam
 
 test: setup ## Run the checks and all tests, in stages; the last line counts them
 	@scripts/setup chromium-headless-shell || echo "without a browser, tests of the report are skipped" >&2
-	@scripts/setup curl libnbd-bin nbdkit netcat-openbsd openssl qemu-utils socat || echo "without them, tests against them are skipped" >&2
+	@scripts/setup curl gnutls-bin libnbd-bin nbdkit netcat-openbsd openssl qemu-utils socat || echo "without them, tests against them are skipped" >&2
 	@scripts/setup bubblewrap debhelper dh-dkms fakeroot || echo "without them, tests of packages are skipped" >&2
 	@# Who kills make, kills what it has begun, too.
 	@setpriv --pdeathsig KILL $(CARGO) xtask test

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, aws_lc_rs as provider};
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -214,7 +214,16 @@ pub fn chain(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
         Ok(_) => Err("it has no certificate in PEM (-----BEGIN CERTIFICATE-----); of one in DER, \
              'openssl x509 -inform der -in FILE -out NEW' makes one"
             .to_owned()),
-        Err(error) => Err(format!("it is damaged: {error}")),
+        Err(error) => Err(damaged(&error).to_owned()),
+    }
+}
+
+/// What is wrong with a text, and nothing that it has.
+fn damaged(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "it is cut off: a section has no end",
+        pem::Error::Base64Decode(_) => "it is damaged: a section is no base64",
+        _ => "it is damaged",
     }
 }
 
@@ -231,10 +240,10 @@ pub fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
                 .to_owned();
         }
         match error {
-            rustls::pki_types::pem::Error::NoItemsFound => {
+            pem::Error::NoItemsFound => {
                 "it has no private key in PEM (-----BEGIN PRIVATE KEY-----)".to_owned()
             }
-            error => format!("it is damaged: {error}"),
+            error => damaged(&error).to_owned(),
         }
     })
 }

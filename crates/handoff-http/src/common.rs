@@ -41,6 +41,9 @@ pub(crate) struct Common {
     /// Begins TLS on each connection.
     #[cfg(feature = "tls")]
     pub(crate) acceptor: OnceCell<handoff::tls::TlsAcceptor>,
+    /// Who ciphers, each with a reason.
+    #[cfg(feature = "tls")]
+    pub(crate) ciphers: RefCell<Vec<(handoff::Engine, String)>>,
 }
 
 impl Common {
@@ -68,6 +71,8 @@ impl Common {
             answering: Cell::new(0),
             #[cfg(feature = "tls")]
             acceptor: OnceCell::new(),
+            #[cfg(feature = "tls")]
+            ciphers: RefCell::default(),
         }
     }
 

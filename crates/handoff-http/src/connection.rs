@@ -186,15 +186,18 @@ struct Connection<'a> {
     registration: Registration,
     input: Input,
     output: Output,
+    /// Why its first request is refused, unseen.
+    refusal: Option<Refusal>,
 }
 
-/// Serves a connection to its end. `stop` ends it between requests.
+/// Serves a connection to its end, or refuses its first request for this reason. `stop` ends it between requests.
 pub(crate) async fn serve<S, B>(
     common: Rc<Common>,
     socket: Socket,
     peer: Client,
     mut service: S,
     stop: impl Future<Output = ()>,
+    refusal: Option<Refusal>,
 ) where
     S: Service<Request<RequestBody>, Response = Response<B>>,
     S::Error: Display,
@@ -213,6 +216,7 @@ pub(crate) async fn serve<S, B>(
         driver,
         socket,
         peer,
+        refusal,
     };
     let loans = connection.output.loans();
     let mut end =
@@ -306,6 +310,9 @@ impl Connection<'_> {
 
     /// Waits for the next request.
     async fn next(&mut self) -> Next {
+        if let Some(refusal) = self.refusal.take() {
+            return Next::Refused(refusal);
+        }
         let limits = &self.common.limits;
         // Empty lines behind a request do not begin the next.
         while self.input.received.starts_with(b"\r\n") {

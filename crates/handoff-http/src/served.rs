@@ -20,6 +20,12 @@ pub struct Served {
     pub turned_away: u64,
     /// Connections that waited for a request, and were ended since all places were taken.
     pub displaced: u64,
+    /// Connections whose bytes the kernel ciphers.
+    pub tls_by_kernel: u64,
+    /// Connections whose bytes this process ciphers.
+    pub tls_by_process: u64,
+    /// Connections that ended in their handshake: those that spoke no TLS, asked for what is not served, or took too long.
+    pub tls_refused: u64,
     /// Requests given to the service.
     pub requests: u64,
     /// Requests refused before the service was done with them: malformed, too large, too slow.
@@ -42,6 +48,9 @@ impl Served {
         self.most_open += other.most_open;
         self.turned_away += other.turned_away;
         self.displaced += other.displaced;
+        self.tls_by_kernel += other.tls_by_kernel;
+        self.tls_by_process += other.tls_by_process;
+        self.tls_refused += other.tls_refused;
         self.requests += other.requests;
         self.refused += other.refused;
         self.failed += other.failed;

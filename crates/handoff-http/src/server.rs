@@ -93,7 +93,8 @@ impl Server {
 
     /// Serves HTTPS only: TLS begins on each connection, and its handshake must be over in [`Limits::head_time`]. The first
     /// acceptor counts. Let its configuration have `http/1.1` among its `alpn_protocols`; a client that agrees on another
-    /// protocol is not served.
+    /// protocol is not served, and one that asks in the clear is answered by 400, in the clear. If all places are taken, a
+    /// client whose handshake has taken a second or more leaves its own for the next.
     ///
     /// Where the kernel ciphers, ranges of files are spliced to it; elsewhere they are read and ciphered in this process.
     #[cfg(feature = "tls")]
@@ -102,6 +103,13 @@ impl Server {
         // Nobody is served yet.
         let _ = self.common.acceptor.set(acceptor);
         self
+    }
+
+    /// Who has ciphered connections so far, each with why: [`Engine::KernelTls`](handoff::Engine::KernelTls) or
+    /// [`Engine::UserTls`](handoff::Engine::UserTls). Of many reasons, the first eight.
+    #[cfg(feature = "tls")]
+    pub fn ciphers(&self) -> Vec<(handoff::Engine, String)> {
+        self.common.ciphers.borrow().clone()
     }
 
     /// The counts so far.
@@ -262,9 +270,13 @@ impl Server {
         let common = Rc::clone(&self.common);
         async move {
             let counters = Rc::clone(&common.counters);
+            let mut stop = pin!(stop);
             #[cfg(feature = "tls")]
-            let Some(socket) = https::begin(&common, socket, peer).await else { return };
-            let served = connection::serve(common, socket, peer, service, stop);
+            let begun = https::begin(&common, socket, peer, stop.as_mut()).await;
+            #[cfg(not(feature = "tls"))]
+            let begun = Some((socket, None));
+            let Some((socket, refusal)) = begun else { return };
+            let served = connection::serve(common, socket, peer, service, stop.as_mut(), refusal);
             if caught(served).await.is_err() {
                 tracing::error!(%peer, "an answer's body panicked");
                 counters.write(|served| served.cut_short += 1);

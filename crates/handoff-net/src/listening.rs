@@ -295,6 +295,18 @@ impl Listening {
         self.addresses()?.into_iter().for_each(|address| allow_list::warn(address, from, what));
         Ok(())
     }
+
+    /// The same, with what to type instead.
+    ///
+    /// # Errors
+    ///
+    /// None that a bound socket gives.
+    pub fn warn_with(&self, from: &[IpNet], what: &str, instead: &str) -> Result<(), Failure> {
+        for address in self.addresses()? {
+            allow_list::warn_with(address, from, what, instead);
+        }
+        Ok(())
+    }
 }
 
 /// Whether a client may come: by Unix sockets all who can connect may.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use handoff_command::access_log::LogArgs;
+use handoff_command::certificates::CertArgs;
 use handoff_command::quantity;
 use handoff_net::reach::Addresses;
 
@@ -16,14 +17,17 @@ Examples:
   handoff serve public --listen unix:/run/files.sock --listen :8080   two places to wait
   handoff serve public --from 192.0.2.0/24 --listen :8080
   handoff serve public --access-log /var/log/handoff.log
+  handoff serve public --listen :443 --cert chain.pem --cert-key key.pem   https://
 
 Files of 64 KiB and more are sent from the page cache's own pages: lent (get-buf, needs the module
 getbuf), or by splice(2), which does not report whether it copies. Smaller files are read and
 copied. A request for one range gets this range, and a request for several gets the whole file. A
 request for a directory gets its index.html. Names that begin with a dot are not served, except
 .well-known; symbolic links are followed within the directory. A file that shrinks while it is sent
-ends the connection. --access-log has a line for each request. After SIGINT, SIGTERM or SIGHUP the command takes no new
-connections, gives requests under way --grace seconds, and prints its report.";
+ends the connection. --access-log has a line for each request. With --cert the server speaks HTTPS:
+files are spliced to the kernel's cipher, or read and ciphered in this process where the kernel has
+no TLS. After SIGINT, SIGTERM or SIGHUP the command takes no new connections, gives requests under
+way --grace seconds, and prints its report.";
 
 /// Arguments of `handoff serve`.
 #[derive(Debug, clap::Args)]
@@ -60,6 +64,10 @@ pub struct Args {
     /// Seconds that requests under way have to end after SIGINT, SIGTERM or SIGHUP
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = quantity::seconds)]
     pub grace: Duration,
+
+    /// Who the server is, over TLS.
+    #[command(flatten)]
+    pub(crate) cert: CertArgs,
 
     /// Where requests are logged.
     #[command(flatten)]

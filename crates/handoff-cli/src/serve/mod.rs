@@ -15,6 +15,7 @@ mod header_cache;
 mod log;
 mod report;
 mod root;
+mod tls;
 mod worker;
 
 use std::ffi::OsStr;
@@ -32,7 +33,12 @@ use handoff_net::deadline::Deadline;
 use handoff_net::listening::{Listening, Place};
 use report::{Counts, Report};
 use root::Root;
+use tls::Tls;
 use worker::Worker;
+
+/// What to type instead of serving in the clear.
+const IN_THE_CLEAR: &str = "others on the way read along: --cert FILE --cert-key FILE serves https://, --from ADDR/LEN lets \
+                            fewer in";
 
 /// Serves until it is stopped.
 ///
@@ -50,25 +56,29 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
     }
     let root = Root::open(&args.directory)?;
+    let tls = Tls::new(&args.cert)?;
     let log = args.log.open()?;
     descriptors::allow_all();
     let family = args.addresses.family();
     let deadline = Deadline::new(&context.stop, None);
     let (first, _files) = Listening::bind(&places, family, args.addresses.from(), deadline)?;
-    let listening = first.said("http")?;
+    let listening = first.said(if tls.is_some() { "https" } else { "http" })?;
     let mut listeners = Vec::new();
     for _ in 1..args.threads {
         listeners.push(first.beside()?);
     }
     output::say(&listening);
     service::ready(&listening);
-    first.warn(args.addresses.from(), "read these files")?;
+    match &tls {
+        Some(_) => first.warn(args.addresses.from(), "read these files")?,
+        None => first.warn_with(args.addresses.from(), "read these files", IN_THE_CLEAR)?,
+    }
     listeners.push(first);
     let clock = Clock::start();
-    let counts = serve(args, context, &root, listeners, log.as_ref());
+    let counts = serve(args, context, &root, listeners, log.as_ref(), tls.as_ref());
     log.into_iter().for_each(AccessLog::close);
     let counts = counts?;
-    let report = Report::new(&clock, args.threads, counts);
+    let report = Report::new(&clock, args.threads, tls.is_some(), counts);
     if context.json {
         output::json(&report)?
     } else {
@@ -84,12 +94,15 @@ fn serve(
     root: &Root,
     listeners: Vec<Listening>,
     log: Option<&AccessLog>,
+    tls: Option<&Tls>,
 ) -> Result<Counts, Failure> {
     let (quit, watched) = UnixStream::pair().failed("watching threads")?;
     let unopened =
         RateLimit::new(|count| format!("{count} more files could not be opened"), output::say);
     // A socket and a file.
     let carried = descriptors::carry(args.max_connections, args.threads, 2, true);
+    let notes: Vec<_> =
+        carried.note.into_iter().chain(tls.and_then(|tls| tls.note.clone())).collect();
     let mut workers = Vec::new();
     for (number, listener) in listeners.into_iter().enumerate() {
         workers.push(Worker {
@@ -97,7 +110,8 @@ fn serve(
             connections: share(carried.connections, args.threads, number),
             pipes: carried.pipes / usize::from(args.threads),
             reserve: carried.reserve / usize::from(args.threads),
-            note: carried.note.clone(),
+            notes: notes.clone(),
+            acceptor: tls.map(|tls| tls.acceptor.clone()),
             log: log.cloned(),
             root: root.clone(),
             unopened: unopened.clone(),

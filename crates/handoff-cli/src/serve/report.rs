@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use handoff::Tally;
+use handoff::{Engine, Tally};
 use handoff_command::clock::Clock;
 use handoff_command::output;
 use handoff_http::Served;
@@ -15,6 +15,8 @@ pub(super) struct Counts {
     pub(super) served: Served,
     /// Answers, by their status.
     pub(super) statuses: BTreeMap<u16, u64>,
+    /// Who ciphered connections, each with why.
+    pub(super) ciphers: Vec<(Engine, String)>,
     /// What could be better.
     pub(super) notes: Vec<String>,
 }
@@ -24,6 +26,11 @@ impl Counts {
         self.served.add(&other.served);
         for (status, answers) in other.statuses {
             *self.statuses.entry(status).or_default() += answers;
+        }
+        for cipher in other.ciphers {
+            if !self.ciphers.contains(&cipher) {
+                self.ciphers.push(cipher);
+            }
         }
         for note in other.notes {
             if !self.notes.contains(&note) {
@@ -53,6 +60,8 @@ pub(super) struct Report {
     failed: u64,
     /// Answers that ended early.
     cut_short: u64,
+    /// Connections over TLS.
+    tls: Option<OverTls>,
     /// Heads included.
     bytes: u64,
     seconds: f64,
@@ -69,10 +78,40 @@ pub(super) struct Report {
     notes: Vec<String>,
 }
 
+#[derive(Debug, Serialize)]
+struct OverTls {
+    /// Connections that the kernel ciphered.
+    by_kernel: u64,
+    /// Connections that this process ciphered.
+    by_process: u64,
+    /// Handshakes that failed, or took too long.
+    refused_handshakes: u64,
+    /// Who ciphered, each with why.
+    ciphers: Vec<Ciphers>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ciphers {
+    engine: &'static str,
+    why: String,
+}
+
+impl OverTls {
+    fn new(served: &Served, ciphers: Vec<(Engine, String)>) -> Self {
+        let ciphers = ciphers.into_iter();
+        Self {
+            by_kernel: served.tls_by_kernel,
+            by_process: served.tls_by_process,
+            refused_handshakes: served.tls_refused,
+            ciphers: ciphers.map(|(engine, why)| Ciphers { engine: engine.name(), why }).collect(),
+        }
+    }
+}
+
 impl Report {
-    pub(super) fn new(clock: &Clock, threads: u16, counts: Counts) -> Self {
+    pub(super) fn new(clock: &Clock, threads: u16, is_tls: bool, counts: Counts) -> Self {
         let (seconds, cpu_seconds) = clock.read();
-        let Counts { served, statuses, notes } = counts;
+        let Counts { served, statuses, ciphers, notes } = counts;
         let bytes = served.sent.total();
         Self {
             threads,
@@ -85,6 +124,7 @@ impl Report {
             refused: served.refused,
             failed: served.failed,
             cut_short: served.cut_short,
+            tls: is_tls.then(|| OverTls::new(&served, ciphers)),
             bytes,
             seconds,
             bytes_per_s: bytes as f64 / seconds,
@@ -114,6 +154,16 @@ impl Report {
         for (status, answers) in &self.statuses {
             let _ = writeln!(text, "  {status:<15} {answers} answers");
         }
+        if let Some(tls) = &self.tls {
+            let _ = writeln!(
+                text,
+                "  TLS             {} connections ciphered by the kernel, {} by this process; {} handshakes refused",
+                tls.by_kernel, tls.by_process, tls.refused_handshakes,
+            );
+            for Ciphers { engine, why } in &tls.ciphers {
+                let _ = writeln!(text, "  {engine:<15} {why}");
+            }
+        }
         for (way, tally) in [("file -> serve", self.taken), ("serve -> socket", self.given)] {
             text.push_str(&output::tally_line(way, tally));
         }
@@ -130,7 +180,7 @@ mod tests {
         let served = Served { failed: 3, ..Served::default() };
         let mut counts = Counts::default();
         counts.add(Counts { served, ..Counts::default() });
-        let report = Report::new(&Clock::start(), 1, counts);
+        let report = Report::new(&Clock::start(), 1, false, counts);
         assert!(report.text().contains(", 3 failed, "), "{}", report.text());
         assert_eq!(serde_json::to_value(&report).expect("is JSON")["failed"], 3);
     }

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use futures_util::future::select;
 use handoff::Driver;
+use handoff::tls::TlsAcceptor;
 use handoff_command::access_log::AccessLog;
 use handoff_command::descriptors::Reserve;
 use handoff_command::failure::Failed;
@@ -29,7 +30,9 @@ pub(super) struct Worker<'a> {
     /// Descriptors that are kept for files.
     pub(super) reserve: usize,
     /// What all threads have to say.
-    pub(super) note: Option<String>,
+    pub(super) notes: Vec<String>,
+    /// Begins TLS.
+    pub(super) acceptor: Option<TlsAcceptor>,
     pub(super) log: Option<AccessLog>,
     pub(super) root: Root,
     /// What all threads say of files that can't be opened.
@@ -72,11 +75,16 @@ impl Worker<'_> {
             };
             server = server.observing(write);
         }
-        let mut notes: Vec<_> = self.note.into_iter().collect();
+        let is_tls = self.acceptor.is_some();
+        if let Some(acceptor) = self.acceptor {
+            server = server.over_tls(acceptor);
+        }
+        let mut notes = self.notes;
         if let Some(reason) = driver.ring_unavailable() {
             notes.push(format!("plain system calls instead of io_uring: {reason}"));
         }
-        if let Some(reason) = server.files_unlent() {
+        // Nothing is lent to a cipher.
+        if let Some(reason) = server.files_unlent().filter(|_| !is_tls) {
             notes.push(format!("get-buf can't serve: {reason}"));
         }
         if self.tells {
@@ -88,7 +96,8 @@ impl Worker<'_> {
             select(pin!(self.stop.wait(&driver)), quit).await;
         };
         driver.block_on(server.serve(listener, files.clone(), stop)).failed("serving")?;
-        Ok(Counts { served: server.served(), statuses: files.statuses(), notes })
+        let (served, statuses, ciphers) = (server.served(), files.statuses(), server.ciphers());
+        Ok(Counts { served, statuses, ciphers, notes })
     }
 }
 

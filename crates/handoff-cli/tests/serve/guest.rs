@@ -1,9 +1,10 @@
-//! Files lent from the page cache to software NICs: nothing is copied.
+//! Files lent from the page cache to software NICs, where nothing is copied; and files that the kernel ciphers.
 
 use std::net::TcpStream;
 
 use handoff_testbed::{Pair, load};
 
+use crate::https::{Site, files_come};
 use crate::session::Server;
 use crate::session::{ask, command, content, directory};
 
@@ -30,4 +31,11 @@ fn files_leave_without_a_copy() {
     // Heads are copied, and what joins the packet of one before is called so.
     assert!(given > all / 10 * 9, "{report}");
     assert_eq!(report["notes"], serde_json::json!([]), "{report}");
+}
+
+#[test]
+fn files_come_over_tls_that_the_kernel_ciphers() {
+    load("tls", &[]).expect("the lab's kernel has it");
+    let site = Site::new();
+    files_come(&site, site.serve(&["--threads", "2"]), true);
 }

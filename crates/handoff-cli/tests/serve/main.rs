@@ -4,6 +4,8 @@ mod crowd;
 mod ends;
 mod files;
 mod guest;
+mod https;
+mod https_crowd;
 mod logged;
 mod refused;
 mod service;

@@ -95,7 +95,12 @@ impl Server {
     }
 }
 
-pub(crate) fn ask(mut stream: TcpStream, request: &str, fields: &str) -> Answer {
+pub(crate) fn ask(stream: TcpStream, request: &str, fields: &str) -> Answer {
+    answered(stream, request, fields)
+}
+
+/// The answer to a request, on a connection that ends behind it.
+pub(crate) fn answered(mut stream: impl Read + Write, request: &str, fields: &str) -> Answer {
     let request = format!("{request} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{fields}\r\n");
     stream.write_all(request.as_bytes()).expect("sends");
     let mut all = Vec::new();

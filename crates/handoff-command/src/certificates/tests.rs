@@ -68,7 +68,8 @@ fn what_is_wrong_with_a_file_is_said_with_what_to_do() {
         (&cert, &old, 0o600, "openssl pkey"),
         (&key, &key, 0o600, "is it for --cert-key?"),
         ("", &key, 0o600, "it has no certificate in PEM"),
-        (&damaged, &key, 0o600, "damaged"),
+        (&damaged, &key, 0o600, "no base64"),
+        (&cert, &key[..key.len() / 2], 0o600, "cut off"),
         ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", &key, 0o600, "cert: "),
     ] {
         place.write("cert", cert, 0o644);

@@ -6,12 +6,13 @@ use std::path::Path;
 use syn::{Expr, Field, Fields, Item, LitStr};
 
 /// Where a command's JSON comes from: the page's section, the source, and the structures in it.
-const PRINTED: [(&str, &str, &[&str]); 14] = [
+const PRINTED: [(&str, &str, &[&str]); 15] = [
     ("doctor", "crates/handoff-probe/src/mechanism.rs", &["Mechanism"]),
     ("cp", "crates/handoff-cp/src/report.rs", &["Report", "Ciphered", "Hop"]),
     ("cp", "crates/handoff-net/src/arrived.rs", &["Arrived"]),
     ("cp", "crates/handoff-command/src/growth.rs", &["Growth"]),
     ("relay", "crates/handoff-cli/src/relay/report.rs", &["Report"]),
+    ("serve", "crates/handoff-cli/src/serve/report.rs", &["Report", "OverTls", "Ciphers"]),
     ("rds", "crates/handoff-cli/src/rds/ping.rs", &["Report"]),
     ("rds", "crates/handoff-cli/src/rds/report.rs", &["Report", "Percentiles"]),
     ("rds", "crates/handoff-cli/src/rds/info.rs", &["Info", "Socket", "Way", "Amount"]),

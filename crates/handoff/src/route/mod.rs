@@ -8,8 +8,8 @@
 //! - a stream's first pieces to a socket are copied where several engines may serve, as long as they are few and small
 //!   ([`first`]);
 //! - where the driver has no room, a route waits for the sends of its sink, and for others unless it keeps room from them;
-//! - memory is bounded: at most [`PIECES`] pieces of [`PIECE`] bytes are on their way, so a slow sink slows
-//!   its source.
+//! - memory is bounded: at most [`PIECES`] pieces of [`PIECE`] bytes are on their way (of a file to a cipher, four of 64 KiB),
+//!   so a slow sink slows its source.
 //!
 //! - nothing passes what ciphers: what a TLS connection deciphers goes through memory; to one that the kernel ciphers, files
 //!   and streams are spliced; what this process ciphers goes through memory ([`whole`]).

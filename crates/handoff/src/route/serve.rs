@@ -167,11 +167,13 @@ impl Route {
         match &self.source {
             RouteSource::File(file, range) => {
                 let range = Some(self.rest_of(range.clone()));
-                let mut supply = FromFile::new(&self.driver, file, range, registered)?;
+                let mut supply =
+                    FromFile::new(&self.driver, file, range, registered, self.sink.is_ciphered())?;
                 self.carry(&mut supply).await
             }
             RouteSource::Pipe(file) => {
-                let mut supply = FromFile::new(&self.driver, file, None, registered)?;
+                let mut supply =
+                    FromFile::new(&self.driver, file, None, registered, self.sink.is_ciphered())?;
                 self.carry(&mut supply).await
             }
             RouteSource::Stream(socket, intake) => {

@@ -21,6 +21,10 @@ use crate::transfer::{Transfer, Transferred};
 /// Bytes of a chunk to receive a stream into.
 pub(super) const CHUNK: usize = 64 << 10;
 
+/// Pieces of a file for a cipher, and the bytes of each. It takes one after the other, so a few small ones keep it busy, and
+/// a peer that reads nothing holds little.
+const FOR_A_CIPHER: (usize, usize) = (4, CHUNK);
+
 pub(super) trait Supply {
     type Piece: Payload;
 
@@ -44,8 +48,9 @@ pub(super) struct FromFile {
     file: File,
     /// The rest of a file; a pipe goes on to its end.
     range: Option<Range<u64>>,
-    /// Empty buffers.
+    /// Empty buffers, and the bytes of each.
     free: Vec<Buffer>,
+    piece: usize,
     reading: Option<Transfer<Buffer>>,
     taken: u64,
 }
@@ -56,15 +61,19 @@ impl FromFile {
         file: &File,
         range: Option<Range<u64>>,
         registered: bool,
+        for_a_cipher: bool,
     ) -> Result<Self> {
-        let mut region = memory(driver, pieces_for(range.as_ref()) * PIECE, registered)?;
-        Ok(Self { file: file.clone(), range, free: region.chunks(PIECE), reading: None, taken: 0 })
+        let (pieces, piece) = if for_a_cipher { FOR_A_CIPHER } else { (PIECES, PIECE) };
+        let pieces = pieces_for(range.as_ref(), pieces, piece);
+        let mut region = memory(driver, pieces * piece, registered)?;
+        let free = region.chunks(piece);
+        Ok(Self { file: file.clone(), range, free, piece, reading: None, taken: 0 })
     }
 
     /// The most bytes of the next piece.
     fn left(&self) -> usize {
         let left = self.range.as_ref().map(|range| range.end.saturating_sub(range.start));
-        left.map_or(PIECE, |left| left.min(PIECE as u64) as usize)
+        left.map_or(self.piece, |left| left.min(self.piece as u64) as usize)
     }
 }
 
@@ -78,7 +87,7 @@ impl Supply for FromFile {
             }
             let Some(mut buffer) = self.free.pop() else { return Poll::Pending };
             // Past the page cache whole pages are read, even where the file ends before.
-            buffer.set_len(if self.file.is_direct() { PIECE } else { self.left() });
+            buffer.set_len(if self.file.is_direct() { self.piece } else { self.left() });
             let started = match &self.range {
                 Some(range) => self.file.read_at(buffer, range.start),
                 None => self.file.read(buffer),
@@ -195,9 +204,9 @@ impl Supply for FromStream {
 }
 
 /// The pieces of a range that are on their way at once: to make and register memory costs more than to copy a short file.
-fn pieces_for(range: Option<&Range<u64>>) -> usize {
+fn pieces_for(range: Option<&Range<u64>>, most: usize, piece: usize) -> usize {
     let len = range.map_or(u64::MAX, |range| range.end.saturating_sub(range.start));
-    len.div_ceil(PIECE as u64).clamp(1, PIECES as u64) as usize
+    len.div_ceil(piece as u64).clamp(1, most as u64) as usize
 }
 
 /// Memory for pieces, registered if wanted and possible; otherwise unregistered.
@@ -215,10 +224,10 @@ mod tests {
 
     #[test]
     fn a_short_range_gets_no_more_memory_than_it_needs() {
-        let piece = PIECE as u64;
-        assert_eq!([0, 1, piece].map(|len| pieces_for(Some(&(7..7 + len)))), [1; 3]);
-        assert_eq!(pieces_for(Some(&(7..8 + piece))), 2);
-        assert_eq!(pieces_for(Some(&(0..u64::MAX))), PIECES);
-        assert_eq!(pieces_for(None), PIECES);
+        let pieces_for = |range: Option<&Range<u64>>| pieces_for(range, 16, 4096);
+        assert_eq!([0, 1, 4096].map(|len| pieces_for(Some(&(7..7 + len)))), [1; 3]);
+        assert_eq!(pieces_for(Some(&(7..8 + 4096))), 2);
+        assert_eq!(pieces_for(Some(&(0..u64::MAX))), 16);
+        assert_eq!(pieces_for(None), 16);
     }
 }

@@ -11,13 +11,16 @@ use super::session::{Ciphering, TlsSession, failed};
 use crate::error::{Error, Result};
 use crate::mechanism::Engine;
 use crate::memory::Buffer;
-use crate::op::cipher::{Cipher, Records, UserCipher, UserKeys, either};
+use crate::op::cipher::{Cipher, Records, UserCipher, UserKeys, discard, either};
 use crate::socket::Socket;
 
 /// Bytes of a record's head.
 const HEAD: usize = 5;
 /// The most bytes behind it.
 const MOST: usize = (1 << 14) + 2048;
+
+/// Two bytes, the type, and the cipher's tag.
+const SEALED_ALERT: usize = 2 + 1 + 16;
 
 /// Makes a TLS connection of a socket.
 pub(super) async fn run(
@@ -92,13 +95,17 @@ enum Step {
 
 async fn shake_hands(socket: &Socket, keys: &mut UserKeys) -> Result<()> {
     let (mut incoming, mut outgoing) = (Vec::new(), Records::default());
+    // What the peer says are records.
+    let mut is_tls = true;
+    let not_tls = || Error::Tls { reason: "the peer does not speak TLS".into() };
     loop {
         match step(keys, &mut incoming, &mut outgoing) {
             Ok(Step::Go) => {}
             Ok(Step::Send) => send(socket, &mut outgoing).await?,
+            Ok(Step::Receive) if !is_tls => return Err(not_tls()),
             Ok(Step::Receive) => {
                 send(socket, &mut outgoing).await?;
-                receive(socket, &mut incoming).await?;
+                is_tls = receive(socket, &mut incoming).await?;
             }
             Ok(Step::Done) => {
                 return match incoming.is_empty() {
@@ -107,11 +114,28 @@ async fn shake_hands(socket: &Socket, keys: &mut UserKeys) -> Result<()> {
                 };
             }
             Err(error) => {
-                // What the peer is told about it: rustls gives that first, and must not see again what it has refused.
-                let _ = step(keys, &mut incoming, &mut outgoing);
+                tell(keys, &mut incoming, &mut outgoing);
                 let _ = send(socket, &mut outgoing).await;
-                return Err(error);
+                discard(&socket.shared.endpoint.fd);
+                return Err(if is_tls { error } else { not_tls() });
             }
+        }
+    }
+}
+
+/// Writes what the peer is told about an error: an alert, behind what answers its messages. rustls gives that first, and must
+/// not see again what it has refused, so nothing is asked for behind the alert.
+fn tell(keys: &mut UserKeys, incoming: &mut Vec<u8>, outgoing: &mut Records) {
+    loop {
+        let before = outgoing.len();
+        let stepped = step(keys, incoming, outgoing);
+        let is_alert = match &outgoing[before..] {
+            // One that is ciphered, by TLS 1.3, is the only record that is so short.
+            [23, ..] => outgoing.len() - before == HEAD + SEALED_ALERT,
+            record => record.first() == Some(&21),
+        };
+        if is_alert || !matches!(stepped, Ok(Step::Go)) {
+            return;
         }
     }
 }
@@ -152,16 +176,16 @@ async fn send(socket: &Socket, outgoing: &mut Records) -> Result<()> {
     socket.send(buffer).map_err(|refused| refused.error)?.await?.sent.map(drop)
 }
 
-/// Receives one record, and no byte more.
-async fn receive(socket: &Socket, incoming: &mut Vec<u8>) -> Result<()> {
+/// Receives one record, and no byte more. `false`: of what is none, the head is there, and rustls says what the peer is told.
+async fn receive(socket: &Socket, incoming: &mut Vec<u8>) -> Result<bool> {
     let head = exactly(socket, HEAD).await?;
     let len = usize::from(u16::from_be_bytes([head[3], head[4]]));
-    if !(20..=23).contains(&head[0]) || head[1] != 3 || len > MOST {
-        return Err(Error::Tls { reason: "the peer does not speak TLS".into() });
-    }
     incoming.extend_from_slice(&head);
+    if !(20..=23).contains(&head[0]) || head[1] != 3 || len > MOST {
+        return Ok(false);
+    }
     incoming.extend_from_slice(&exactly(socket, len).await?);
-    Ok(())
+    Ok(true)
 }
 
 async fn exactly(socket: &Socket, len: usize) -> Result<Buffer> {

@@ -15,7 +15,7 @@ mod user;
 use std::os::fd::OwnedFd;
 
 pub(crate) use kernel::{KernelCipher, KernelKeys, set_keys};
-pub(crate) use stop::Stop;
+pub(crate) use stop::{Stop, discard};
 pub(crate) use user::{Records, UserCipher, UserKeys, either};
 
 /// What ciphers.

@@ -1,11 +1,19 @@
 //! Why a connection sends or receives nothing now, or never again.
 
 use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use crate::error::Error;
 
 /// The alert that tells of a proper end.
 pub(super) const CLOSE_NOTIFY: u8 = 0;
+
+/// Bytes that are discarded at once, and how often.
+const UNREAD: usize = 64 << 10;
+const MOST_UNREAD: u32 = 4;
 
 /// Why nothing was sent or received now.
 #[derive(Debug)]
@@ -50,6 +58,20 @@ pub(super) fn cut_off() -> Stop {
          somebody in between"
             .to_owned(),
     )
+}
+
+/// Takes what else has come on a connection that has failed: TCP resets one that is closed with something unread, and then a
+/// peer that had more to say would not hear why.
+pub(crate) fn discard(socket: &OwnedFd) {
+    let mut unread = vec![0; UNREAD];
+    let mut left = MOST_UNREAD;
+    while left > 0 {
+        match recv(socket, &mut unread[..], RecvFlags::DONTWAIT) {
+            Ok((_, 1..)) => left -= 1,
+            Err(Errno::INTR) => {}
+            _ => return,
+        }
+    }
 }
 
 /// Notes why a connection failed, and returns the errno that stands for it.

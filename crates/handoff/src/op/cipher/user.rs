@@ -9,7 +9,7 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 
-use super::stop::{Stop, cut_off, fail};
+use super::stop::{Stop, cut_off, discard, fail};
 use crate::memory::View;
 
 /// Room for the largest record: head, content, and what a cipher adds.
@@ -183,9 +183,14 @@ impl UserCipher {
                 now as i32
             }
             Err(stop) => {
-                if matches!(stop, Stop::Failed(_)) {
-                    // It tells the peer why, if there is room for that.
+                // A peer hears at once why it fails, and what it has asked for, if there is room for that. Behind payload
+                // the answer goes with the payload.
+                let has_failed = matches!(stop, Stop::Failed(_));
+                if has_failed || self.payload == 0 {
                     let _ = self.flush(socket);
+                }
+                if has_failed {
+                    discard(socket);
                 }
                 fail(stop, &mut self.failure)
             }

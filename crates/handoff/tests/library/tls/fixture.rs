@@ -163,7 +163,7 @@ pub(super) fn message(number: usize, len: usize) -> Vec<u8> {
 }
 
 /// Two TLS connections of ours to each other.
-pub(super) fn pair(driver: &Driver, ciphering: Ciphering) -> (Socket, Socket) {
+pub(crate) fn pair(driver: &Driver, ciphering: Ciphering) -> (Socket, Socket) {
     let identity = Identity::new();
     let (near, far) = tcp("127.0.0.1");
     let (near, far) =

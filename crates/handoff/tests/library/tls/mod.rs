@@ -1,7 +1,8 @@
 //! TLS connections: what is sent arrives, by whoever ciphers, and an end that is none is told.
 
 mod exchange;
-mod fixture;
+pub(crate) mod fixture;
+mod gnutls;
 mod openssl;
 mod pools;
 mod refused;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -17,12 +17,16 @@ use crate::traffic::{assert_same, drivers, pattern};
 /// Bytes each way.
 const LEN: usize = 300_001;
 
-/// What OpenSSL calls the ciphers, with the version.
-const CIPHERS: [[&str; 3]; 4] = [
+/// What OpenSSL calls the ciphers and groups, with the version.
+const CIPHERS: [[&str; 3]; 7] = [
     ["-tls1_3", "-ciphersuites", "TLS_AES_128_GCM_SHA256"],
     ["-tls1_3", "-ciphersuites", "TLS_AES_256_GCM_SHA384"],
     ["-tls1_3", "-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256"],
     ["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"],
+    ["-tls1_3", "-groups", "P-256"],
+    ["-tls1_3", "-groups", "X25519"],
+    // The certificate has a key of the second.
+    ["-tls1_2", "-groups", "X25519:P-256"],
 ];
 
 /// Sends and receives, and waits for the end.
@@ -64,15 +68,19 @@ fn its_server(driver: &Driver, cipher: [&str; 3], place: &Path) -> (Child, Socke
     command.args(cipher).arg("-cert").arg(place.join("certificate"));
     command.arg("-key").arg(place.join("key"));
     let child = started(command);
+    (child, driver.socket(connected(free)).expect("attached"))
+}
+
+/// A connection to a program that may still have to listen.
+fn connected(to: SocketAddr) -> TcpStream {
     let begun = Instant::now();
-    let connection = loop {
-        match TcpStream::connect(free) {
-            Ok(connection) => break connection,
+    loop {
+        match TcpStream::connect(to) {
+            Ok(connection) => return connection,
             Err(error) if begun.elapsed() > Duration::from_secs(20) => panic!("{error}"),
             Err(_) => thread::sleep(Duration::from_millis(20)),
         }
-    };
-    (child, driver.socket(connection).expect("attached"))
+    }
 }
 
 /// Everything arrives at a peer that somebody else wrote, and from it.
@@ -127,4 +135,81 @@ fn openssl_understands_what_user_space_ciphers() {
         handoff_testbed::skip!("openssl is not installed");
     }
     openssl_understands_us(Ciphering::User, Engine::UserTls);
+}
+
+/// TLS 1.2 has handshakes within a connection, which nobody makes here. Who asks for one has its answer although nothing is
+/// sent to it.
+#[test]
+fn a_client_that_wants_another_handshake_hears_at_once_that_there_is_none() {
+    if Command::new("openssl").arg("version").output().is_err() {
+        handoff_testbed::skip!("openssl is not installed");
+    }
+    let identity = Identity::new();
+    for driver in drivers() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+        let address = listener.local_addr().expect("an address").to_string();
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-tls1_2", "-connect", &address]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut peer = command.spawn().expect("openssl starts");
+        let socket = driver.socket(listener.accept().expect("a connection").0).expect("attached");
+        let done = driver.block_on(async {
+            let (socket, _) = identity.acceptor(Ciphering::User).accept(socket).await?;
+            // It takes R for a word to itself, since it stands alone.
+            peer.stdin.as_ref().expect("a pipe").write_all(b"R\n").expect("it reads");
+            let receiving = socket.receive_into(Buffer::from(vec![0; 10])).expect("accepted");
+            driver.timeout(Duration::from_secs(20), receiving).await
+        });
+        let _ended = done.expect("driven").expect("it ends by itself, and in time");
+        drop(peer.stdin.take());
+        let mut said = String::new();
+        peer.stderr.take().expect("a pipe").read_to_string(&mut said).expect("reads");
+        peer.wait().expect("it ends");
+        assert!(said.contains("no renegotiation"), "{said}");
+    }
+}
+
+/// We come back with what its server gave us, in both versions.
+#[test]
+fn our_client_resumes_a_session_with_openssl() {
+    if Command::new("openssl").arg("version").output().is_err() {
+        handoff_testbed::skip!("openssl is not installed");
+    }
+    let place = tempfile::tempdir().expect("a directory");
+    let identity = Identity::new();
+    fs::write(place.path().join("certificate"), &identity.pem.0).expect("written");
+    fs::write(place.path().join("key"), &identity.pem.1).expect("written");
+    for (driver, version) in drivers()
+        .into_iter()
+        .flat_map(|driver| ["-tls1_3", "-tls1_2"].map(|it| (driver.clone(), it)))
+    {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
+        let mut command = Command::new("openssl");
+        command.args(["s_server", "-naccept", "3", "-accept", &free.to_string(), version]);
+        command.arg("-cert").arg(place.path().join("certificate"));
+        command.arg("-key").arg(place.path().join("key"));
+        let mut peer = started(command);
+        // The first of all only finds out that it listens.
+        drop(connected(free));
+        let connector = identity.connector(Ciphering::User);
+        for _ in 0..2 {
+            let socket = driver.socket(connected(free)).expect("attached");
+            let done = driver.block_on(async {
+                let (socket, _) = connector.connect(socket, localhost()).await?;
+                peer.stdin.as_ref().expect("a pipe").write_all(b"hello\n").expect("it reads");
+                // Tickets come before it.
+                let receiving = socket.receive_exact(Buffer::from(vec![0; 6])).expect("accepted");
+                receiving.await?.result?;
+                socket.shutdown(Shutdown::Write)?;
+                let end = socket.receive_into(Buffer::from(vec![0; 10])).expect("accepted").await?;
+                end.result
+            });
+            assert_eq!(done.expect("driven").expect("a session"), 0, "a proper end");
+        }
+        drop(peer.stdin.take());
+        let mut said = String::new();
+        peer.stdout.take().expect("a pipe").read_to_string(&mut said).expect("reads");
+        peer.wait().expect("it ends");
+        assert_eq!(said.matches("Reused session-id").count(), 1, "{version}: {said}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::thread;
 
-use handoff::tls::Ciphering;
+use handoff::tls::{Ciphering, TlsAcceptor};
 use handoff::{Buffer, Driver, Engine, Error, Region, Route, RouteEngine, UnixKind};
 
 use super::fixture::{BOTH, Echo, Identity, Side, connection, localhost};
@@ -65,6 +65,50 @@ fn a_peer_that_speaks_something_else_is_told_from_one_that_ends() {
             let error = made.map(drop).expect_err("no handshake").to_string();
             assert!(error.contains(expected), "{error}");
         }
+    }
+}
+
+/// A record that is too long, and one of a type that there is not.
+#[test]
+fn a_peer_that_speaks_something_else_hears_so_in_an_alert() {
+    for driver in drivers() {
+        let identity = Identity::new();
+        for says in [[22, 3, 1, 0xff, 0xff], [99, 3, 1, 0, 5]] {
+            let (near, mut far) = tcp("127.0.0.1");
+            far.write_all(&says).unwrap();
+            let socket = driver.socket(near).unwrap();
+            let acceptor = identity.acceptor(Ciphering::User);
+            let made = driver.block_on(acceptor.accept(socket)).unwrap();
+            let error = made.map(drop).expect_err("no handshake").to_string();
+            assert!(error.contains("does not speak TLS"), "{error}");
+            let mut told = Vec::new();
+            far.read_to_end(&mut told).unwrap();
+            assert_eq!((told.len(), told[0], told[5]), (7, 21, 2), "{told:?}");
+        }
+    }
+}
+
+/// TLS 1.3 says this behind the server's answer, and ciphers it.
+#[test]
+fn a_client_of_another_protocol_hears_so() {
+    for (version, driver) in
+        BOTH.iter().flat_map(|version| drivers().into_iter().map(move |driver| (*version, driver)))
+    {
+        let identity = Identity::new();
+        let (near, mut far) = tcp("127.0.0.1");
+        let mut config = identity.client(&[version]);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let peer = thread::spawn(move || {
+            let mut keys = rustls::ClientConnection::new(config.into(), localhost()).unwrap();
+            keys.complete_io(&mut far).map(drop).expect_err("no handshake").to_string()
+        });
+        let mut config = identity.server(BOTH);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let socket = driver.socket(near).unwrap();
+        let made = driver.block_on(TlsAcceptor::new(config).accept(socket)).unwrap();
+        made.map(drop).expect_err("nothing in common");
+        let heard = peer.join().unwrap();
+        assert!(heard.contains("NoApplicationProtocol"), "{version:?}: {heard}");
     }
 }
 

@@ -201,3 +201,22 @@ fn datagrams_take_leases() {
     let refused = socket.message(lease).to(address).header(b"x").send().expect_err("is refused");
     assert!(refused.error.to_string().contains("datagram"), "{}", refused.error);
 }
+
+/// A cipher reads memory, and a lease has none that it could read.
+#[cfg(feature = "tls")]
+#[test]
+fn no_lease_goes_over_tls_and_it_comes_back_with_the_refusal() {
+    let directory = on_disk();
+    let lending = Lending::new();
+    let source = lending.getbuf.source(filled(&directory, LEN)).expect("lends");
+    for ciphering in [handoff::tls::Ciphering::User, handoff::tls::Ciphering::Kernel] {
+        let (near, _far) = crate::tls::fixture::pair(&lending.driver, ciphering);
+        lending.run(async {
+            let lease = source.get_at(0, 256 << 10).expect("asks").await.expect("lends");
+            let refused = near.send(lease.expect("has bytes")).expect_err("in the clear");
+            assert!(refused.error.to_string().contains("over TLS"), "{}", refused.error);
+            assert!(!refused.buffer.is_empty());
+        });
+    }
+    lending.until_all_are_back();
+}

@@ -65,3 +65,16 @@ fn refusals_say_what_to_do() {
     let error = first.expect("told").expect_err("an error").to_string();
     assert!(error.contains("TCP"), "{error}");
 }
+
+/// What the card puts there is ciphered.
+#[cfg(feature = "tls")]
+#[test]
+fn a_tls_connection_receives_from_no_rx_queue() {
+    let (testbed, driver) = (Testbed::new(1_500), driver());
+    let queue = bound(&testbed, &driver, 1_024);
+    for ciphering in [handoff::tls::Ciphering::User, handoff::tls::Ciphering::Kernel] {
+        let (near, _far) = crate::tls::fixture::pair(&driver, ciphering);
+        let error = near.receive(&queue).map(drop).expect_err("ciphered bytes").to_string();
+        assert!(error.contains("TLS"), "{error}");
+    }
+}
