@@ -141,7 +141,7 @@ impl Disk {
         let before = buffer.split_to(piece.before());
         drop(before);
         buffer.set_len(piece.len());
-        self.counters.write(|served| served.from_file(is_direct, piece.len() as u64));
+        self.counters.write(|served| served.count_read(is_direct, piece.len() as u64));
         Ok(buffer)
     }
 
@@ -174,7 +174,7 @@ impl Disk {
         if let Some(overlay) = &self.export.overlay {
             overlay.wrote(whole);
         }
-        self.counters.write(|served| served.to_file(is_direct, piece));
+        self.counters.write(|served| served.count_written(is_direct, piece));
         Ok(())
     }
 

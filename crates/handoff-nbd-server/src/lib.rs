@@ -9,8 +9,8 @@
 //! - a request that has begun is carried out to its end, also when its connection is over, and before the server lets a
 //!   newer session of that client in.
 //!
-//! The way: [`Export`] is an open file, which threads share -> [`Server`], one for each thread, accepts -> `connection`
-//! (negotiation, requests) -> `reading`, `writing`, `other` (what they do) -> `disk` (the export on a thread's driver).
+//! The way: [`Export`] is an open file, which threads share -> [`Server`], one for each thread, accepts -> `serving`
+//! (requests, after `negotiating`) -> `reading`, `writing`, `other` (what they do) -> `disk` (the export on a thread's driver).
 //!
 //! Minimum kernel: 6.1 with a ring. Capability: none. Reads are lent from the page cache where the module `getbuf` is.
 
@@ -22,6 +22,7 @@ mod extents;
 mod input;
 mod limits;
 mod memory;
+mod negotiating;
 mod other;
 mod overlay;
 mod pieces;
@@ -30,6 +31,7 @@ mod reading;
 mod replies;
 mod served;
 mod server;
+mod serving;
 mod sessions;
 mod start;
 mod table;

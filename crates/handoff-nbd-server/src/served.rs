@@ -65,11 +65,11 @@ impl Served {
         self.filled_around += other.filled_around;
     }
 
-    pub(crate) fn from_file(&mut self, is_direct: bool, bytes: u64) {
+    pub(crate) fn count_read(&mut self, is_direct: bool, bytes: u64) {
         count(&mut self.read, is_direct, bytes);
     }
 
-    pub(crate) fn to_file(&mut self, is_direct: bool, piece: &Piece) {
+    pub(crate) fn count_written(&mut self, is_direct: bool, piece: &Piece) {
         count(&mut self.written, is_direct, piece.len() as u64);
         self.filled_around += u64::from(!piece.is_whole());
     }

@@ -18,11 +18,11 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_nodelay, set_tcp_user_timeout,
 };
 
-use crate::connection;
 use crate::ending::{End, Ending};
 use crate::export::Export;
 use crate::limits::Limits;
 use crate::served::Served;
+use crate::serving;
 use crate::sessions::Sessions;
 use crate::thread::Thread;
 
@@ -232,7 +232,7 @@ impl Open {
         let thread = Rc::clone(&self.thread);
         self.all.push(Box::pin(async move {
             let negotiated = || counted.negotiated();
-            connection::serve(thread, socket, client, ending, negotiated).await;
+            serving::serve(thread, socket, client, ending, negotiated).await;
         }));
     }
 

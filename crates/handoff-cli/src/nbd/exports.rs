@@ -6,14 +6,20 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use handoff::Driver;
 use handoff_block::image_lock;
-use handoff_command::Failure;
+use handoff_command::{Failure, Stop};
 use handoff_nbd::wire::check_name;
 use handoff_nbd_server::{Export, OpenError, Spec};
 
 use super::args::ServeArgs;
+
+/// The ring of a killed server lets go of its files when the last request has ended, a moment after its process.
+const LET_GO: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Takes `NAME=FILE` apart; without a = the name is empty.
 fn named(text: &OsStr) -> Result<(String, PathBuf), Failure> {
@@ -39,7 +45,7 @@ fn named(text: &OsStr) -> Result<(String, PathBuf), Failure> {
 ///
 /// [`Failure::Usage`] for names and files that make no sense together, [`Failure::NotPossible`] for files without direct
 /// I/O, [`Failure::Failed`] for those that cannot be opened or are in use.
-pub(super) fn open(args: &ServeArgs) -> Result<Vec<Arc<Export>>, Failure> {
+pub(super) fn open(args: &ServeArgs, stop: &Stop) -> Result<Vec<Arc<Export>>, Failure> {
     let named = args.exports.iter().map(|text| named(text)).collect::<Result<Vec<_>, _>>()?;
     for (at, (name, _)) in named.iter().enumerate() {
         if named[..at].iter().any(|(other, _)| other == name) {
@@ -73,7 +79,7 @@ pub(super) fn open(args: &ServeArgs) -> Result<Vec<Arc<Export>>, Failure> {
             OpenError::NotDirect { .. } => Failure::not_possible(error),
             _ => Failure::failed(error),
         })?;
-        lock(&export)?;
+        lock(&export, stop)?;
         all.push(Arc::new(export));
     }
     Ok(all)
@@ -94,20 +100,27 @@ fn is_new(spec: &Spec, others: &[Arc<Export>]) -> Result<(), Failure> {
 }
 
 /// Keeps others from writing, or from using at all what is written here. A device is opened so that nobody can.
-fn lock(export: &Export) -> Result<(), Failure> {
+fn lock(export: &Export, stop: &Stop) -> Result<(), Failure> {
     if export.is_device() {
         return Ok(());
     }
-    let locked = match export.is_read_only() || export.is_temporary() {
-        true => image_lock::share(export.file()),
-        false => image_lock::take(export.file(), false),
-    };
-    locked.map_err(|cause| {
-        Failure::failed(format!(
-            "\"{}\" is in use: {cause}; end that first",
-            export.path().display()
-        ))
-    })
+    let begin = Instant::now();
+    loop {
+        let locked = match export.is_read_only() || export.is_temporary() {
+            true => image_lock::share(export.file()),
+            false => image_lock::take(export.file(), false),
+        };
+        match locked {
+            Ok(()) => return Ok(()),
+            Err(_) if begin.elapsed() < LET_GO && !stop.requested() => thread::sleep(LOOK),
+            Err(cause) => {
+                return Err(Failure::failed(format!(
+                    "\"{}\" is in use: {cause}; end that first",
+                    export.path().display()
+                )));
+            }
+        }
+    }
 }
 
 #[cfg(test)]

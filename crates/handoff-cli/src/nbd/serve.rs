@@ -39,7 +39,7 @@ pub(super) fn run(args: &ServeArgs, context: &Context) -> Result<(), Failure> {
     if args.max_connections < u32::from(args.threads) {
         return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
     }
-    let exports = exports::open(args)?;
+    let exports = exports::open(args, &context.stop)?;
     descriptors::allow_all();
     let deadline = Deadline::new(&context.stop, None);
     let from = args.addresses.from();

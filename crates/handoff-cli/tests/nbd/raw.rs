@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use handoff_nbd::client::{Step, Wish};
+use handoff_nbd::client::{Limits, Step, Wish};
 use handoff_nbd::wire::Session;
 
 pub(crate) const READ: u16 = 0;
@@ -37,7 +37,7 @@ pub(crate) fn negotiate(
         allocation: false,
         ..Wish::export(export)
     };
-    let mut negotiation = handoff_nbd::client::Negotiation::new(wish);
+    let mut negotiation = handoff_nbd::client::Negotiation::new(wish, Limits::default());
     let mut byte = [0];
     let mut here = 0;
     loop {
