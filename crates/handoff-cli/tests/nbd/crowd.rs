@@ -60,7 +60,7 @@ fn join(server: &Server, kind: Kind) -> TcpStream {
     raw.stream
 }
 
-fn is_served(server: &Server) {
+fn assert_served(server: &Server) {
     let begin = Instant::now();
     let mut raw = Raw::new(server.connect(), "");
     assert!(raw.read(0, SIZE as u32) == image());
@@ -81,9 +81,9 @@ fn hostile_clients_stop_nobody_and_are_ended() {
         // Whoever waited for them would wait for longer than this test.
         let server = Server::start(&["--stall", "600", "--memory", "4m", "--grace", "0", path]);
         let crowd: Vec<_> = (0..CROWD).map(|_| join(&server, kind)).collect();
-        is_served(&server);
+        assert_served(&server);
         drop(crowd);
-        is_served(&server);
+        assert_served(&server);
         server.stop();
     }
 }
@@ -130,11 +130,11 @@ fn a_place_that_nobody_negotiates_for_is_given_away() {
     let path = file.to_str().expect("UTF-8");
     let server = Server::start(&["--stall", "600", "--max-connections", "2", path]);
     let silent = [server.connect(), server.connect()];
-    is_served(&server);
+    assert_served(&server);
     let mut raw = Raw::new(server.connect(), "");
     // One that has an export keeps its place; one that only shuts down its side ends.
     silent[1].shutdown(Shutdown::Write).expect("shuts down");
-    is_served(&server);
+    assert_served(&server);
     assert_eq!(raw.read(5000, 10), image()[5000..5010]);
     server.stop();
 }
