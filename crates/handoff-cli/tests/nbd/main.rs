@@ -3,6 +3,7 @@
 mod blocks;
 mod crowd;
 mod ends;
+mod guest;
 mod killed;
 mod programs;
 mod raw;

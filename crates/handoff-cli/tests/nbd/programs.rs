@@ -1,6 +1,7 @@
 //! Other people's clients: libnbd and QEMU.
 
 use std::fs;
+use std::process::Command;
 
 use handoff_testbed::running::Running;
 use handoff_testbed::skip;
@@ -54,6 +55,38 @@ fn libnbd_copies_both_ways_and_sees_the_holes() {
 }
 
 #[test]
+fn libnbds_shell_finds_the_corners_as_they_should_be() {
+    // The system's Python has the module, whatever else is on the path.
+    let shell = || {
+        let mut shell = Command::new("nbdsh");
+        shell.env("PATH", "/usr/bin:/bin");
+        shell
+    };
+    let has_module = shell().arg("--version").output().is_ok_and(|it| it.status.success());
+    if !has_module {
+        skip!("nbdsh does not run");
+    }
+    let place = directory();
+    for io in ["direct", "cache"] {
+        let file = place.path().join(io);
+        empty(&file, 1_000_003);
+        let server = Server::start(&["--io", io, "--threads", "2", file.to_str().expect("UTF-8")]);
+        let uri = format!("uri = \"{}\"", server.uri(""));
+        let script = include_str!("corners.py");
+        // An export by the page cache can be read ahead.
+        let script = if io == "cache" {
+            script.replace("(lambda: h.cache(10, 0), errno.EINVAL),", "")
+        } else {
+            script.to_owned()
+        };
+        let output = shell().args(["-c", &uri, "-c", &script]).output().expect("starts");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("all corners"), "{io}: {}", String::from_utf8_lossy(&output.stderr));
+        server.stop();
+    }
+}
+
+#[test]
 fn several_exports_are_listed_unless_they_should_not() {
     if is_missing("nbdinfo") {
         skip!("nbdinfo is not installed");
@@ -73,7 +106,7 @@ fn several_exports_are_listed_unless_they_should_not() {
     let server = Server::start(&[&options[..], &["--no-list"]].concat());
     let list = run("nbdinfo", &["--no-content", &server.uri("first")]);
     assert!(list.contains("export=\"first\":"), "{list}");
-    let listed = std::process::Command::new("nbdinfo")
+    let listed = Command::new("nbdinfo")
         .args(["--list", "--no-content", &server.uri("")])
         .output()
         .expect("starts");
