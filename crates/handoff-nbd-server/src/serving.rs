@@ -3,15 +3,19 @@
 //! Contract: whatever ends the connection, what was begun is carried out before it is over.
 
 use std::future::{pending, poll_fn};
+use std::net::Shutdown;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use handoff::{Client, Error, Socket};
 use handoff_nbd::request::Operation;
 use handoff_nbd::server::{Event, Expect, Requests};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use crate::connection::{Connection, Job};
 use crate::ending::{End, Ending};
@@ -20,6 +24,9 @@ use crate::memory::SMALL;
 use crate::negotiating::negotiate;
 use crate::thread::Thread;
 use crate::{other, reading, writing};
+
+/// How long a client may take to leave when the server stops.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves a connection to its end. `negotiated` is called when it has an export.
 pub(crate) async fn serve(
@@ -53,6 +60,7 @@ pub(crate) async fn serve(
     }
     drop(reading);
     jobs.extend(connection.new_jobs());
+    let had_requests = jobs.len() > 1;
     while jobs.len() > 1 {
         if known == Some(End::Replaced) {
             connection.cut("the client began anew".to_owned());
@@ -64,12 +72,39 @@ pub(crate) async fn serve(
         })
         .await;
     }
+    if known == Some(End::Stop) && had_requests && !connection.is_cut() {
+        linger(&connection).await;
+    }
     if let Some(why) = connection.why_cut() {
         tracing::info!(%client, %why, "a connection ended early");
         connection.thread.counters.failed(why);
     }
     connection.entered.take();
     ending.finish();
+}
+
+/// Ends our direction, and lets the client read: a connection that is closed with requests that nobody has received is
+/// reset, and takes the last replies along.
+async fn linger(connection: &Connection) {
+    let (socket, driver) = (&connection.socket, &connection.thread.driver);
+    let left = async {
+        let mut unwanted = [0; 4096];
+        socket.shutdown(Shutdown::Write)?;
+        loop {
+            socket.readable()?.await?;
+            match recv(socket, &mut unwanted, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Ok(()),
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => {
+                    let action = "waiting for a client to leave";
+                    return Err(Error::Io { action, source: error.into() });
+                }
+            }
+        }
+    };
+    // It has left, or has had its time.
+    let left: handoff::Result<handoff::Result<()>> = driver.timeout(LINGER, left).await;
+    tracing::debug!(?left, "a connection is closed");
 }
 
 /// Receives until the client has done.

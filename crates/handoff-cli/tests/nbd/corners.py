@@ -31,7 +31,7 @@ assert len(extents[0][2]) == 2, extents
 
 # Zeroes and trim of parts of blocks.
 h.zero(100000, 10, nbd.CMD_FLAG_FAST_ZERO)
-h.zero(4, 5, nbd.CMD_FLAG_NO_HOLE | nbd.CMD_FLAG_FUA)
+h.zero(5, 5, nbd.CMD_FLAG_NO_HOLE | nbd.CMD_FLAG_FUA)
 assert bytes(h.pread(6000, 0)) == b"\0" * 3 + b"a" * 2 + b"\0" * 5995
 h.trim(900000, 77)
 h.flush()

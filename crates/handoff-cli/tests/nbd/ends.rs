@@ -1,10 +1,11 @@
 //! The end of the server.
 
 use std::fs;
+use std::io::Write as _;
 
 use rustix::process::Signal;
 
-use crate::raw::{FLUSH, READ, Raw, WRITE};
+use crate::raw::{FLUSH, READ, Raw, TRIM, WRITE};
 use crate::server::{Server, command, directory, empty, image, write_image};
 
 #[test]
@@ -61,10 +62,44 @@ fn a_flush_of_one_connection_is_for_all() {
     let server = Server::start(&["--io", "cache", "--threads", "2", file.to_str().expect("UTF-8")]);
     let mut both = [Raw::new(server.connect(), ""), Raw::new(server.connect(), "")];
     both[0].begin(0, WRITE, 0, 4096);
-    std::io::Write::write_all(&mut both[0].stream, &[1; 4096]).expect("sends");
+    both[0].stream.write_all(&[1; 4096]).expect("sends");
     assert_eq!(both[0].reply().1, 0);
     assert_eq!(both[1].ask(0, FLUSH, 0, 0), 0);
     assert_eq!(both[1].read(0, 4096), [1; 4096]);
     let report = server.stop();
     assert_eq!(report["requests"]["flush"], 1, "{report}");
+}
+
+#[test]
+fn a_client_in_full_swing_gets_the_answer_to_all_that_was_taken() {
+    let place = directory();
+    let file = place.path().join("image");
+    empty(&file, 1 << 20);
+    for _ in 0..5 {
+        let server = Server::start(&[file.to_str().expect("UTF-8")]);
+        let mut raw = Raw::new(server.connect(), "");
+        let mut asking = raw.stream.try_clone().expect("clones");
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend([0; 2]);
+        request.extend(TRIM.to_be_bytes());
+        request.extend([0; 16]);
+        request.extend(4096_u32.to_be_bytes());
+        let requests = request.repeat(100);
+        let answered = std::thread::scope(|scope| {
+            scope.spawn(move || while asking.write_all(&requests).is_ok() {});
+            let mut answered = 0;
+            while let Ok((_, error)) = raw.try_reply() {
+                assert_eq!(error, 0);
+                answered += 1;
+                if answered == 50 {
+                    server.signal(Signal::TERM);
+                }
+            }
+            // Ends the other thread, if the server has not.
+            let _ = raw.stream.shutdown(std::net::Shutdown::Both);
+            answered
+        });
+        let report = server.end().json();
+        assert_eq!(report["requests"]["trim"], answered, "{report}");
+    }
 }
