@@ -49,7 +49,6 @@ pub(crate) async fn answer(connection: Rc<Connection>, disk: Rc<Disk>, read: Rea
         true => reading.in_parts(range, answer).await,
         false => reading.in_one(range, answer).await,
     }
-    connection.thread.counters.write(|served| served.bytes_read += request.length);
 }
 
 struct Reading<'a> {
@@ -66,6 +65,7 @@ impl Reading<'_> {
             let (mut part, place) = self.disk.first(rest.clone(), finds_holes);
             if place == Place::Hole {
                 let len = part.end - part.start;
+                self.got(len);
                 self.connection.thread.counters.write(|served| served.bytes_of_holes += len);
                 if let Some(head) = self.head(answer.hole(len)) {
                     self.connection.reply(&head).await;
@@ -87,6 +87,7 @@ impl Reading<'_> {
                 Err(error) => return self.fail(answer, &error).await,
             };
             let len = part.end - part.start;
+            self.got(len);
             rest.start = part.end;
             if rest.start == rest.end {
                 if let Some(head) = self.head(answer.last_data()) {
@@ -120,6 +121,7 @@ impl Reading<'_> {
                 Err(error) => return self.fail(answer, &error).await,
             }
         }
+        self.got(range.end - range.start);
         if let Some(head) = self.head(answer.last_data()) {
             self.connection.send(&head, all).await;
         }
@@ -146,6 +148,7 @@ impl Reading<'_> {
             Ok(buffer) => buffer,
             Err(error) => return self.fail(answer, &error).await,
         };
+        self.got(answer.remaining());
         let Some(head) = self.head(answer.last_data()) else { return };
         let _turn = self.connection.sends.lock().await;
         let going = self.connection.give(&head, vec![Body::Memory(first)]).await;
@@ -226,6 +229,11 @@ impl Reading<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// So many bytes are sent, or told as a hole.
+    fn got(&self, bytes: u64) {
+        self.connection.thread.counters.write(|served| served.bytes_read += bytes);
     }
 
     fn head(&self, made: std::result::Result<Head, handoff_nbd::server::Misuse>) -> Option<Head> {

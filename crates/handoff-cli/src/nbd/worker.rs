@@ -59,8 +59,8 @@ impl Worker<'_> {
 fn driver(connections: usize) -> Result<Driver, Failure> {
     Driver::builder()
         .entries(1024)
-        // A receive each, and what some of them have under way.
-        .in_flight(4096 + connections * 8)
+        // A receive each, and the pages that a client has lent and does not take.
+        .in_flight(4096 + connections * 40)
         .registered_buffers(16_384)
         .registered_files(u32::try_from(64 + connections * 2).unwrap_or(u32::MAX).min(16_384))
         .pipes(0)

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use rustix::process::Signal;
 
 use crate::raw::{FLUSH, FUA, Raw, WRITE};
-use crate::server::{Server, directory, empty};
+use crate::server::{Server, directory, empty, ways};
 
 const BLOCK: usize = 4096 + 512;
 const BLOCKS: u64 = 200;
@@ -21,7 +21,7 @@ fn block(number: u64, round: u64) -> Vec<u8> {
 fn what_was_flushed_is_there_after_a_kill() {
     let rounds = if handoff_testbed::running::is_long() { 100 } else { 5 };
     let place = directory();
-    for io in ["direct", "cache"] {
+    for &io in ways(&place) {
         let file = place.path().join(io);
         empty(&file, 4 << 20);
         // The last round of each block that was flushed, and the last that was sent.

@@ -7,7 +7,9 @@ use handoff_testbed::running::Running;
 use handoff_testbed::skip;
 use rustix::process::Signal;
 
-use crate::server::{SIZE, Server, command, directory, empty, image, is_missing, run, write_image};
+use crate::server::{
+    SIZE, Server, command, directory, empty, image, is_missing, run, ways, write_image,
+};
 
 #[test]
 fn libnbd_copies_both_ways_and_sees_the_holes() {
@@ -17,7 +19,7 @@ fn libnbd_copies_both_ways_and_sees_the_holes() {
     let place = directory();
     let path = |name: &str| place.path().join(name).to_str().expect("UTF-8").to_owned();
     write_image(path("source").as_ref());
-    for io in ["direct", "cache"] {
+    for &io in ways(&place) {
         let file = path(io);
         empty(file.as_ref(), SIZE as u64);
         let server = Server::start(&["--io", io, "--threads", "2", &format!("disk={file}")]);
@@ -67,7 +69,7 @@ fn libnbds_shell_finds_the_corners_as_they_should_be() {
         skip!("nbdsh does not run");
     }
     let place = directory();
-    for io in ["direct", "cache"] {
+    for &io in ways(&place) {
         let file = place.path().join(io);
         empty(&file, 1_000_003);
         let server = Server::start(&["--io", io, "--threads", "2", file.to_str().expect("UTF-8")]);
@@ -125,14 +127,13 @@ fn qemu_converts_compares_and_writes_parts_of_blocks() {
     let size = SIZE.next_multiple_of(512);
     let source = fs::File::options().write(true).open(path("source")).expect("opens");
     source.set_len(size as u64).expect("grows");
-    for (name, option) in
-        [("direct", "--io=direct"), ("cache", "--io=cache"), ("temporary", "--temporary")]
-    {
+    let ways = ways(&place).iter().map(|io| (*io, format!("--io={io}")));
+    for (name, option) in ways.chain([("temporary", "--temporary".to_owned())]) {
         let file = path(name);
         empty(file.as_ref(), size as u64);
         let socket = path(&format!("{name}.socket"));
         let unix = format!("unix:{socket}");
-        let mut serve = command(&["--json", "--listen", &unix, option, &file]);
+        let mut serve = command(&["--json", "--listen", &unix, &option, &file]);
         let server = Running::start(&mut serve);
         server.line("listening on unix:");
         let uri = format!("nbd+unix:///?socket={socket}");

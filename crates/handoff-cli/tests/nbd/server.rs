@@ -2,10 +2,11 @@
 
 use std::fs::{self, File};
 use std::ops::Deref;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use handoff::{Driver, RingUse};
 use handoff_testbed::running::{Ended, Listening};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -16,6 +17,17 @@ pub(crate) const SIZE: usize = (8 << 20) + 777;
 /// A directory on a disk, which has direct I/O.
 pub(crate) fn directory() -> TempDir {
     tempfile::tempdir_in("/var/tmp").expect("a directory")
+}
+
+/// The ways that files here can go.
+pub(crate) fn ways(place: &TempDir) -> &'static [&'static str] {
+    let path = place.path().join("probe");
+    empty(&path, 4096);
+    let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    let driver = Driver::builder().ring(RingUse::Avoid).build().expect("a driver");
+    let is_direct = direct.is_ok_and(|file| driver.file(file).is_ok_and(|file| file.is_direct()));
+    fs::remove_file(path).expect("is there");
+    if is_direct { &["direct", "cache"] } else { &["cache"] }
 }
 
 /// Bytes of an image, with holes.
