@@ -50,8 +50,8 @@ fn join(server: &Server, kind: Kind) -> TcpStream {
             raw.stream.write_all(&[1; 10]).expect("sends");
         }
         Kind::NeverReads => {
-            for _ in 0..40 {
-                raw.begin(0, READ, 1 << 20, 2 << 20);
+            for _ in 0..100 {
+                raw.begin(0, READ, 1 << 20, 256 << 10);
             }
         }
         // The server may have ended the connection.
@@ -67,6 +67,8 @@ fn assert_served(server: &Server) {
     for at in 0..20 {
         assert_eq!(raw.write(0, at * 5000, &image()[at as usize * 5000..][..5000]), 0);
     }
+    // More than the small buffers hold.
+    assert_eq!(raw.write(0, 1 << 20, &image()[1 << 20..][..300_000]), 0);
     raw.begin(0, DISCONNECT, 0, 0);
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
