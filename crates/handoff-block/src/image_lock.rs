@@ -17,10 +17,28 @@ const DOES: [i64; 3] = [100, 101, 103];
 const FORBIDS_READING: i64 = 200;
 const FORBIDS_WRITING: [i64; 2] = [201, 203];
 
-/// Takes the locks of a file that no other program uses. Otherwise says which one does.
-pub(crate) fn take(file: &OwnedFd, reads: bool) -> Result<(), &'static str> {
+/// Takes the locks of a file that no other program uses. `reads` says that it is only read, so that others may read it,
+/// too, if they say so by QEMU's locks.
+///
+/// # Errors
+///
+/// Which program uses it, in words.
+pub fn take(file: &OwnedFd, reads: bool) -> Result<(), &'static str> {
+    lock_file(file, reads, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Takes the locks of a file that is only read, and that others who take them so may read beside.
+///
+/// # Errors
+///
+/// Which program writes it, in words.
+pub fn share(file: &OwnedFd) -> Result<(), &'static str> {
+    lock_file(file, true, FlockOperation::NonBlockingLockShared)
+}
+
+fn lock_file(file: &OwnedFd, reads: bool, whole: FlockOperation) -> Result<(), &'static str> {
     // All file systems that lack these locks lack both.
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+    match flock(file, whole) {
         Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
             return Err("another program has locked it (flock)");
         }
@@ -61,6 +79,22 @@ mod tests {
     use std::fs::File;
 
     use super::*;
+
+    #[test]
+    fn readers_share_a_file_and_exclude_writers() {
+        let place = tempfile::tempdir_in("/var/tmp").expect("a directory");
+        let path = place.path().join("image");
+        File::create(&path).expect("a file");
+        let open =
+            || OwnedFd::from(File::options().read(true).write(true).open(&path).expect("opens"));
+        let readers = [open(), open()];
+        readers.iter().for_each(|file| share(file).expect("nobody writes it"));
+        assert!(take(&open(), false).is_err());
+        drop(readers);
+        let writer = open();
+        take(&writer, false).expect("nobody has it");
+        assert!(share(&open()).is_err());
+    }
 
     #[test]
     fn an_image_of_a_virtual_machine_is_known_by_its_locks() {

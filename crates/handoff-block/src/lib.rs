@@ -45,7 +45,7 @@ mod files;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
 mod identity;
-mod image_lock;
+pub mod image_lock;
 mod libbpf_log;
 mod limits;
 mod members;

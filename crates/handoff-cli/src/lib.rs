@@ -18,6 +18,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 mod blk;
 pub mod doctor;
 mod meter;
+mod nbd;
 mod nic;
 mod rds;
 mod relay;
@@ -39,6 +40,7 @@ Examples:
   handoff bench send --quick      copying, MSG_ZEROCOPY and io_uring zero copy side by side
   handoff report --quick          what the benches find here, and doctor, as one page
   handoff blk add loop disk.img   a block device on a file, served by a loop in the kernel
+  handoff nbd serve disk.img      the disk for QEMU, nbdcopy and kernels on other machines
   handoff nic show                which network cards can receive without copies
   handoff rds stress 192.0.2.1 -s 192.0.2.2       reliable datagrams there and back
   handoff lab run -- uname -a     a command on a stock kernel in QEMU
@@ -84,6 +86,8 @@ pub enum Command {
     Report(workshop::Args),
     /// Make block devices out of files, without copies
     Blk(Box<blk::Args>),
+    /// Serve files and block devices over the network (NBD)
+    Nbd(Box<nbd::Args>),
     /// Set rx queues of a network card aside for zero-copy receive
     Nic(Box<nic::Args>),
     /// Ping and stress reliable datagrams, by the kernel's RDS or our own
@@ -128,6 +132,7 @@ impl Program for Cli {
             Command::Bench(_) => match workshop::start("bench")? {},
             Command::Report(_) => match workshop::start("report")? {},
             Command::Blk(args) => blk::run(args, context),
+            Command::Nbd(args) => nbd::run(args, context),
             Command::Nic(args) => nic::run(args, context),
             Command::Rds(args) => rds::run(args, context),
             Command::Lab(_) => match workshop::start("lab")? {},
