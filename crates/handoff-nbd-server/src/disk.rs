@@ -111,10 +111,10 @@ impl Disk {
     }
 
     /// The file that has these bytes, and whether the device moves them.
-    fn file(&self, place: Place, at: u64) -> (&File, bool) {
+    fn file(&self, place: Place) -> (&File, bool) {
         match (place, &self.direct, &self.overlay) {
             (Place::Overlay, _, Some(overlay)) => (overlay, false),
-            (_, Some(direct), _) if at < self.export.layout.split => (direct, true),
+            (_, Some(direct), _) => (direct, true),
             _ => (&self.cached, false),
         }
     }
@@ -130,7 +130,7 @@ impl Disk {
         piece: &Piece,
         mut buffer: Buffer,
     ) -> Result<Buffer> {
-        let (file, is_direct) = self.file(place, piece.whole.start);
+        let (file, is_direct) = self.file(place);
         buffer.set_len(piece.whole_len());
         let read = |buffer| file.read_at(buffer, piece.whole.start);
         let read = start(&self.driver, buffer, read).await?.await?;
@@ -159,7 +159,7 @@ impl Disk {
             self.fill_around(piece, &mut buffer).await?;
         }
         let place = if self.overlay.is_some() { Place::Overlay } else { Place::File };
-        let (file, is_direct) = self.file(place, whole.start);
+        let (file, is_direct) = self.file(place);
         let syncs = fua && self.overlay.is_none();
         let flags = if syncs { RwFlags::DSYNC } else { RwFlags::NONE };
         let write = |buffer| file.write_at_with(buffer, whole.start, flags);

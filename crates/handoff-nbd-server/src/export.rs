@@ -1,8 +1,8 @@
 //! An export: an open file or block device, which all threads share.
 //!
 //! Contracts:
-//! - an export reads and writes past the page cache, or by it: what one way has written, the other might not see. The last
-//!   part of a file, which is no whole block, always goes by the page cache, and nothing else there does;
+//! - an export reads and writes past the page cache, or by it: what one way has written, the other might not see, and could
+//!   write over. So a file that ends within a block goes by the page cache as a whole;
 //! - once a sync has failed, all later ones fail.
 //!
 //! Kernel interface: `O_DIRECT`, `STATX_DIOALIGN` (Linux 6.1).
@@ -26,8 +26,8 @@ use crate::ranges::Ranges;
 /// Which way bytes of an export go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// Past the page cache if the export can be written and the file allows that; a read-only one by the page cache
-    /// where that lends (the module `getbuf`), else past it.
+    /// Past the page cache if the export can be written, and the file allows that and consists of whole blocks; a read-only
+    /// one by the page cache where that lends (the module `getbuf`), else past it.
     #[default]
     Auto,
     /// Past the page cache (`O_DIRECT`).
@@ -79,7 +79,7 @@ pub enum OpenError {
         what: &'static str,
     },
     /// It has no direct I/O.
-    #[error("\"{path}\" has no direct I/O ({why}): leave it to the command, or use the page cache")]
+    #[error("\"{path}\" can't be read and written past the page cache: {why}; --io auto goes by it")]
     NotDirect {
         /// The file.
         path: String,
@@ -156,14 +156,14 @@ impl Export {
             Io::Cache => false,
         };
         let mut note = None;
-        let direct = match wants.then(|| direct(&open)) {
+        let direct = match wants.then(|| direct(&open, size)) {
             Some(Ok(found)) => Some(found),
             Some(Err(why)) if spec.io == Io::Direct => {
                 return Err(OpenError::NotDirect { path, why });
             }
             Some(Err(why)) => {
                 note = Some(format!(
-                    "\"{path}\" is read and written by the page cache, which copies: it has no direct I/O ({why})"
+                    "\"{path}\" is read and written by the page cache, which copies: {why}"
                 ));
                 None
             }
@@ -181,7 +181,7 @@ impl Export {
         };
         let layout = match (&direct, &overlay) {
             (_, Some(_)) => Layout { grain: overlay::BLOCK, split: size },
-            (Some((_, grain)), None) => Layout { grain: *grain, split: size & !(grain - 1) },
+            (Some((_, grain)), None) => Layout { grain: *grain, split: size },
             (None, None) => Layout { grain: 1, split: 0 },
         };
         let grain = u32::try_from(layout.grain).unwrap_or(4096);
@@ -302,7 +302,7 @@ impl Export {
 }
 
 /// The file past the page cache, and its blocks; or why there is no such way.
-fn direct(open: &impl Fn(i32) -> io::Result<File>) -> Result<(File, u64), String> {
+fn direct(open: &impl Fn(i32) -> io::Result<File>, size: u64) -> Result<(File, u64), String> {
     let file =
         open(libc::O_NONBLOCK | libc::O_DIRECT).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => "the file system refuses O_DIRECT".to_owned(),
@@ -317,8 +317,13 @@ fn direct(open: &impl Fn(i32) -> io::Result<File>) -> Result<(File, u64), String
     }
     // Where the file system does not say, a page is enough for common devices.
     let grain = asked.alignment().map_or(4096, |it| it.blocks.max(it.memory).max(512)) as u64;
-    match grain.is_power_of_two() && grain <= MOST_GRAIN {
-        true => Ok((file, grain)),
-        false => Err(format!("its blocks have {grain} bytes")),
+    if !grain.is_power_of_two() || grain > MOST_GRAIN {
+        return Err(format!("its blocks have {grain} bytes"));
+    }
+    match size % grain {
+        0 => Ok((file, grain)),
+        _ => Err(format!(
+            "its {size} bytes are no whole blocks of {grain} (truncate -s %{grain} adds what lacks)"
+        )),
     }
 }

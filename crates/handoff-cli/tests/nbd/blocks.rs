@@ -87,6 +87,29 @@ fn any_range_reads_as_it_was_written() {
     }
 }
 
+/// Its last block is longer than the file, and only the page cache writes a part of one.
+#[test]
+fn a_file_that_ends_within_a_block_goes_by_the_page_cache() {
+    const LEN: u64 = (1 << 20) + 777;
+    let place = directory();
+    let file = place.path().join("image");
+    empty(&file, LEN);
+    let path = file.to_str().expect("UTF-8");
+    if ways(&place).contains(&"direct") {
+        let refused = command(&["--io", "direct", path]).output().expect("starts");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(3) && said.contains("no whole blocks"), "{said}");
+    }
+    let server = Server::start(&[path]);
+    let mut raw = Raw::new(server.connect(), "");
+    assert_eq!(raw.write(0, LEN - 5000, &[7; 5000]), 0);
+    assert_eq!(raw.write(FUA, LEN - 1, &[8]), 0);
+    assert_eq!(raw.read(LEN - 5001, 5001), [&[0][..], &[7; 4999], &[8]].concat());
+    let report = server.stop();
+    assert_eq!(report["exports"][0]["io"], "cache", "{report}");
+    assert_eq!(fs::metadata(&file).expect("is there").len(), LEN);
+}
+
 #[test]
 fn what_goes_wrong_has_its_number() {
     let place = directory();

@@ -1,10 +1,10 @@
-# Corners of the protocol, by libnbd's shell: the variable `uri` names an export of 1000003 zeroes.
+# Corners of the protocol, by libnbd's shell: the variable `uri` names an export of 1003520 zeroes.
 import errno
 
 h.set_strict_mode(0)
 h.add_meta_context("base:allocation")
 h.connect_uri(uri)
-assert h.get_size() == 1000003
+assert h.get_size() == 1003520
 h.pwrite(b"a" * 5000, 3)
 h.pwrite(b"b" * 3, 1000000, nbd.CMD_FLAG_FUA)
 
@@ -21,12 +21,12 @@ assert chunks == [(200000, 0, nbd.READ_DATA)], chunks
 # Extents cover the export, or one is enough.
 extents = []
 told = lambda context, offset, entries, error: extents.append((context, offset, list(entries)))
-h.block_status(1000003, 0, told)
+h.block_status(1003520, 0, told)
 (context, offset, entries), = extents
-assert (context, offset, sum(entries[::2])) == ("base:allocation", 0, 1000003), extents
+assert (context, offset, sum(entries[::2])) == ("base:allocation", 0, 1003520), extents
 assert set(entries[1::2]) == {0, 3}, extents
 extents.clear()
-h.block_status(1000003, 0, told, nbd.CMD_FLAG_REQ_ONE)
+h.block_status(1003520, 0, told, nbd.CMD_FLAG_REQ_ONE)
 assert len(extents[0][2]) == 2, extents
 
 # Zeroes and trim of parts of blocks.

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) const SIZE: usize = (8 << 20) + 777;
+pub(crate) const SIZE: usize = (8 << 20) + 4096;
 
 /// A directory on a disk, which has direct I/O.
 pub(crate) fn directory() -> TempDir {
