@@ -63,8 +63,8 @@ impl FromFile {
         registered: bool,
         for_a_cipher: bool,
     ) -> Result<Self> {
-        let (pieces, piece) = if for_a_cipher { FOR_A_CIPHER } else { (PIECES, PIECE) };
-        let pieces = pieces_for(range.as_ref(), pieces, piece);
+        let (most, piece) = if for_a_cipher { FOR_A_CIPHER } else { (PIECES, PIECE) };
+        let pieces = pieces_for(range.as_ref(), most, piece);
         let mut region = memory(driver, pieces * piece, registered)?;
         let free = region.chunks(piece);
         Ok(Self { file: file.clone(), range, free, piece, reading: None, taken: 0 })
@@ -224,10 +224,12 @@ mod tests {
 
     #[test]
     fn a_short_range_gets_no_more_memory_than_it_needs() {
-        let pieces_for = |range: Option<&Range<u64>>| pieces_for(range, 16, 4096);
-        assert_eq!([0, 1, 4096].map(|len| pieces_for(Some(&(7..7 + len)))), [1; 3]);
-        assert_eq!(pieces_for(Some(&(7..8 + 4096))), 2);
-        assert_eq!(pieces_for(Some(&(0..u64::MAX))), 16);
-        assert_eq!(pieces_for(None), 16);
+        let pieces = |range| pieces_for(range, PIECES, PIECE);
+        let piece = PIECE as u64;
+        assert_eq!([0, 1, piece].map(|len| pieces(Some(&(7..7 + len)))), [1; 3]);
+        assert_eq!(pieces(Some(&(7..8 + piece))), 2);
+        assert_eq!(pieces(Some(&(0..u64::MAX))), PIECES);
+        assert_eq!(pieces(None), PIECES);
+        assert_eq!(pieces_for(Some(&(0..piece)), 4, CHUNK), 4);
     }
 }
