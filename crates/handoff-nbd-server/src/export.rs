@@ -79,7 +79,9 @@ pub enum OpenError {
         what: &'static str,
     },
     /// It has no direct I/O.
-    #[error("\"{path}\" can't be read and written past the page cache: {why}; --io auto goes by it")]
+    #[error(
+        "\"{path}\" can't be read and written past the page cache: {why}; --io auto goes by it"
+    )]
     NotDirect {
         /// The file.
         path: String,

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_short_range_gets_no_more_memory_than_it_needs() {
-        let pieces = |range| pieces_for(range, PIECES, PIECE);
+        let pieces = |range: Option<&Range<u64>>| pieces_for(range, PIECES, PIECE);
         let piece = PIECE as u64;
         assert_eq!([0, 1, piece].map(|len| pieces(Some(&(7..7 + len)))), [1; 3]);
         assert_eq!(pieces(Some(&(7..8 + piece))), 2);
