@@ -22,7 +22,11 @@ pub struct AllowArgs {
 }
 
 /// Reads ADDR/LEN, or one address.
-fn range(text: &str) -> Result<IpNet, String> {
+///
+/// # Errors
+///
+/// How they are written.
+pub fn range(text: &str) -> Result<IpNet, String> {
     let one = text.parse::<IpAddr>().map(IpNet::from);
     one.or_else(|_| text.parse()).map(canonical).map_err(|_| {
         "addresses are written as ADDR/LEN, such as 192.0.2.0/24 or 2001:db8::/32".to_owned()

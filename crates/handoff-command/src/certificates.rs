@@ -134,7 +134,8 @@ impl Files {
     /// Reads files that are others than those before. Of a pair that does not fit, the other file may be on its way.
     fn look(&self, current: &mut Current) {
         let stamps = stamps(&self.cert, &self.key);
-        if stamps == current.stamps {
+        // What is no file, such as a pipe, is read once.
+        if stamps == current.stamps || stamps.iter().flatten().any(|stamp| !stamp.is_file) {
             return;
         }
         current.stamps = stamps;
@@ -152,13 +153,26 @@ impl Files {
     }
 }
 
-/// What tells one state of a file from another.
-type Stamp = (u64, u64, u64, i64, i64);
+/// What tells one state of a file from another. The time of its change is among it, since who may read it matters, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    is_file: bool,
+    file: (u64, u64),
+    size: u64,
+    changed: (i64, i64),
+    written: (i64, i64),
+}
 
 fn stamps(cert: &Path, key: &Path) -> [Option<Stamp>; 2] {
     [cert, key].map(|path| {
         let it = std::fs::metadata(path).ok()?;
-        Some((it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec()))
+        Some(Stamp {
+            is_file: it.is_file(),
+            file: (it.dev(), it.ino()),
+            size: it.size(),
+            changed: (it.ctime(), it.ctime_nsec()),
+            written: (it.mtime(), it.mtime_nsec()),
+        })
     })
 }
 

@@ -80,6 +80,12 @@ impl Certified {
     }
 }
 
+/// Whether the peer has refused the connection by an alert, perhaps behind the handshake.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Tls { reason }
+        if reason.contains("fatal alert") || reason.contains("the peer ended the connection"))
+}
+
 /// What to do about a handshake that failed for this reason.
 fn advice(why: &str) -> Option<&'static str> {
     const ADVICE: [(&str, &str); 10] = [

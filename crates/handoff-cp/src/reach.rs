@@ -122,6 +122,8 @@ fn wait_for(
         Some(secured) => secured.announce(args, address, offer.sends),
         None if job.order.certified.is_some() => {
             output::say(format_args!("listening on tls://{address}"));
+            let what = if offer.sends { "take the file" } else { "send" };
+            allow_list::warn(address, from, what);
         }
         None => {
             output::say(format_args!("listening on tcp://{address}"));

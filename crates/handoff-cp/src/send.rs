@@ -6,6 +6,7 @@
 //! - when this side fails, the receiver is told why before the connection ends.
 
 use std::future::Future;
+use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
@@ -22,6 +23,7 @@ use socket2::SockRef;
 
 use crate::answer::{self, Answer};
 use crate::args::Lend;
+use crate::certified;
 use crate::copier::{Copier, SENDING};
 use crate::ear::{self, Ear};
 use crate::handshake::Reached;
@@ -34,6 +36,8 @@ use crate::reach::{Offer, reach};
 use crate::report::{Ciphered, Report, Transferred};
 use crate::tell::tell;
 use crate::wire::{Attributes, Decoder, Frame};
+
+const ENDING: &str = "ending the stream";
 
 /// How long to wait, once sending failed, for the receiver's reason.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -158,11 +162,23 @@ fn send_all(job: &Job<'_>, inlet: Inlet, agreed: Agreed) -> Result<Report, Failu
         see_off(job, copier.streams())?;
         if session.is_some() {
             // With a ticket unread, closing would reset the connection, and its last bytes with it.
-            let _ = job.for_at_most(LAST_WORDS, async {
+            let refused = job.for_at_most(LAST_WORDS, async {
                 for ear in &mut ears {
-                    while let Some(Ok(())) = ear.next(|_| ()).await {}
+                    loop {
+                        match ear.next(|_| ()).await {
+                            Some(Ok(())) => {}
+                            Some(Err(error)) if certified::is_refusal(&error) => {
+                                return Some(error.to_string());
+                            }
+                            Some(Err(_)) | None => break,
+                        }
+                    }
                 }
+                None
             });
+            if let Some(why) = refused.flatten() {
+                return Err(Failure::failed(format!("the receiver refused what was sent: {why}")));
+            }
         }
     }
     let verified = match answer {
@@ -203,7 +219,10 @@ async fn answer_of(ear: &mut Ear<'_>, raw: bool, at_work: impl Fn()) -> Answer {
             Some(Ok(None)) if raw => {}
             Some(Ok(None)) => at_work(),
             // What it says of its own direction matters to nobody; that it is gone, the sends tell.
-            Some(Err(Error::Tls { .. })) if raw => std::future::pending().await,
+            Some(Err(error @ Error::Tls { .. })) if raw => match certified::is_refusal(&error) {
+                true => return Answer::Gone(error.to_string()),
+                false => std::future::pending().await,
+            },
             Some(Err(error)) => return Answer::Gone(error.to_string()),
             // A receiver of bare bytes may end its own direction at any time.
             None if raw => std::future::pending().await,
@@ -241,12 +260,27 @@ fn give_up(job: &Job<'_>, copier: &Copier<'_>, failure: &Failure) {
     let _ = job.for_at_most(LAST_WORDS, tell(copier.sockets(), &Frame::Abort { reason }, SENDING));
 }
 
+/// Says that nothing follows, as soon as the connection has room for that.
+fn end_ciphered(job: &Job<'_>, socket: &Socket) -> Result<(), Failure> {
+    let begin = Instant::now();
+    loop {
+        match socket.shutdown(Shutdown::Write) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
+                job.order.stop.check()?;
+                job.stands_still(begin)?;
+                job.hears(&[socket])?;
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            ended => return ended.failed(ENDING),
+        }
+    }
+}
+
 /// Ends bare streams, and waits until their bytes have arrived.
 fn see_off(job: &Job<'_>, streams: &[Stream]) -> Result<(), Failure> {
     for stream in streams {
-        const ENDING: &str = "ending the stream";
         match stream.ciphered {
-            true => stream.socket.shutdown(Shutdown::Write).failed(ENDING)?,
+            true => end_ciphered(job, &stream.socket)?,
             false => {
                 SockRef::from(&stream.socket.as_fd()).shutdown(Shutdown::Write).failed(ENDING)?;
             }

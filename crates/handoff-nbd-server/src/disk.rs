@@ -160,7 +160,8 @@ impl Disk {
         }
         let place = if self.overlay.is_some() { Place::Overlay } else { Place::File };
         let (file, is_direct) = self.file(place);
-        let syncs = fua && self.overlay.is_none();
+        // By the page cache a sync follows when all is written: the kernel might tell this write of another's failure.
+        let syncs = fua && is_direct;
         let flags = if syncs { RwFlags::DSYNC } else { RwFlags::NONE };
         let write = |buffer| file.write_at_with(buffer, whole.start, flags);
         let written = start(&self.driver, buffer, write).await?.await?;
@@ -255,6 +256,8 @@ impl Disk {
         if self.overlay.is_some() {
             return Ok(());
         }
+        // The kernel tells a failure once, to one of those who sync side by side.
+        let _turn = self.export.syncs.take(0..1, true).await;
         if !self.export.has_failed() {
             let synced = call(&self.driver, || self.cached.sync_data()).await;
             match &synced {
@@ -269,6 +272,18 @@ impl Disk {
             true => {
                 Err(Error::Invalid("an earlier sync failed, so nobody knows what is on the device"))
             }
+        }
+    }
+
+    /// Puts a write on the device that was to be there when it is over.
+    ///
+    /// # Errors
+    ///
+    /// As of [`sync`](Self::sync).
+    pub(crate) async fn finish_fua(&self) -> Result<()> {
+        match self.direct.is_some() {
+            true => Ok(()),
+            false => self.sync().await,
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek as _, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,6 +88,16 @@ pub enum OpenError {
         /// Why not.
         why: String,
     },
+    /// Clients could not reach its end.
+    #[error("\"{path}\" has {size} bytes, no multiple of --min-block {minimum}")]
+    Size {
+        /// The file.
+        path: String,
+        /// Its bytes.
+        size: u64,
+        /// The smallest block.
+        minimum: u32,
+    },
     /// The copy for what is written cannot be made.
     #[error("can't make a temporary copy in \"{directory}\": {source}")]
     Temporary {
@@ -111,6 +121,8 @@ pub struct Export {
     pub(crate) direct: Option<OwnedFd>,
     pub(crate) overlay: Option<Overlay>,
     pub(crate) ranges: Ranges,
+    /// Who has it syncs.
+    pub(crate) syncs: Ranges,
     is_device: bool,
     tells_extents: bool,
     /// Some of it may be a hole.
@@ -146,11 +158,11 @@ impl Export {
             };
             return Err(OpenError::Kind { path, what });
         }
-        let open =
-            |flags| File::options().read(true).write(writes).custom_flags(flags).open(&spec.path);
-        // Nobody else writes to a device, or has it mounted, while this does.
+        // Nobody has a device mounted to which this writes. Other programs see the locks.
         let excludes = if is_device && writes { libc::O_EXCL } else { 0 };
-        let mut cached = open(libc::O_NONBLOCK | excludes).map_err(failed)?;
+        let mut options = File::options();
+        options.read(true).write(writes).custom_flags(libc::O_NONBLOCK | excludes);
+        let mut cached = options.open(&spec.path).map_err(failed)?;
         let size = cached.seek(SeekFrom::End(0)).map_err(failed)?;
         let wants = match spec.io {
             Io::Direct => true,
@@ -158,7 +170,12 @@ impl Export {
             Io::Cache => false,
         };
         let mut note = None;
-        let direct = match wants.then(|| direct(&open, size)) {
+        let direct = match wants.then(|| direct(&cached, writes, size)) {
+            Some(Ok((_, grain))) if spec.temporary.is_some() && grain > overlay::BLOCK => {
+                let why =
+                    format!("its blocks have {grain} bytes, and those of a temporary copy 4096");
+                return Err(OpenError::NotDirect { path, why });
+            }
             Some(Ok(found)) => Some(found),
             Some(Err(why)) if spec.io == Io::Direct => {
                 return Err(OpenError::NotDirect { path, why });
@@ -171,6 +188,9 @@ impl Export {
             }
             None => None,
         };
+        if size % u64::from(spec.minimum.max(1)) != 0 {
+            return Err(OpenError::Size { path, size, minimum: spec.minimum });
+        }
         let overlay = match &spec.temporary {
             Some(directory) => {
                 let failed = |source| {
@@ -198,6 +218,7 @@ impl Export {
             direct: direct.map(|(file, _)| file.into()),
             overlay,
             ranges: Ranges::default(),
+            syncs: Ranges::default(),
             is_device,
             failed: AtomicBool::new(false),
             note,
@@ -245,7 +266,13 @@ impl Export {
         self.note.as_deref()
     }
 
-    /// Whether it is a block device, which nobody else has open for writing while this is written to.
+    /// Whether the file has another length than when it was opened; it may have been in use by then.
+    pub fn has_changed(&self) -> bool {
+        let now = rustix::fs::fstat(&self.cached).map(|it| it.st_size.unsigned_abs());
+        !self.is_device && now.is_ok_and(|now| now != self.size)
+    }
+
+    /// Whether it is a block device.
     pub fn is_device(&self) -> bool {
         self.is_device
     }
@@ -290,7 +317,7 @@ impl Export {
         if self.direct.is_none() {
             flags |= TransmissionFlags::SEND_CACHE;
         }
-        let maximum = self.spec.maximum.max(self.preferred);
+        let maximum = self.spec.maximum.max(self.preferred) & !(self.spec.minimum.max(1) - 1);
         handoff_nbd::server::Export {
             name: self.spec.name.clone(),
             description: self.spec.description.clone(),
@@ -304,12 +331,15 @@ impl Export {
 }
 
 /// The file past the page cache, and its blocks; or why there is no such way.
-fn direct(open: &impl Fn(i32) -> io::Result<File>, size: u64) -> Result<(File, u64), String> {
-    let file =
-        open(libc::O_NONBLOCK | libc::O_DIRECT).map_err(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => "the file system refuses O_DIRECT".to_owned(),
-            _ => error.to_string(),
-        })?;
+fn direct(cached: &File, writes: bool, size: u64) -> Result<(File, u64), String> {
+    // Another file may have the name by now.
+    let same = format!("/proc/self/fd/{}", cached.as_raw_fd());
+    let flags = libc::O_NONBLOCK | libc::O_DIRECT;
+    let file = File::options().read(true).write(writes).custom_flags(flags).open(same);
+    let file = file.map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => "the file system refuses O_DIRECT".to_owned(),
+        _ => error.to_string(),
+    })?;
     let driver =
         Driver::builder().ring(RingUse::Avoid).build().map_err(|error| error.to_string())?;
     let clone = file.try_clone().map_err(|error| error.to_string())?;

@@ -16,7 +16,10 @@ use crate::served::Counters;
 /// The number that negotiation gives to the one metadata context.
 const ALLOCATION: u32 = 1;
 /// The most extents of an answer.
-const EXTENTS: usize = 4096;
+const EXTENTS: usize = 512;
+
+/// Bytes that are made zero in one go: whoever writes there waits meanwhile.
+const STEP: u64 = 256 << 20;
 
 /// Counts a request that came.
 pub(crate) fn count(counters: &Counters, request: &Request) {
@@ -43,7 +46,7 @@ pub(crate) async fn answer(
     let range = request.offset..request.offset + request.length;
     let (what, done) = match request.operation {
         Operation::Flush => ("syncing", disk.sync().await),
-        Operation::Trim => ("trimming", trim(&disk, range, request.fua).await),
+        Operation::Trim => ("trimming", trim(&connection, &disk, range, request.fua).await),
         Operation::Cache => ("reading ahead", disk.prefetch(range).await),
         Operation::WriteZeroes { no_hole, fast } => {
             let zeroes = Zeroes { range, no_hole, fast, fua: request.fua };
@@ -95,12 +98,39 @@ pub(crate) async fn fail(
 }
 
 /// Gives whole blocks back; what is left of others stays as it is.
-async fn trim(disk: &Disk, range: Range<u64>, fua: bool) -> Result<()> {
+async fn trim(connection: &Connection, disk: &Disk, range: Range<u64>, fua: bool) -> Result<()> {
     // On a device even the edges of its own blocks are none of ours.
     let Some(inner) = disk.export.layout.inner(&range) else { return Ok(()) };
     // A file that cannot do that has done as it was asked: nobody needs the bytes.
-    disk.punch(inner, false).await?;
+    punched(connection, disk, inner, false).await?;
     if fua { disk.sync().await } else { Ok(()) }
+}
+
+/// Makes whole blocks zero, step by step; whether the file can do that. It ends early with its connection: nobody was told
+/// that it is done.
+async fn punched(
+    connection: &Connection,
+    disk: &Disk,
+    range: Range<u64>,
+    keeps: bool,
+) -> Result<bool> {
+    let mut rest = range;
+    while rest.start < rest.end {
+        check(connection)?;
+        let step = rest.start..rest.end.min(rest.start + STEP);
+        rest.start = step.end;
+        if !disk.punch(step, keeps).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn check(connection: &Connection) -> Result<()> {
+    match connection.is_cut() {
+        true => Err(Error::Invalid("the client has left")),
+        false => Ok(()),
+    }
 }
 
 struct Zeroes {
@@ -118,7 +148,11 @@ impl Zeroes {
             Error::Io { action: "making zeroes without writing them", source }
         };
         match disk.export.layout.inner(&range) {
-            Some(inner) if disk.punch(inner.clone(), no_hole).await? => {
+            // On a device the kernel writes zeroes where it is to leave no hole.
+            Some(inner)
+                if !(fast && no_hole && disk.export.is_device())
+                    && punched(connection, disk, inner.clone(), no_hole).await? =>
+            {
                 for edge in [range.start..inner.start, inner.end..range.end] {
                     written(connection, disk, edge).await?;
                 }
@@ -135,6 +169,7 @@ async fn written(connection: &Connection, disk: &Disk, range: Range<u64>) -> Res
     let layout = disk.export.layout;
     let mut rest = range;
     while rest.start < rest.end {
+        check(connection)?;
         let wish = layout.piece(&rest, LARGE).whole_len();
         let mut buffer = connection.thread.memory.take(wish, &connection.own).await?;
         let piece = layout.piece(&rest, buffer.capacity());
@@ -145,11 +180,14 @@ async fn written(connection: &Connection, disk: &Disk, range: Range<u64>) -> Res
     Ok(())
 }
 
-/// The extents of a range, from its beginning.
+/// The extents of a range, from its beginning. An answer may tell of a part only.
 fn extents(disk: &Disk, range: Range<u64>, most: usize) -> Vec<Extent> {
     let mut all = Vec::<Extent>::new();
     let mut rest = range;
-    while rest.start < rest.end {
+    for _ in 0..EXTENTS {
+        if rest.start >= rest.end {
+            break;
+        }
         let (part, place) = disk.first(rest.clone(), true);
         let hole = StateFlags::HOLE | StateFlags::ZERO;
         let state = if place == Place::Hole { hole } else { StateFlags::empty() };

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a block.
 pub(crate) const BLOCK: u64 = 4096;
 
+/// Blocks that are looked at in one go.
+const AT_ONCE: u64 = 4096;
+
 /// A file that goes with the last who has it open, and a bit for each of its blocks that was written.
 #[derive(Debug)]
 pub(crate) struct Overlay {
@@ -39,16 +42,20 @@ impl Overlay {
 
     /// The whole blocks of a range count from now on; the last block of the export may be a part.
     pub(crate) fn wrote(&self, range: Range<u64>) {
-        for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
-            self.written[(block / 64) as usize].fetch_or(1 << (block % 64), Ordering::AcqRel);
+        let (mut block, end) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
+        while block < end {
+            let (first, count) = (block % 64, (end - block).min(64 - block % 64));
+            let bits = (u64::MAX >> (64 - count)) << first;
+            self.written[(block / 64) as usize].fetch_or(bits, Ordering::AcqRel);
+            block += count;
         }
     }
 
-    /// The first part of a range that lies in one place; whether that is the overlay.
+    /// The first part of a range that lies in one place, of [`AT_ONCE`] blocks at most; whether that is the overlay.
     pub(crate) fn first(&self, range: Range<u64>) -> (Range<u64>, bool) {
         let mut block = range.start / BLOCK;
         let is_here = self.has(block);
-        let last = range.end.div_ceil(BLOCK);
+        let last = range.end.div_ceil(BLOCK).min(block + AT_ONCE);
         while block < last && self.has(block) == is_here {
             block += 1;
         }
@@ -70,5 +77,10 @@ mod tests {
         assert_eq!(overlay.first(2 * BLOCK + 1..all), (2 * BLOCK + 1..4 * BLOCK, true));
         assert_eq!(overlay.first(3 * BLOCK..3 * BLOCK + 9), (3 * BLOCK..3 * BLOCK + 9, true));
         assert_eq!(overlay.first(10 * BLOCK..all), (10 * BLOCK..all, true));
+        let large = Overlay::new(Path::new("/tmp"), 300 * BLOCK).expect("a file");
+        large.wrote(63 * BLOCK..193 * BLOCK);
+        assert_eq!(large.first(0..300 * BLOCK), (0..63 * BLOCK, false));
+        assert_eq!(large.first(63 * BLOCK..300 * BLOCK), (63 * BLOCK..193 * BLOCK, true));
+        assert_eq!(large.first(193 * BLOCK..300 * BLOCK), (193 * BLOCK..300 * BLOCK, false));
     }
 }

@@ -129,11 +129,16 @@ impl Reading<'_> {
 
     /// Whole, with little memory: behind the header an error can only end the connection.
     async fn piece_by_piece(&self, range: Range<u64>, answer: Answer) {
-        // Not shared with what waits for the turn to send, which this has: so neither waits for the other.
+        // One of the connection's reads at a time has memory of its own. It is not shared with what waits for the turn to
+        // send, which this has: so neither waits for the other.
+        let turn = self.connection.sends.lock().await;
         let pool = Region::anonymous(SCARCE).and_then(|region| BufferPool::new(region, SCARCE));
         let pool = match pool {
             Ok(pool) => pool,
-            Err(error) => return self.fail(answer, &error).await,
+            Err(error) => {
+                drop(turn);
+                return self.fail(answer, &error).await;
+            }
         };
         let next = async |rest: &mut Range<u64>| {
             let (part, place) = self.disk.first(rest.clone(), false);
@@ -146,11 +151,13 @@ impl Reading<'_> {
         let mut rest = range;
         let first = match next(&mut rest).await {
             Ok(buffer) => buffer,
-            Err(error) => return self.fail(answer, &error).await,
+            Err(error) => {
+                drop(turn);
+                return self.fail(answer, &error).await;
+            }
         };
         self.got(answer.remaining());
         let Some(head) = self.head(answer.last_data()) else { return };
-        let _turn = self.connection.sends.lock().await;
         let going = self.connection.give(&head, vec![Body::Memory(first)]).await;
         self.connection.settle(going).await;
         while rest.start < rest.end && !self.connection.is_cut() {

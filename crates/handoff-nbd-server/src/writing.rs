@@ -75,7 +75,7 @@ pub(crate) async fn receive(
             drop(room);
             writing.left.update(|left| left - len);
             if writing.left.get() == 0 {
-                answer_it(&connection, &disk, &writing, request.length).await;
+                answer_it(&connection, &disk, &writing, &request).await;
             }
         });
     }
@@ -130,11 +130,15 @@ async fn fill(
     }
 }
 
-async fn answer_it(connection: &Connection, disk: &Disk, writing: &Writing, length: u64) {
+async fn answer_it(connection: &Connection, disk: &Disk, writing: &Writing, request: &Request) {
     let Some(answer) = writing.answer.take() else { return };
-    if let Some(error) = writing.error.take() {
+    let mut error = writing.error.take();
+    if error.is_none() && request.fua {
+        error = disk.finish_fua().await.err();
+    }
+    if let Some(error) = error {
         return other::fail(connection, disk, answer, "writing", &error).await;
     }
-    connection.thread.counters.write(|served| served.bytes_written += length);
+    connection.thread.counters.write(|served| served.bytes_written += request.length);
     other::done(connection, answer).await;
 }

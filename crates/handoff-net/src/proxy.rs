@@ -89,7 +89,7 @@ fn read_binary(bytes: &[u8]) -> Result<Option<Head>, String> {
     let Some(fixed) = bytes.first_chunk::<FIXED>() else { return Ok(None) };
     let len = FIXED + usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
     if len > MAX_HEAD {
-        return Err(wrong(format_args!("it is {len} bytes long, and may be {MAX_HEAD}")));
+        return Err(wrong(format_args!("it is longer than {MAX_HEAD} bytes")));
     }
     let Some(head) = bytes.get(..len) else { return Ok(None) };
     let header = v2::Header::try_from(head).map_err(wrong)?;
@@ -195,7 +195,7 @@ mod tests {
             (b"PROXY TCP4 192.0.2.7 198.51.100.1 4000 65536\r\n", "wrong"),
             (b"PROXY TCP5 192.0.2.7 198.51.100.1 4000 443\r\n", "wrong"),
             (b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\x0c192.0.2.7...", "wrong"),
-            (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff", "65551 bytes long"),
+            (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff", "longer than 4096 bytes"),
         ] {
             let error = read(bytes).expect_err("it is wrong");
             assert!(error.contains(expected) && error.lines().count() == 1, "{error}");

@@ -75,11 +75,17 @@ pub(super) fn open(args: &ServeArgs, stop: &Stop) -> Result<Vec<Arc<Export>>, Fa
             is_new(&spec, &all)?;
         }
         let export = Export::open(spec, lends).map_err(|error| match error {
-            OpenError::Kind { .. } => Failure::usage(error),
+            OpenError::Kind { .. } | OpenError::Size { .. } => Failure::usage(error),
             OpenError::NotDirect { .. } => Failure::not_possible(error),
             _ => Failure::failed(error),
         })?;
         lock(&export, stop)?;
+        if export.has_changed() {
+            return Err(Failure::failed(format!(
+                "the length of \"{}\" changes: another program uses it",
+                export.path().display()
+            )));
+        }
         all.push(Arc::new(export));
     }
     Ok(all)
@@ -99,11 +105,8 @@ fn is_new(spec: &Spec, others: &[Arc<Export>]) -> Result<(), Failure> {
     }
 }
 
-/// Keeps others from writing, or from using at all what is written here. A device is opened so that nobody can.
+/// Keeps others from writing, or from using at all what is written here.
 fn lock(export: &Export, stop: &Stop) -> Result<(), Failure> {
-    if export.is_device() {
-        return Ok(());
-    }
     let begin = Instant::now();
     loop {
         let locked = match export.is_read_only() || export.is_temporary() {

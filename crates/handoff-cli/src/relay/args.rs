@@ -1,15 +1,18 @@
 //! The arguments of `handoff relay`.
 
 use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
 use handoff::RouteEngine;
 use handoff_command::access_log::LogArgs;
+use handoff_command::allow_list;
 use handoff_command::quantity::{self, parse_bytes};
 use handoff_net::proxy::Version;
 use handoff_net::reach::Addresses;
 use handoff_sys::getbuf;
+use ipnet::{IpNet, Ipv4Net};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,6 +66,10 @@ pub struct Args {
     #[arg(long, value_name = "LISTEN")]
     pub stats: Option<OsString>,
 
+    /// Who may ask there, beside those who may open a Unix socket [default: this machine]; may be repeated
+    #[arg(long, value_name = "ADDR/LEN", requires = "stats", value_parser = allow_list::range)]
+    pub stats_from: Vec<IpNet>,
+
     /// Engine to pass payload on with
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     pub engine: EngineName,
@@ -114,6 +121,19 @@ pub struct Args {
     /// Who may connect, and by which addresses.
     #[command(flatten)]
     pub addresses: Addresses,
+}
+
+impl Args {
+    /// Who may ask for the counts.
+    pub(super) fn stats_from(&self) -> Vec<IpNet> {
+        match self.stats_from.is_empty() {
+            true => vec![
+                Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8).into(),
+                IpAddr::from(Ipv6Addr::LOCALHOST).into(),
+            ],
+            false => self.stats_from.clone(),
+        }
+    }
 }
 
 /// Engines, as they are called on the command line.

@@ -22,13 +22,16 @@ use indicatif::ProgressBar;
 
 use super::log::Ended;
 
+/// Reasons of failures that are told apart.
+const REASONS: usize = 64;
+
 /// What is counted while it runs.
 #[derive(Clone, Default)]
 pub(super) struct Counts {
     pub(super) connections: u64,
     pub(super) most_open: u64,
     pub(super) failed: u64,
-    /// For having too many of their client's already; not among the connections.
+    /// For having too many of their client's already. Not among the connections, unless a front had to say whose they are.
     pub(super) turned_away: u64,
     /// For coming from elsewhere than --from says.
     pub(super) refused: u64,
@@ -45,6 +48,13 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// One more that failed for this reason. Addresses that change make ever new ones.
+    fn note_failure(&mut self, failure: &str) {
+        let known = self.failures.len() < REASONS || self.failures.contains_key(failure);
+        let reason = if known { failure } else { "for other reasons" };
+        *self.failures.entry(reason.to_owned()).or_default() += 1;
+    }
+
     /// Those of another thread.
     pub(super) fn add(&mut self, other: Self) {
         self.connections += other.connections;
@@ -314,11 +324,14 @@ impl Counted {
     /// Its front says for whom it has come; `false` if that client has `most` already.
     pub(super) fn comes_for(&mut self, client: Client, most: Option<u32>) -> bool {
         let inner = &self.counters.0;
-        if !inner.join(client, most) {
-            return false;
+        inner.leave(self.client);
+        let may = inner.join(client, most);
+        match may {
+            true => self.client = client,
+            // It is the front's until it is dropped.
+            false => _ = inner.join(self.client, None),
         }
-        inner.leave(std::mem::replace(&mut self.client, client));
-        true
+        may
     }
 
     /// Bytes were copied to the target before its direction began.
@@ -391,7 +404,7 @@ impl Drop for Counted {
             };
             if let Some(failure) = failure {
                 counts.failed += 1;
-                *counts.failures.entry(failure.to_owned()).or_default() += 1;
+                counts.note_failure(failure);
             }
             if let Some(log) = inner.all.0.log.as_ref().filter(|_| !matches!(self.end, End::None)) {
                 log.write(&Ended {

@@ -54,6 +54,11 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if args.nic.is_some() && !matches!(args.engine, EngineName::Auto | EngineName::Memory) {
         return Err(Failure::usage("--nic receives into memory: use --engine auto or memory"));
     }
+    if args.nic.is_some() && args.accept_proxy {
+        return Err(Failure::usage(
+            "--accept-proxy reads the first bytes into memory, which --nic gives to the card's queue: leave out one",
+        ));
+    }
     if args.max_connections < u32::from(args.threads) {
         return Err(Failure::usage("--max-connections is below --threads: each thread needs one"));
     }
@@ -72,7 +77,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let stats = args.stats.as_deref().map(|text| Place::by_scheme(text).map_err(Failure::usage));
     let stats = stats
         .transpose()?
-        .map(|place| Listening::listen_at(&[place], family, args.addresses.from(), deadline));
+        .map(|place| Listening::listen_at(&[place], family, &args.stats_from(), deadline));
     let (stats, _stats_files) = stats.transpose()?.unzip();
     let card = match &args.nic {
         Some(name) => {

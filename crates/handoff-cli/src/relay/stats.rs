@@ -53,7 +53,8 @@ pub(super) fn serve(
     clock: Clock,
 ) -> Result<impl Future<Output = ()> + use<>, Failure> {
     let (listener, allow_list) = listening.on(driver)?;
-    let limits = Limits { connections: ASKERS, body: 0, ..Limits::default() };
+    let limits =
+        Limits { connections: ASKERS, per_client: ASKERS / 2, body: 0, ..Limits::default() };
     let server = Server::new(driver, limits).admitting(move |peer| lets_in(&allow_list, peer));
     let answers = Answers { shared, clock };
     Ok(async move { server.serve(listener, answers, std::future::pending()).await })

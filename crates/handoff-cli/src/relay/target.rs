@@ -96,6 +96,8 @@ impl Targets {
         };
         let question = {
             let mut asking = self.asking.borrow_mut();
+            // An answer that came too late for those who had asked is an old one.
+            asking.take_if(|question| question.state().answer.is_some());
             Arc::clone(asking.get_or_insert_with(|| Question::ask(endpoint.clone(), *family)))
         };
         let answer = driver.timeout(time, question.answer()).await;

@@ -148,7 +148,6 @@ impl Worker<'_> {
         let executor = Executor::new(&relay.driver);
         if let Some((listening, clock)) = stats {
             let said = listening.said("http")?;
-            listening.warn(args.addresses.from(), "read the counts")?;
             let answering = stats::serve(&relay.driver, listening, self.shared, clock)?;
             executor.spawn(answering).detach();
             output::say(format_args!("counts: {said}"));

@@ -474,19 +474,24 @@ impl Reactor {
     /// Gives the kernel a moment to let go of everything. It is asked again, after ever longer pauses: it does not
     /// find a request that begins only when another has ended, nor one that a worker has just taken.
     fn wait_for_kernel(&self) {
-        let deadline = Instant::now() + teardown::TIMEOUT;
+        let mut now = Instant::now();
+        let deadline = now + teardown::TIMEOUT;
         let mut pause = teardown::FIRST_PAUSE;
-        while self.core.kernel_holds_any() {
-            let Some(time) = deadline.checked_duration_since(Instant::now()) else { break };
-            if self.turn(Until::OneOr(time.min(pause))).is_err() {
+        let mut asks = now + pause;
+        while self.core.kernel_holds_any() && now < deadline {
+            if self.turn(Until::OneOr(asks.min(deadline).saturating_duration_since(now))).is_err() {
                 break;
             }
-            if let Some(ring) = self.core.io.ring()
-                && self.core.kernel_holds_any()
-            {
-                ring.borrow_mut().cancel_all(time);
+            now = Instant::now();
+            if now < asks {
+                continue;
+            }
+            if let Some(ring) = self.core.io.ring() {
+                ring.borrow_mut().cancel_all(deadline.saturating_duration_since(now));
             }
             pause *= 2;
+            now = Instant::now();
+            asks = now + pause;
         }
     }
 }
