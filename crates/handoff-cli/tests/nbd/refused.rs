@@ -34,6 +34,9 @@ fn what_makes_no_sense_is_said() {
     says(&[&format!("a={file}"), &format!("b={twin}")], 2, "are one file");
     says(&["--min-block", "3", &file], 2, "power of 2");
     says(&["--max-request", "4k", &file], 2, "at least 64k");
+    let odd = path("odd");
+    empty(odd.as_ref(), 5000);
+    says(&["--min-block", "4096", &odd], 2, "no multiple of --min-block 4096");
     says(&["--temporary", "--read-only", &file], 2, "cannot be used with");
     says(&["--threads", "3", "--max-connections", "2", &file], 2, "below --threads");
     says(&[], 2, "required");

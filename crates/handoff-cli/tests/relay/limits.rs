@@ -182,6 +182,8 @@ fn what_makes_no_sense_is_said() {
         (&["file", "tcp://127.0.0.1:1"][..], "tcp-listen://"),
         (&["tcp-listen://:0", "-"], "tcp://host:port"),
         (&["tcp-listen://:0", "tcp://127.0.0.1:1", "--idle=-1"], "below 0"),
+        (&["tcp-listen://:0", "tcp://127.0.0.1:1", "--nic=lo", "--accept-proxy"], "leave out one"),
+        (&["tcp-listen://:0", "tcp://127.0.0.1:1", "--stats-from=::1"], "--stats <LISTEN>"),
     ] {
         let (code, errors) = relay(arguments);
         assert_eq!(code, Some(2), "{errors}");

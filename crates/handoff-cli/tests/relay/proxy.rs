@@ -173,6 +173,17 @@ fn clients_behind_a_front_are_counted_by_what_it_says() {
     assert_eq!((&report["turned_away"], &report["failed"]), (&1.into(), &1.into()), "{report}");
 }
 
+/// A front on a client's own machine.
+#[test]
+fn a_client_at_its_fronts_address_is_counted_once() {
+    let (target, told) = listening();
+    let options = ["--accept-proxy", "--max-per-client", "1", "--connections", "1"];
+    let relay = Relay::start(target, &options);
+    say(&relay, &[b"PROXY TCP4 127.0.0.1 127.0.0.1 4000 443\r\nhello"]);
+    assert_eq!(told.recv_timeout(TIMEOUT).expect("arrives"), b"hello");
+    assert_eq!(relay.end().report()["failed"], 0);
+}
+
 /// curl as a front.
 #[test]
 fn a_program_of_others_is_the_front() {

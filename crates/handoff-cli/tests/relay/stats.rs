@@ -1,6 +1,7 @@
 //! What a relay has done so far, for who asks.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -66,6 +67,24 @@ fn counts_are_told_while_connections_are_open() {
     drop(relay.connect());
     relay.end();
     assert!(!at.exists(), "the command removes its file");
+}
+
+#[test]
+fn only_this_machine_asks_over_tcp_unless_others_are_named() {
+    let ask = |options: &[&str]| {
+        let options = [&["--stats", "tcp-listen://127.0.0.1:0"], options].concat();
+        let relay = Relay::start(echo(), &options);
+        let line = relay.line("counts: listening on http://");
+        let at = line.rsplit_once("http://").expect("an address").1.to_owned();
+        let mut stream = TcpStream::connect(at).expect("connects");
+        let request = "GET /metrics HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n";
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    assert!(ask(&["--from", "192.0.2.0/24"]).contains("handoff_relay_open 0\n"));
+    assert_eq!(ask(&["--stats-from", "192.0.2.0/24"]), "");
 }
 
 #[test]

@@ -134,6 +134,13 @@ fn a_renewed_pair_is_used_once_it_fits() {
     place.write("key", &key, 0o604);
     fs::remove_file(place.path("cert")).expect("removes");
     assert_eq!(used(), second, "there is no other");
+    // As the message says to do, which changes nothing that the file has.
+    let (cert, key) = made(|_| {});
+    place.write("cert", &cert, 0o644);
+    place.write("key", &key, 0o604);
+    assert_eq!(used(), second, "everybody may read the key");
+    fs::set_permissions(place.path("key"), fs::Permissions::from_mode(0o600)).expect("sets");
+    assert_ne!(used(), second);
 }
 
 #[test]

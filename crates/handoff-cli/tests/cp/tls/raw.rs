@@ -96,6 +96,28 @@ fn two_commands_need_no_key_with_certificates() {
     }
 }
 
+/// By TLS 1.3 a server judges its client behind the client's handshake, and so behind a small file.
+#[test]
+fn a_receiver_that_refuses_behind_the_handshake_has_received_nothing() {
+    if !is_there("openssl", "version") {
+        skip!("openssl is not installed");
+    }
+    let place = Place::new();
+    let (cert, key) = (place.text("good.pem"), place.text("good.key"));
+    fs::write(place.path("small"), "all of it").unwrap();
+    let port = port();
+    let accept = format!("127.0.0.1:{port}");
+    let args = ["s_server", "-quiet", "-naccept", "2", "-tls1_3", "-accept", &accept];
+    let strict = ["-Verify", "1", "-verify_return_error", "-cert", &cert, "-key", &key];
+    let mut server = program("openssl", &[&args[..], &strict].concat());
+    let mut server = server.stdout(Stdio::null()).stdin(Stdio::piped()).spawn().unwrap();
+    eventually("it listens", || TcpStream::connect(&accept).ok());
+    let to = format!("tls://localhost:{port}");
+    let sent = run(&["--raw", "--ca", &cert, &place.text("small"), &to]);
+    let _ = server.wait();
+    assert!(sent.code == Some(1) && sent.stderr.contains("CertificateRequired"), "{sent:?}");
+}
+
 #[test]
 fn openssl_gets_and_sends_bare_bytes() {
     if !is_there("openssl", "version") {
