@@ -38,7 +38,7 @@ h.flush()
 
 for ask, wanted in (
     (lambda: h.pwrite(b"x" * 10, 1003515), errno.ENOSPC),
-    (lambda: h.pread(10, 1000000), errno.EINVAL),
+    (lambda: h.pread(10, 1003515), errno.EINVAL),
     (lambda: h.cache(10, 0), errno.EINVAL),
     (lambda: h.trim(0, 0), errno.EINVAL),
 ):
