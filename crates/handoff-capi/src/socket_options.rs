@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::ptr;
 use std::rc::{Rc, Weak};
@@ -229,7 +230,7 @@ pub unsafe extern "C" fn handoff_socket_set_options(
     })
 }
 
-/// Tells the options that a socket has: `given` has the bits of those that its kind has. Set `size` before. An address to
+/// Tells the options that a socket has: `given` has the bits of those that its kind and the struct have. Set `size` before. An address to
 /// connect from, `reuse_port` and `backlog` are not told.
 ///
 /// Returns 0, or a negative error number.
@@ -254,7 +255,12 @@ pub unsafe extern "C" fn handoff_socket_get_options(
         if common < size_of::<[u32; 2]>() {
             return Err(Failure::invalid("the options' size is not set: it is their sizeof"));
         }
-        let told = handoff_socket_options { size, ..of(&it.socket.options()?) };
+        let mut told = handoff_socket_options { size, ..of(&it.socket.options()?) };
+        for (bit, end) in TOLD {
+            if end > common {
+                told.given &= !bit;
+            }
+        }
         // SAFETY: both have that many bytes. What the caller's have beyond stays.
         unsafe {
             ptr::copy_nonoverlapping((&raw const told).cast::<u8>(), options.cast(), common);
@@ -262,6 +268,30 @@ pub unsafe extern "C" fn handoff_socket_get_options(
         Ok(0)
     })
 }
+
+/// The options that are told, and where each ends in the struct.
+const TOLD: [(u32, usize); 13] = {
+    macro_rules! end {
+        ($field:ident, $type:ty) => {
+            offset_of!(handoff_socket_options, $field) + size_of::<$type>()
+        };
+    }
+    [
+        (HANDOFF_OPTION_NODELAY, end!(nodelay, u32)),
+        (HANDOFF_OPTION_LINGER, end!(linger, i32)),
+        (HANDOFF_OPTION_KEEPALIVE, end!(keepalive, u32)),
+        (HANDOFF_OPTION_KEEPALIVE_IDLE, end!(keepalive_idle, u32)),
+        (HANDOFF_OPTION_KEEPALIVE_INTERVAL, end!(keepalive_interval, u32)),
+        (HANDOFF_OPTION_KEEPALIVE_COUNT, end!(keepalive_count, u32)),
+        (HANDOFF_OPTION_USER_TIMEOUT, end!(user_timeout_ms, u32)),
+        (HANDOFF_OPTION_SEND_BUFFER, end!(send_buffer, u32)),
+        (HANDOFF_OPTION_RECEIVE_BUFFER, end!(receive_buffer, u32)),
+        (HANDOFF_OPTION_BUSY_POLL, end!(busy_poll_us, u32)),
+        (HANDOFF_OPTION_PRIORITY, end!(priority, u32)),
+        (HANDOFF_OPTION_MARK, end!(mark, u32)),
+        (HANDOFF_OPTION_DEVICE, end!(device, [c_char; HANDOFF_DEVICE_NAME])),
+    ]
+};
 
 /// What the library tells, for C.
 fn of(options: &SocketOptions) -> handoff_socket_options {

@@ -12,6 +12,8 @@ use std::{
     os::fd::{AsRawFd as _, BorrowedFd, RawFd},
 };
 
+use crate::process::Process;
+
 const IORING_REGISTER_RING_FDS: u32 = 20;
 const IORING_UNREGISTER_RING_FDS: u32 = 21;
 const IORING_ENTER_REGISTERED_RING: u32 = 1 << 4;
@@ -27,11 +29,12 @@ struct Update {
 const _: () = assert!(size_of::<Update>() == 16);
 
 /// One of the thread's places for rings. Dropping it releases the place; that must happen before the
-/// ring's descriptor is closed.
+/// ring's descriptor is closed. A child of fork(2) has no places of its parent, and its copy of this releases none.
 #[derive(Debug)]
 pub struct RingFd {
     ring: RawFd,
     place: u32,
+    made_by: Process,
     this_thread: PhantomData<*const ()>,
 }
 
@@ -46,7 +49,8 @@ impl RingFd {
         let mut update = Update { offset: u32::MAX, reserved: 0, data: ring as u64 };
         // SAFETY: the kernel reads and writes one update, which outlives the call.
         unsafe { register(ring, IORING_REGISTER_RING_FDS, &raw mut update) }?;
-        Ok(Self { ring, place: update.offset, this_thread: PhantomData })
+        let (place, made_by) = (update.offset, Process::this());
+        Ok(Self { ring, place, made_by, this_thread: PhantomData })
     }
 
     /// `io_uring_enter(2)` for the ring at this place; `flags` are `IORING_ENTER_*`.
@@ -78,6 +82,9 @@ impl RingFd {
 
 impl Drop for RingFd {
     fn drop(&mut self) {
+        if !self.made_by.is_this() {
+            return;
+        }
         let mut update = Update { offset: self.place, reserved: 0, data: 0 };
         // SAFETY: as in `register`. It can fail only if the descriptor was closed against the rule.
         let _ = unsafe { register(self.ring, IORING_UNREGISTER_RING_FDS, &raw mut update) };

@@ -371,6 +371,8 @@ fn wait_for_file(core: &Core, key: Key) {
         Attached::Socket(socket) if socket.unix && direction == Direction::Connect => {
             core.tell_later(token);
         }
+        // A poll of the ring would tell of a peer that has ended its direction, again and again.
+        _ if core.io.has_ring() && direction == Direction::AwaitWrite => core.tell_later(token),
         _ => core.await_readiness(&file, direction.events(), token),
     }
 }
@@ -390,6 +392,13 @@ pub(crate) fn ready(core: &Core, key: Key) {
     if again { start(core, key) } else { advance(core, key) }
 }
 
+/// Whether a wait for room was told of something else: the ring's polls also tell that the peer has ended its direction
+/// (`IO_POLL_UNMASK`).
+fn is_beside(op: &TransferOp, events: i32) -> bool {
+    let asked = libc::POLLOUT | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+    op.direction == Direction::AwaitWrite && events > 0 && events & i32::from(asked) == 0
+}
+
 /// A completion of the request under way.
 pub(crate) fn completed(core: &Core, key: Key, result: i32) {
     let (again, wait) = {
@@ -397,12 +406,13 @@ pub(crate) fn completed(core: &Core, key: Key, result: i32) {
         let (op, layout) = records.transfer_and_layout(key);
         let last = op.came_back();
         let result = meant(op, result);
-        let again = took(op, layout, result);
+        let beside = is_beside(op, result);
+        let again = beside || took(op, layout, result);
         if again && last {
             let done = op.done;
             op.end(Err(Error::Canceled { done }));
         }
-        (again && !last && !op.holder.is_gone(), op.pollable && op.is_blocked(result))
+        (again && !last && !op.holder.is_gone(), beside || op.pollable && op.is_blocked(result))
     };
     match (again, wait) {
         (true, true) => wait_for_file(core, key),

@@ -158,7 +158,7 @@ impl Ring {
 
     pub(crate) fn uninstall(&mut self, slot: u32) {
         self.files.in_use -= 1;
-        self.unpark(slot);
+        self.clear_file(slot, true);
     }
 
     /// Keeps a connection, which may be in the table already, without its descriptor.
@@ -171,7 +171,16 @@ impl Ring {
 
     /// A parked connection closes.
     pub(crate) fn unpark(&mut self, slot: u32) {
-        if self.io.submitter().register_files_update(slot, &[-1]).is_ok() {
+        // A request that nobody waits for may name the slot: it must not find the next file there.
+        let taken = self.hand_over().inspect_err(|error| {
+            tracing::warn!(%error, "a place in the table of files is not used again");
+        });
+        self.clear_file(slot, taken.is_ok());
+    }
+
+    /// Removes a file from the table; `reuse` says whether another may have its place.
+    fn clear_file(&mut self, slot: u32, reuse: bool) {
+        if self.io.submitter().register_files_update(slot, &[-1]).is_ok() && reuse {
             self.files.slots.release(slot as usize, 1);
         }
     }

@@ -6,9 +6,11 @@
 
 use std::time::Duration;
 
+use io_uring::opcode;
 use io_uring::types::{CancelBuilder, Timespec};
 
 use super::instance::Ring;
+use super::token::DETACHED;
 
 /// How long a closing driver waits for the kernel to end cancelled requests. Notifications of data that a
 /// stalled peer does not take can stay out for longer, and nothing can speed them up.
@@ -20,6 +22,12 @@ pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(1);
 impl Ring {
     /// Cancels every request under way, and waits at most so long for those that a worker has.
     pub(crate) fn cancel_all(&mut self, time: Duration) {
+        // The call below finds requests of this thread's workers. Those of the thread that polls the queue it finds itself.
+        if self.is_polled() && self.make_room(1).is_ok() {
+            let cancel = opcode::AsyncCancel2::new(CancelBuilder::any()).build();
+            // SAFETY: the entry names no memory.
+            unsafe { self.push(&cancel.user_data(DETACHED)) };
+        }
         // The kernel finds neither requests that are still queued nor those that deferred work is to try again.
         if let Err(error) = self.hand_over() {
             tracing::warn!(%error, "requests may end late");

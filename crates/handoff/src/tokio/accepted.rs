@@ -13,8 +13,10 @@ use std::task::{Context, Poll, ready};
 
 use ::tokio::task::coop::poll_proceed;
 
+use super::ready::Full;
 use crate::error::Error;
 use crate::memory::Buffer;
+use crate::op::Waiting;
 use crate::op::loan::Refused;
 use crate::sleep::Sleep;
 use crate::socket::Socket;
@@ -37,8 +39,28 @@ struct Last {
 }
 
 impl Accepted {
-    /// Waits until the kernel has taken it, or never will.
-    pub(super) fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
+    /// Waits until the kernel has taken it, or never will; any number of tasks may, each with a `waiting` of its own.
+    pub(super) fn poll_over(
+        &self,
+        socket: &Socket,
+        waiting: &mut Waiting,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        if !self.is_over() {
+            // An error is told by the call.
+            let _ = ready!(socket.poll_flush(waiting, context));
+            return self.poll_taken(context);
+        }
+        Poll::Ready(())
+    }
+
+    /// Waits in the same way, for the only writer, and tells what became of it.
+    pub(super) fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_taken(context));
+        Poll::Ready(self.told())
+    }
+
+    fn poll_taken(&self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(last) = &mut *self.0.borrow_mut()
             && let Some(sent) = &mut last.sent
         {
@@ -48,26 +70,18 @@ impl Accepted {
         Poll::Ready(())
     }
 
-    /// The same, and tells what became of it.
-    pub(super) fn poll_sent(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_over(context));
-        Poll::Ready(self.told())
-    }
-
-    /// As [`poll_sent`](Self::poll_sent), without a wait.
-    fn try_sent(&self) -> io::Result<()> {
+    /// The same, without a wait.
+    fn is_over(&self) -> bool {
         if let Some(last) = &mut *self.0.borrow_mut()
             && let Some(sent) = last.sent.take()
         {
             match sent.try_take() {
                 Ok(over) => last.failed = over.err(),
-                Err(sent) => {
-                    last.sent = Some(sent);
-                    return Err(io::ErrorKind::WouldBlock.into());
-                }
+                Err(sent) => last.sent = Some(sent),
             }
+            return last.sent.is_none();
         }
-        self.told()
+        true
     }
 
     fn told(&self) -> io::Result<()> {
@@ -76,15 +90,26 @@ impl Accepted {
     }
 
     /// Accepts the beginning of these slices, if the one before has been sent, and there is room for a send.
-    pub(super) fn try_accept(&self, socket: &Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.try_sent()?;
+    pub(super) fn try_accept(
+        &self,
+        socket: &Socket,
+        slices: &[IoSlice<'_>],
+        full: &Full,
+    ) -> io::Result<usize> {
+        if !self.is_over() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.told()?;
         let bytes = beginning(slices);
         if bytes.is_empty() {
             return Ok(0);
         }
         match self.0.borrow_mut().get_or_insert_default().send(socket, bytes) {
             Ok(len) => Ok(len),
-            Err(Refused { error: Error::Busy { .. }, .. }) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(Refused { error: Error::Busy { .. }, .. }) => {
+                full.set_untold();
+                Err(io::ErrorKind::WouldBlock.into())
+            }
             Err(refused) => Err(refused.error.into()),
         }
     }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{Interest, Ready};
 use rustix::net::addr::SocketAddrArg;
@@ -87,13 +87,8 @@ impl Datagrams {
         bytes: &[u8],
         to: Option<&impl SocketAddrArg>,
     ) -> io::Result<usize> {
-        let mut waiting = None;
-        poll_fn(|context| {
-            poll_call(&self.socket, &mut waiting, Socket::writable, context, || {
-                self.send_now(bytes, to)
-            })
-        })
-        .await
+        let mut waits = Waits::default();
+        poll_fn(|context| self.poll_send_by(&mut waits, context, bytes, to)).await
     }
 
     pub(super) fn poll_send(
@@ -102,7 +97,20 @@ impl Datagrams {
         bytes: &[u8],
         to: Option<&impl SocketAddrArg>,
     ) -> Poll<io::Result<usize>> {
-        let waits = &mut *self.sending.borrow_mut();
+        self.poll_send_by(&mut self.sending.borrow_mut(), context, bytes, to)
+    }
+
+    /// Sends, behind the sends that were accepted before where they have an order.
+    fn poll_send_by(
+        &self,
+        waits: &mut Waits,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+        to: Option<&impl SocketAddrArg>,
+    ) -> Poll<io::Result<usize>> {
+        if self.socket.shared.keeps_order() {
+            ready!(self.socket.poll_flush(&mut waits.flushing, context))?;
+        }
         poll_call(&self.socket, &mut waits.writing, Socket::writable, context, || {
             self.send_now(bytes, to)
         })
@@ -113,11 +121,11 @@ impl Datagrams {
         bytes: &[u8],
         to: Option<&impl SocketAddrArg>,
     ) -> io::Result<usize> {
-        try_sending(&self.socket, &self.full, || self.send_now(bytes, to))
+        try_sending(&self.socket, &self.full, to.is_some(), || self.send_now(bytes, to))
     }
 
     pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        ready::ready(&self.socket, interest, &self.full, |_| true).await
+        ready::ready(&self.socket, interest, &self.full, |_, _| true).await
     }
 
     pub(super) fn poll_receive_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -153,7 +153,7 @@ impl OwnedReadHalf {
         if interest != Interest::READABLE {
             return Err(Error::Invalid("a read half is ready to be read, and nothing else").into());
         }
-        ready::ready(&self.socket, interest, &Full::default(), |_| true).await
+        ready::ready(&self.socket, interest, &Full::default(), |_, _| true).await
     }
 
     /// As [`readable`](Self::readable), for code that polls. The last task that polled is woken.
@@ -248,7 +248,9 @@ impl OwnedWriteHalf {
     ///
     /// As `writable`.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
-        ready::ready(&self.socket, interest, &self.full, |context| self.is_free(context)).await
+        let is_free =
+            |waiting: &mut Waiting, context: &mut Context<'_>| self.is_free(waiting, context);
+        ready::ready(&self.socket, interest, &self.full, is_free).await
     }
 
     /// As [`writable`](Self::writable), for code that polls. The last task that polled is woken.
@@ -257,9 +259,9 @@ impl OwnedWriteHalf {
     ///
     /// As `writable`.
     pub fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let writes = self.is_free(context).then_some(&self.full);
         let mut waits = self.polled.borrow_mut();
         let waits = waits.get_or_insert_default();
+        let writes = self.is_free(&mut waits.flushing, context).then_some(&self.full);
         ready::poll_ready(&self.socket, waits, false, writes, context).map_ok(drop)
     }
 
@@ -283,19 +285,19 @@ impl OwnedWriteHalf {
         #[cfg(feature = "tls")]
         if self.socket.shared.is_deciphered_here() {
             // What fills is the cipher's, which `is_free` waits for.
-            ready::try_sending(&self.socket, &Full::default(), || Ok(()))?;
-            return self.accepted.try_accept(&self.socket, slices);
+            ready::try_sending(&self.socket, &Full::default(), false, || Ok(()))?;
+            return self.accepted.try_accept(&self.socket, slices, &self.full);
         }
-        ready::try_sending(&self.socket, &self.full, || send_now(&self.socket, slices))
+        ready::try_sending(&self.socket, &self.full, false, || send_now(&self.socket, slices))
     }
 
     /// Whether what was accepted last has gone.
-    pub(super) fn is_free(&self, context: &mut Context<'_>) -> bool {
+    fn is_free(&self, waiting: &mut Waiting, context: &mut Context<'_>) -> bool {
         #[cfg(feature = "tls")]
-        return self.accepted.poll_over(context).is_ready();
+        return self.accepted.poll_over(&self.socket, waiting, context).is_ready();
         #[cfg(not(feature = "tls"))]
         {
-            let _ = context;
+            let _ = (waiting, context);
             true
         }
     }

@@ -14,9 +14,12 @@ use std::future::poll_fn;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use ::tokio::io::{Interest, Ready};
+use ::tokio::task::coop::poll_proceed;
 use bytes::BufMut;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
@@ -24,8 +27,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 use super::call::{MAX_SLICES, Receiving, as_uninit, receive};
 use crate::error::{Error, Result};
 use crate::op::Waiting;
+use crate::reactor::Reactor;
+use crate::sleep::Sleep;
 use crate::socket::Socket;
 use crate::transfer::Readiness;
+
+/// When to look again for room that nothing tells of.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A wait for readiness.
 #[derive(Debug, Default)]
@@ -33,14 +41,57 @@ pub(super) struct Waits {
     /// Of an earlier receive, which was dropped, and of the kernel for something to receive.
     pub(super) receiving: Receiving,
     /// The end of the sends before.
-    flushing: Waiting,
+    pub(super) flushing: Waiting,
     pub(super) writing: Option<Readiness>,
+    /// Until it is time to look for room that nothing tells of.
+    pause: Option<Sleep>,
 }
 
 /// Whether a call has found no room since the kernel last told of some. Poll(2) tells only of a third of a buffer, and a
 /// call takes less.
 #[derive(Debug, Default)]
-pub(super) struct Full(Cell<bool>);
+pub(super) struct Full(Cell<Room>);
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Room {
+    /// No call has found that there is none.
+    #[default]
+    Perhaps,
+    No,
+    /// The same, and nothing tells of room: it is looked for from then on.
+    NoAndUntold(Instant),
+}
+
+impl Full {
+    /// A call has found no room, and nothing will tell of some.
+    pub(super) fn set_untold(&self) {
+        self.0.set(Room::NoAndUntold(Instant::now() + LOOK_AGAIN));
+    }
+
+    /// A call has found no room. Poll(2) does not look at the peer of an address, `addressed` says whether there may be one.
+    fn set(&self, socket: &Socket, addressed: bool) {
+        match addressed && socket.shared.unix && !socket.shared.has_end() {
+            true => self.set_untold(),
+            false => self.0.set(Room::No),
+        }
+    }
+
+    /// Waits until it is time to look for room.
+    fn poll_told(
+        &self,
+        pause: &mut Option<Sleep>,
+        driver: &Rc<Reactor>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<()>> {
+        if let Room::NoAndUntold(due) = self.0.get() {
+            let pause = pause.get_or_insert_with(|| Sleep::new(driver, due));
+            ready!(Pin::new(pause).poll(context))?;
+            self.0.set(Room::No);
+        }
+        *pause = None;
+        Poll::Ready(Ok(()))
+    }
+}
 
 /// Waits until the socket is ready for one of these. `is_free` says whether nothing that was accepted for it waits
 /// elsewhere.
@@ -48,11 +99,18 @@ pub(super) async fn ready(
     socket: &Socket,
     interest: Interest,
     full: &Full,
-    mut is_free: impl FnMut(&mut Context<'_>) -> bool,
+    mut is_free: impl FnMut(&mut Waiting, &mut Context<'_>) -> bool,
 ) -> io::Result<Ready> {
+    if !interest.is_readable() && !interest.is_writable() {
+        return Err(Error::Invalid(
+            "a socket is waited for to be readable or writable: errors are told with either",
+        )
+        .into());
+    }
     let mut waits = Waits::default();
     poll_fn(|context| {
-        let writes = (interest.is_writable() && is_free(context)).then_some(full);
+        let writes = interest.is_writable() && is_free(&mut waits.flushing, context);
+        let writes = writes.then_some(full);
         poll_ready(socket, &mut waits, interest.is_readable(), writes, context)
     })
     .await
@@ -66,16 +124,23 @@ pub(super) fn poll_ready(
     writes: Option<&Full>,
     context: &mut Context<'_>,
 ) -> Poll<io::Result<Ready>> {
+    let budget = ready!(poll_proceed(context));
     socket.driver.core.check_driven()?;
     let reads = reads
         && socket.shared.reception.poll_free(&mut waits.receiving.before, context)?.is_ready();
     // An error is told by the call.
-    let writes = writes.filter(|_| {
+    let mut writes = writes.filter(|_| {
         !socket.shared.keeps_order() || socket.poll_flush(&mut waits.flushing, context).is_ready()
     });
+    if let Some(full) = writes
+        && full.poll_told(&mut waits.pause, &socket.driver, context)?.is_pending()
+    {
+        writes = None;
+    }
     loop {
         let ready = look(socket, reads, writes)?;
         if !ready.is_empty() {
+            budget.made_progress();
             return Poll::Ready(Ok(ready));
         }
         let mut again = false;
@@ -128,9 +193,11 @@ fn look(socket: &Socket, reads: bool, writes: Option<&Full>) -> io::Result<Ready
         events |= PollFlags::OUT;
     }
     let mut asked = [PollFd::new(socket, events)];
-    poll(&mut asked, Some(&Timespec::default()))?;
+    uninterrupted(|| Ok(poll(&mut asked, Some(&Timespec::default()))?))?;
     let told = asked[0].revents();
-    let failed = told.intersects(PollFlags::ERR);
+    // The error queue tells of returned sends in the same way: the driver's turns empty it.
+    let failed = told.intersects(PollFlags::ERR)
+        && (told.intersects(PollFlags::HUP) || socket.shared.outstanding.borrow().sends.is_empty());
     if reads {
         let ended = told.intersects(PollFlags::HUP | PollFlags::RDHUP)
             || socket.shared.stream && socket.shared.is_at_its_end();
@@ -146,9 +213,9 @@ fn look(socket: &Socket, reads: bool, writes: Option<&Full>) -> io::Result<Ready
             ready |= Ready::WRITE_CLOSED;
         }
         if failed || told.intersects(PollFlags::OUT | PollFlags::HUP) {
-            full.set(false);
+            full.set(Room::Perhaps);
         }
-        if !full.get() {
+        if matches!(full.get(), Room::Perhaps) {
             ready |= Ready::WRITABLE;
         }
     }
@@ -196,16 +263,17 @@ pub(super) fn try_receiving<T>(
     uninterrupted(call)
 }
 
-/// Makes a call that sends, if one may now.
+/// Makes a call that sends, to an address of its own or not, if one may now.
 pub(super) fn try_sending<T>(
     socket: &Socket,
-    Full(full): &Full,
+    full: &Full,
+    addressed: bool,
     call: impl FnMut() -> io::Result<T>,
 ) -> io::Result<T> {
     check_sending(socket)?;
     uninterrupted(call).inspect_err(|error| {
         if error.kind() == io::ErrorKind::WouldBlock {
-            full.set(true);
+            full.set(socket, addressed);
         }
     })
 }
@@ -244,7 +312,7 @@ pub(super) fn into_buf<B: BufMut + ?Sized, T>(
 pub(super) fn try_io<T>(
     socket: &Socket,
     interest: Interest,
-    Full(full): &Full,
+    full: &Full,
     call: impl FnOnce() -> io::Result<T>,
 ) -> io::Result<T> {
     #[cfg(feature = "tls")]
@@ -262,7 +330,7 @@ pub(super) fn try_io<T>(
     }
     call().inspect_err(|error| {
         if interest.is_writable() && error.kind() == io::ErrorKind::WouldBlock {
-            full.set(true);
+            full.set(socket, true);
         }
     })
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ::tokio::task::coop::consume_budget;
 use futures_core::Stream;
@@ -16,6 +16,7 @@ use socket2::SockRef;
 
 use super::datagrams::{Datagrams, datagrams};
 use super::halves::{OwnedReadHalf, OwnedWriteHalf};
+use super::ready::LOOK_AGAIN;
 use super::stream::stream;
 use super::tcp::{OtherSocket, ReuniteError};
 use crate::driver::Driver;
@@ -24,9 +25,6 @@ use crate::sleep::Sleep;
 use crate::socket::Socket;
 use crate::socket::unix::UnixListener as Listener;
 use crate::unix::{Credentials, UnixAddress, UnixKind};
-
-/// The kernel does not tell of room at a peer that a socket is not connected to.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A Unix socket that gives a [`UnixStream`] for each connection: by [`accept`](Self::accept), or as a `Stream`, which
 /// never ends. [`handoff::UnixListener`](crate::UnixListener) says what becomes of its file.
@@ -330,6 +328,7 @@ impl UnixDatagram {
             self.0.socket.driver.core.check_driven()?;
             match self.0.try_send(bytes, Some(&name)) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // The kernel does not tell of room at a peer that a socket is not connected to.
                     Sleep::new(&self.0.socket.driver, Instant::now() + LOOK_AGAIN).await?;
                 }
                 over => return over,
