@@ -100,6 +100,13 @@ static void connections_have_them(handoff_driver driver)
 	CHECK(told.given & HANDOFF_OPTION_DEVICE && told.device[0] == 0);
 	CHECK(!(told.given & (HANDOFF_OPTION_BIND | HANDOFF_OPTION_BACKLOG)));
 
+	/* A struct of before some options were added. */
+	told = none();
+	told.size = offsetof(struct handoff_socket_options, keepalive) + 2;
+	CHECK(handoff_socket_get_options(client, &told) == 0);
+	CHECK(told.given == (HANDOFF_OPTION_NODELAY | HANDOFF_OPTION_LINGER));
+	CHECK(told.nodelay == 1 && told.linger == 3 && told.send_buffer == 0);
+
 	options = none();
 	options.given = HANDOFF_OPTION_LINGER | HANDOFF_OPTION_KEEPALIVE | HANDOFF_OPTION_PRIORITY;
 	options.linger = -1;

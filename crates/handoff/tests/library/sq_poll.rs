@@ -1,13 +1,16 @@
 //! A ring whose queue a thread of the kernel polls.
 
+use std::ffi::CString;
 use std::future::{Future as _, IntoFuture as _};
 use std::io::{Read as _, Write as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::pin::pin;
 use std::process::Command;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use handoff::{Buffer, Driver, Engine, Error, RingUse, Wait};
+use io_uring::{opcode, squeue, types};
 
 use crate::refusals::refuse_calls;
 use crate::traffic::{self, POLLED, attached, pattern, read_all, tcp, within};
@@ -21,6 +24,7 @@ const MAIN: &[&str] = &[
     "deadlines::",
     "files::calls::",
     "files::opening::",
+    "fork::",
     "raw::",
     "receive_into::what_a_dropped_receive_had_taken",
 ];
@@ -170,6 +174,33 @@ fn a_full_queue_keeps_a_stream_in_order() {
                 .collect();
             assert!(got.join().unwrap() == expected);
         }
+    });
+}
+
+/// A worker of the kernel's thread waits for somebody who opens the other end.
+#[test]
+fn what_a_worker_of_the_thread_waits_for_ends_with_the_driver() {
+    within(LONG, || {
+        let test = "what_a_worker_of_the_thread_waits_for_ends_with_the_driver";
+        let Some(driver) = polled(Duration::from_millis(1), test) else { return };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fifo");
+        let path = CString::new(path.into_os_string().into_vec()).unwrap();
+        // SAFETY: the path ends in a zero byte.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        let entry = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path.as_ptr())
+            .flags(libc::O_RDONLY)
+            .build()
+            .flags(squeue::Flags::ASYNC);
+        // SAFETY: the path is on the heap, and the owner has it.
+        let request = unsafe { driver.raw_request(entry, path) }.unwrap();
+        for _ in 0..10 {
+            driver.turn(Wait::AtMost(Duration::from_millis(1))).unwrap();
+        }
+        drop(driver);
+        let ended = request.try_take().expect("the driver has taken its end");
+        // The kernel's internal error for a call that is cut short gets here, too.
+        assert!(matches!(-ended.result, libc::ECANCELED | libc::EINTR | 512), "{}", ended.result);
     });
 }
 

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use futures_lite::future::poll_once;
 use handoff::tokio::{TcpStream, UdpSocket, UnixDatagram, UnixStream};
-use handoff::{Buffer, Driver, Region};
+use handoff::{Buffer, Driver, Engine, Region};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::task::{spawn_local, yield_now};
 
@@ -259,5 +260,133 @@ fn unix_datagrams_are_looked_at_and_taken_without_a_wait() {
         }
         near.writable().await.unwrap();
         assert_eq!(near.try_send(b"y").unwrap(), 1);
+    });
+}
+
+/// What poll(2) tells within so many milliseconds.
+fn told(socket: &impl std::os::fd::AsFd, events: PollFlags, millis: i64) -> PollFlags {
+    let mut asked = [PollFd::new(socket, events)];
+    let time = Timespec { tv_sec: 0, tv_nsec: millis * 1_000_000 };
+    poll(&mut asked, Some(&time)).unwrap();
+    asked[0].revents()
+}
+
+/// Poll(2) tells of it as of an error, and only the driver's turns take it.
+#[test]
+fn a_send_that_returned_is_nothing_to_read() {
+    on_each_driver(async |driver| {
+        let (near, mut far) = tcp("127.0.0.1");
+        let near = TcpStream::try_from(driver.socket(near).unwrap()).unwrap();
+        if near.socket().set_engine(Engine::MsgZerocopy).is_err() {
+            return;
+        }
+        let sending = near.socket().send(Buffer::from(pattern(1, 50_000))).unwrap();
+        // Without a turn of the driver, which would take the news.
+        let mut got = vec![0; 50_000];
+        while told(&far, PollFlags::IN, 0).is_empty() {
+            yield_now().await;
+        }
+        std::io::Read::read_exact(&mut far, &mut got).unwrap();
+        if told(near.socket(), PollFlags::empty(), 900).is_empty() {
+            // A turn of the driver was faster.
+            assert_eq!(sending.await.unwrap().sent.unwrap(), 50_000);
+            return;
+        }
+        assert!(poll_once(near.readable()).await.is_none());
+        assert_eq!(sending.await.unwrap().sent.unwrap(), 50_000);
+    });
+}
+
+#[test]
+fn a_task_that_finds_readiness_for_ever_lets_others_run() {
+    within(LONG, || {
+        on_each_driver(async |driver| {
+            let near = UdpSocket::bind(&driver, ANY).unwrap();
+            let stop = std::rc::Rc::new(std::cell::Cell::new(false));
+            let stops = stop.clone();
+            spawn_local(async move { stops.set(true) });
+            while !stop.get() {
+                near.writable().await.unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_wait_for_neither_direction_is_refused() {
+    on_each_driver(async |driver| {
+        let (near, _far) = UnixStream::pair(&driver).unwrap();
+        for interest in [Interest::ERROR, Interest::PRIORITY] {
+            let error = near.ready(interest).await.unwrap_err();
+            assert!(error.to_string().contains("readable or writable"), "{error}");
+        }
+    });
+}
+
+/// Poll(2) does not look at its room.
+#[test]
+fn a_peer_that_a_datagram_socket_is_not_connected_to_is_waited_for() {
+    within(LONG, || {
+        on_each_driver(async |driver| {
+            let directory = tempfile::tempdir().unwrap();
+            let name = directory.path().join("far");
+            let near = UnixDatagram::unbound(&driver).unwrap();
+            let far = UnixDatagram::bind(&driver, &name).unwrap();
+            while near.try_send_to(b"x", &name).is_ok() {}
+            assert!(poll_once(near.writable()).await.is_none());
+            assert!(poll_once(near.ready(Interest::READABLE | Interest::WRITABLE)).await.is_none());
+            let writing = async {
+                loop {
+                    near.writable().await.unwrap();
+                    match near.try_send_to(b"last", &name) {
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                        written => break assert_eq!(written.unwrap(), 4),
+                    }
+                }
+            };
+            let reading = async {
+                let mut got = [0; 9];
+                while far.recv(&mut got).await.unwrap() < 4 {}
+            };
+            tokio::join!(writing, reading);
+        });
+    });
+}
+
+#[test]
+fn a_datagram_overtakes_no_send_that_was_accepted() {
+    on_each_driver(async |driver| {
+        let (near, far) = UnixDatagram::pair(&driver).unwrap();
+        let sending = near.socket().send(Buffer::from(b"first".to_vec())).unwrap();
+        near.send(b"second").await.unwrap();
+        let mut got = [0; 9];
+        assert_eq!(far.recv(&mut got).await.unwrap(), 5);
+        assert_eq!(far.recv(&mut got).await.unwrap(), 6);
+        assert_eq!(sending.await.unwrap().sent.unwrap(), 5);
+    });
+}
+
+#[test]
+fn a_wait_for_room_is_not_over_when_the_peer_only_ends_its_direction() {
+    within(LONG, || {
+        on_each_driver(async |driver| {
+            let (near, mut far) = narrow_tcp();
+            let near = TcpStream::try_from(driver.socket(near).unwrap()).unwrap();
+            far.shutdown(std::net::Shutdown::Write).unwrap();
+            // The kernel moves what it has to the peer, and acknowledges some of it later.
+            let mut written = 0;
+            while !told(near.socket(), PollFlags::OUT, 300).is_empty() {
+                while let Ok(more) = near.try_write(&[7; 4096]) {
+                    written += more;
+                }
+            }
+            let mut waiting = near.socket().writable().unwrap();
+            for _ in 0..20 {
+                assert!(poll_once(&mut waiting).await.is_none());
+                yield_now().await;
+            }
+            std::io::Read::read_exact(&mut far, &mut vec![0; written]).unwrap();
+            waiting.await.unwrap();
+        });
     });
 }
