@@ -7,7 +7,7 @@
 . /root/peers/lib.sh
 modprobe -a ublk_drv loop
 export LTPROOT=/root/ltp LD_LIBRARY_PATH=/root/programs/libs
-export PATH=$PATH:$LTPROOT/testcases/bin LTP_COLORIZE_OUTPUT=0 KCONFIG_PATH=/lib/modules/$(uname -r)/config
+export PATH=$PATH:$LTPROOT/testcases/bin LTP_COLORIZE_OUTPUT=0 LTP_TIMEOUT_MUL=10 KCONFIG_PATH=/lib/modules/$(uname -r)/config
 disk() {
 	echo "/dev/disk/by-id/virtio-$1"
 }

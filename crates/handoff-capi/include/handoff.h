@@ -1683,7 +1683,7 @@ int handoff_socket_set_options(handoff_socket socket,
                                const struct handoff_socket_options *options);
 
 /*
- Tells the options that a socket has: `given` has the bits of those that its kind has. Set `size` before. An address to
+ Tells the options that a socket has: `given` has the bits of those that its kind and the struct have. Set `size` before. An address to
  connect from, `reuse_port` and `backlog` are not told.
 
  Returns 0, or a negative error number.
