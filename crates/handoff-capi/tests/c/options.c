@@ -106,6 +106,7 @@ static void connections_have_them(handoff_driver driver)
 	CHECK(handoff_socket_get_options(client, &told) == 0);
 	CHECK(told.given == (HANDOFF_OPTION_NODELAY | HANDOFF_OPTION_LINGER));
 	CHECK(told.nodelay == 1 && told.linger == 3 && told.send_buffer == 0);
+	told = none();
 
 	options = none();
 	options.given = HANDOFF_OPTION_LINGER | HANDOFF_OPTION_KEEPALIVE | HANDOFF_OPTION_PRIORITY;
