@@ -7,7 +7,6 @@
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use handoff::{Advice, Allocation, Buffer, Driver, Error, File, KernelSource, Result, RwFlags};
 
@@ -90,7 +89,7 @@ impl Disk {
 
     /// The first part of a range that lies in one place. Holes are found only if they are asked for.
     pub(crate) fn first(&self, range: Range<u64>, holes: bool) -> (Range<u64>, Place) {
-        let holes = holes && self.export.has_holes.load(Ordering::Relaxed);
+        let holes = holes && self.export.tells_extents();
         let Some(overlay) = &self.export.overlay else {
             return match holes.then(|| extents::first(&self.cached, range.clone())) {
                 Some((part, true)) => (part, Place::Hole),
@@ -225,7 +224,6 @@ impl Disk {
         let file = self.overlay.as_ref().unwrap_or(&self.cached);
         let how = if keeps { Allocation::ZeroKeepSize } else { Allocation::PunchHole };
         let len = range.end - range.start;
-        self.export.has_holes.store(self.export.tells_extents(), Ordering::Relaxed);
         match call(&self.driver, || file.allocate(range.start, len, how)).await {
             Ok(()) => {}
             Err(error) if is_lack(&error) => return Ok(false),

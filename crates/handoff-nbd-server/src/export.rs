@@ -125,8 +125,6 @@ pub struct Export {
     pub(crate) syncs: Ranges,
     is_device: bool,
     tells_extents: bool,
-    /// Some of it may be a hole.
-    pub(crate) has_holes: AtomicBool,
     /// A sync has failed.
     failed: AtomicBool,
     note: Option<String>,
@@ -207,13 +205,11 @@ impl Export {
             (None, None) => Layout { grain: 1, split: 0 },
         };
         let grain = u32::try_from(layout.grain).unwrap_or(4096);
-        let tells_extents = extents::are_told(&cached, size);
         Ok(Self {
             size,
             layout,
             preferred: grain.max(spec.minimum).max(4096),
-            has_holes: AtomicBool::new(tells_extents),
-            tells_extents,
+            tells_extents: extents::are_told(&cached, size),
             cached: cached.into(),
             direct: direct.map(|(file, _)| file.into()),
             overlay,
